@@ -1,0 +1,99 @@
+//! The service put together: the only place that knows all of its parts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::http::{self, About, Api, BodyTimeout, ObserveLayer, Server};
+use crate::lock::{LockService, LockStore};
+use crate::metrics::Metrics;
+use crate::store;
+
+/// How long grants that nobody reads may take to be given back at shutdown, after the drain.
+const LAST_TASKS: Duration = Duration::from_secs(2);
+
+/// A service that is ready to serve.
+#[derive(Debug)]
+pub struct App {
+    config: Config,
+    router: Router,
+    locks: Arc<LockService>,
+    metrics: Arc<Metrics>,
+    closing: CancellationToken,
+}
+
+impl App {
+    /// Opens the store and builds the service over it.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used.
+    pub async fn new(config: Config) -> Result<Self, Error> {
+        let metrics = Arc::new(Metrics::new());
+        let opened = store::open(config.store.expose(), &config.redis, &metrics).await?;
+        Self::with_store(config, opened.store, opened.kind, metrics)
+    }
+
+    /// Builds the service over a store that is open.
+    ///
+    /// # Errors
+    ///
+    /// The operating system has no random bytes.
+    pub fn with_store(
+        config: Config,
+        store: Arc<dyn LockStore>,
+        kind: &'static str,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, Error> {
+        let store_timeout = Duration::from_millis(config.store_timeout_ms);
+        let locks = Arc::new(LockService::start(store, store_timeout)?);
+        let closing = CancellationToken::new();
+        let api = Api {
+            locks: Arc::clone(&locks),
+            metrics: Arc::clone(&metrics),
+            about: About { store: kind },
+            body_timeout: BodyTimeout(Duration::from_millis(config.server.body_timeout_ms)),
+            closing: closing.clone(),
+        };
+        let deadline = Duration::from_millis(config.server.request_timeout_ms);
+        let slow = Duration::from_millis(config.log.slow_ms);
+        let observe =
+            ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
+                .with_access_log(config.log.access, slow);
+        let router = http::router(api, observe, &config.server);
+        Ok(Self { config, router, locks, metrics, closing })
+    }
+
+    /// The routes, without a listener.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Serves on `listener` until `closing` resolves, finishes what is under way, and ends.
+    ///
+    /// # Errors
+    ///
+    /// The listener broke.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        closing: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let token = self.closing.clone();
+        tokio::spawn(async move {
+            closing.await;
+            token.cancel();
+        });
+        let server = Server::new(listener, self.router, self.config.server, self.metrics);
+        let served = server.run(self.closing).await;
+        if tokio::time::timeout(LAST_TASKS, self.locks.close()).await.is_err() {
+            tracing::warn!("some grants that nobody reads are left to expire");
+        }
+        Ok(served?)
+    }
+}

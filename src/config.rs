@@ -1,0 +1,206 @@
+//! The configuration: compiled-in defaults, a file, environment variables, flags.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::http;
+use crate::store::RedisSettings;
+use crate::telemetry;
+
+/// Every setting with its default and a sentence about it, as TOML.
+pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
+
+/// What the variables of the service begin with.
+const PREFIX: &str = "KEYLATCH_";
+
+/// The whole configuration. `config/keylatch.toml` says what each setting means.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Config {
+    pub listen: String,
+    pub store: StoreUrl,
+    pub store_timeout_ms: u64,
+    pub server: http::Settings,
+    pub redis: RedisSettings,
+    pub log: telemetry::Settings,
+}
+
+/// The URL of a store, which may hold a password and so prints without its rest.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct StoreUrl(String);
+
+impl StoreUrl {
+    /// The whole URL.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StoreUrl({}:..)", self.0.split(':').next().unwrap_or_default())
+    }
+}
+
+/// What the command line sets.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `--config FILE`
+    pub config: Option<PathBuf>,
+    /// `--listen ADDR`
+    pub listen: Option<String>,
+    /// `--store URL`
+    pub store: Option<String>,
+}
+
+impl Config {
+    /// The configuration of a process with these flags and environment variables.
+    ///
+    /// # Errors
+    ///
+    /// A key or a variable is unknown, a value is bad, or the file cannot be read. The error names
+    /// it, and where it comes from.
+    pub fn load(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut settings = parse("the defaults", DEFAULTS)?;
+        if let Some(path) = &flags.config {
+            merge_file(&mut settings, path)?;
+        }
+        for (variable, value) in environment {
+            if let Some(path) = variable.strip_prefix(PREFIX) {
+                set_variable(&mut settings, &variable, &path.to_lowercase(), &value)?;
+            }
+        }
+        for (key, flag) in [("listen", &flags.listen), ("store", &flags.store)] {
+            if let Some(value) = flag {
+                settings.insert(key.to_owned(), Value::String(value.clone()));
+            }
+        }
+        let config = deserialize("the configuration", settings)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What types alone do not rule out.
+    fn check(&self) -> Result<(), ConfigError> {
+        let positive = [
+            ("store_timeout_ms", self.store_timeout_ms),
+            ("server.max_connections", self.server.max_connections as u64),
+            ("server.max_requests", self.server.max_requests as u64),
+            ("server.request_timeout_ms", self.server.request_timeout_ms),
+            ("server.body_timeout_ms", self.server.body_timeout_ms),
+            ("server.first_byte_timeout_ms", self.server.first_byte_timeout_ms),
+            ("server.header_timeout_ms", self.server.header_timeout_ms),
+            ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
+            ("server.max_headers", self.server.max_headers as u64),
+            ("redis.connections", u64::from(self.redis.connections)),
+            ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
+        ];
+        for (key, value) in positive {
+            check(key, value > 0, "must be more than 0")?;
+        }
+        let tiny_header = self.server.header_limit_bytes < 1024;
+        check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
+        let prefix = &self.redis.key_prefix;
+        let plain = !prefix.is_empty() && prefix.chars().all(plain);
+        check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
+        check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+    }
+}
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something is not TOML, is unknown or has a bad value.
+    #[error("{source_name}: {message}")]
+    Invalid {
+        /// The file, variable or flag.
+        source_name: String,
+        /// What is wrong, with the name of the key.
+        message: String,
+    },
+}
+
+fn check(key: &str, holds: bool, rule: &str) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(invalid("the configuration", format!("`{key}` {rule}"))) }
+}
+
+fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { source_name: source_name.into(), message: message.into() }
+}
+
+fn parse(source: &str, text: &str) -> Result<Table, ConfigError> {
+    text.parse().map_err(|error: toml::de::Error| invalid(source, error.to_string()))
+}
+
+/// A file is checked by itself too, so that an error in it names the file.
+fn merge_file(settings: &mut Table, path: &Path) -> Result<(), ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let source = path.display().to_string();
+    merge(settings, parse(&source, &text)?);
+    deserialize(&source, settings.clone()).map(|_| ())
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Sets the setting whose path, with `_` between its parts, is `path`. What the default's type is
+/// decides how `text` is read.
+fn set_variable(
+    settings: &mut Table,
+    variable: &str,
+    path: &str,
+    text: &str,
+) -> Result<(), ConfigError> {
+    let unknown = || invalid(variable, "there is no such setting");
+    let slot = find(settings, path).ok_or_else(unknown)?;
+    let bad = |kind| invalid(variable, format!("`{text}` is not {kind}"));
+    *slot = match slot {
+        Value::Integer(_) => Value::Integer(text.parse().map_err(|_| bad("a whole number"))?),
+        Value::Boolean(_) => Value::Boolean(text.parse().map_err(|_| bad("`true` or `false`"))?),
+        _ => Value::String(text.to_owned()),
+    };
+    Ok(())
+}
+
+fn find<'a>(settings: &'a mut Table, path: &str) -> Option<&'a mut Value> {
+    settings.iter_mut().find_map(|(key, value)| {
+        let rest = path.strip_prefix(key.as_str())?;
+        match (rest, value) {
+            ("", value) if !value.is_table() => Some(value),
+            (rest, Value::Table(table)) => find(table, rest.strip_prefix('_')?),
+            _ => None,
+        }
+    })
+}
+
+fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {
+    serde_path_to_error::deserialize(Value::Table(settings)).map_err(|error| {
+        let message = error.inner().to_string();
+        invalid(source, format!("`{}`: {}", error.path(), message.trim()))
+    })
+}

@@ -1,0 +1,40 @@
+//! Why the process cannot start or go on. What fails in a request is a
+//! [`Problem`](crate::http::Problem).
+
+use crate::config::ConfigError;
+use crate::http::ServeError;
+use crate::store::OpenError;
+
+/// Why the process ends without having been told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The server broke.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The operating system has no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(#[from] getrandom::Error),
+    /// Logging cannot be set up.
+    #[error("cannot log: {0}")]
+    Telemetry(Box<dyn std::error::Error + Send + Sync>),
+    /// Signals or the runtime cannot be set up, or standard output is closed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The health check found the service not to be well.
+    #[error("not healthy: {0}")]
+    Unhealthy(String),
+}

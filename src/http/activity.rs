@@ -1,0 +1,156 @@
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::time::Instant;
+
+/// How long a connection may be in each phase that only its client can end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Until the first byte.
+    pub(super) first_byte: Duration,
+    /// From the first byte of a request's head to its last.
+    pub(super) head: Duration,
+    /// Between a response and the next request.
+    pub(super) keep_alive: Duration,
+}
+
+impl Patience {
+    /// How often a connection that is being served is looked at.
+    pub(super) fn shortest(&self) -> Duration {
+        self.first_byte.min(self.head).min(self.keep_alive)
+    }
+}
+
+/// What a connection is doing, and since when.
+///
+/// hyper has one timeout for the head and for idling, and sets a timer for each request. This one
+/// notes a few numbers as a request goes by, and its connection looks at them now and then.
+#[derive(Debug)]
+pub(super) struct Activity {
+    opened: Instant,
+    phase: AtomicU8,
+    /// Milliseconds after `opened`.
+    since: AtomicU64,
+}
+
+const FRESH: u8 = 0;
+const IDLE: u8 = 1;
+const HEAD: u8 = 2;
+const BUSY: u8 = 3;
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self { opened: Instant::now(), phase: AtomicU8::new(FRESH), since: AtomicU64::new(0) }
+    }
+
+    /// The service has a request.
+    pub(super) fn busy(&self) {
+        self.enter(BUSY);
+    }
+
+    /// The service has answered.
+    pub(super) fn idle(&self) {
+        self.enter(IDLE);
+    }
+
+    /// When the connection's patience ends unless something happens; `None` while the service
+    /// works. Looking again at that time, or when the service is done, is early enough.
+    pub(super) fn deadline(&self, patience: &Patience) -> Option<Instant> {
+        let limit = match self.phase.load(Ordering::Acquire) {
+            FRESH => patience.first_byte,
+            IDLE => patience.keep_alive,
+            HEAD => patience.head,
+            _ => return None,
+        };
+        Some(self.opened + Duration::from_millis(self.since.load(Ordering::Acquire)) + limit)
+    }
+
+    fn received(&self) {
+        if matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
+            self.enter(HEAD);
+        }
+    }
+
+    /// What is written while the service is idle is the rest of a long response.
+    fn sent(&self) {
+        if self.phase.load(Ordering::Acquire) == IDLE {
+            self.enter(IDLE);
+        }
+    }
+
+    fn enter(&self, phase: u8) {
+        let since = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.since.store(since, Ordering::Release);
+        self.phase.store(phase, Ordering::Release);
+    }
+}
+
+/// A stream whose traffic is noted.
+#[derive(Debug)]
+pub(super) struct Noted<I> {
+    inner: I,
+    activity: std::sync::Arc<Activity>,
+}
+
+impl<I> Noted<I> {
+    pub(super) fn new(inner: I, activity: std::sync::Arc<Activity>) -> Self {
+        Self { inner, activity }
+    }
+
+    fn note_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(sent, Poll::Ready(Ok(bytes)) if bytes > 0) {
+            self.activity.sent();
+        }
+        sent
+    }
+}
+
+impl<I: Read + Unpin> Read for Noted<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if matches!(read, Poll::Ready(Ok(()))) {
+            self.activity.received();
+        }
+        read
+    }
+}
+
+impl<I: Write + Unpin> Write for Noted<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.inner).poll_write(cx, buffer);
+        self.note_sent(sent)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.inner).poll_write_vectored(cx, buffers);
+        self.note_sent(sent)
+    }
+}

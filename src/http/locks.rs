@@ -1,0 +1,188 @@
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::body::{CreateLock, Lease, LockPage, PublicLock, RenewLock};
+use super::extract::{
+    LOCK_TOKEN, ListParams, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
+    unknown_cursor,
+};
+use super::openapi::{
+    CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
+};
+use super::problem::{Code, Problem};
+use crate::lock::{Acquired, Grant, LockName, LockService, Release, Renewed};
+
+/// What may stand in a path segment as it is.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Create a lock
+///
+/// Asks for the lock once and does not wait for it. The answer carries the token, which renewing
+/// and releasing ask for, and the fencing token, for the resource that the lock protects.
+///
+/// Safe to repeat: with a Lock-Token of your own, the same token again is the same grant with what
+/// is left of it, so a lost answer costs nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{name}",
+    tag = "locks",
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy",
+            description = "The lock: 1 to 255 bytes of UTF-8 without control characters; `/` travels as `%2F`"),
+        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
+            description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
+    ),
+    request_body(content = Option<CreateLock>, description = "Every member has a default"),
+    responses(
+        (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
+            ("Location" = String, description = "The lock's own URL"),
+            ("Lock-Token" = String, description = "The token of the lease"),
+        )),
+        (status = 200, description = "The lock was yours already: the same grant, with what is left of it",
+            body = Lease<'static>, headers(("Lock-Token" = String, description = "The token of the lease"))),
+        CreateProblems,
+    )
+)]
+pub(super) async fn create(
+    State(locks): State<Arc<LockService>>,
+    Name(name): Name,
+    OptionalToken(token): OptionalToken,
+    OptionalJson(body): OptionalJson<CreateLock>,
+) -> Result<Response, Problem> {
+    let request = body.into_request(name.clone(), token)?;
+    match locks.acquire(request).await? {
+        Acquired::New(grant) => {
+            let mut response = granted(StatusCode::CREATED, &name, &grant);
+            response.headers_mut().insert(header::LOCATION, location(&name));
+            Ok(response)
+        }
+        Acquired::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
+        Acquired::Held(holder) => Err(Problem::held(holder)),
+    }
+}
+
+/// Renew a lock
+///
+/// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left. The fencing
+/// token stays.
+#[utoipa::path(
+    put,
+    path = "/v1/locks/{name}",
+    tag = "locks",
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
+        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
+    ),
+    request_body(content = Option<RenewLock>, description = "Every member has a default"),
+    responses(
+        (status = 200, description = "The lease goes on", body = Lease<'static>,
+            headers(("Lock-Token" = String, description = "The token of the lease"))),
+        RenewProblems,
+    )
+)]
+pub(super) async fn renew(
+    State(locks): State<Arc<LockService>>,
+    Name(name): Name,
+    RequiredToken(token): RequiredToken,
+    OptionalJson(body): OptionalJson<RenewLock>,
+) -> Result<Response, Problem> {
+    match locks.renew(&name, &token, body.ttl()?).await? {
+        Renewed::Renewed { lease, valid_for } => {
+            Ok(granted(StatusCode::OK, &name, &Grant { token, lease, valid_for }))
+        }
+        Renewed::NotHeld => Err(Problem::lock_not_held()),
+        Renewed::Mismatch => Err(Problem::token_mismatch()),
+    }
+}
+
+/// Release a lock
+///
+/// Only the token of the lease releases it. After a lost answer it is safe to repeat: 404 then
+/// says that nobody holds the lock.
+#[utoipa::path(
+    delete,
+    path = "/v1/locks/{name}",
+    tag = "locks",
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
+        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
+    ),
+    responses((status = 204, description = "The lock is free"), ReleaseProblems)
+)]
+pub(super) async fn release(
+    State(locks): State<Arc<LockService>>,
+    Name(name): Name,
+    RequiredToken(token): RequiredToken,
+) -> Result<StatusCode, Problem> {
+    match locks.release(&name, &token).await? {
+        Release::Released => Ok(StatusCode::NO_CONTENT),
+        Release::NotHeld => Err(Problem::lock_not_held()),
+        Release::Mismatch => Err(Problem::token_mismatch()),
+    }
+}
+
+/// Look at a lock
+///
+/// Who holds it and for how long. The token is never shown.
+#[utoipa::path(
+    get,
+    path = "/v1/locks/{name}",
+    tag = "locks",
+    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
+    responses((status = 200, description = "Somebody holds it", body = PublicLock), GetProblems)
+)]
+pub(super) async fn get(
+    State(locks): State<Arc<LockService>>,
+    Name(name): Name,
+) -> Result<Json<PublicLock>, Problem> {
+    match locks.get(&name).await? {
+        Some(holder) => Ok(Json(PublicLock::new(&holder))),
+        None => Err(Problem::lock_not_held()),
+    }
+}
+
+/// List held locks
+///
+/// In no order, page by page. A lock that is held throughout is listed at least once; one that
+/// comes or goes meanwhile may be missing.
+#[utoipa::path(
+    get,
+    path = "/v1/locks",
+    tag = "locks",
+    params(ListParams),
+    responses((status = 200, description = "Some of the held locks", body = LockPage), ListProblems)
+)]
+pub(super) async fn list(
+    State(locks): State<Arc<LockService>>,
+    ListQuery(query): ListQuery,
+) -> Result<Json<LockPage>, Problem> {
+    let page = locks.list(&query).await?.ok_or_else(unknown_cursor)?;
+    Ok(Json(LockPage::new(&page)))
+}
+
+/// What a path without a name is answered.
+pub(super) async fn empty_name() -> Problem {
+    Problem::new(Code::InvalidName, "a lock name must not be empty.").with_field("name")
+}
+
+fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
+    let lease = Lease::new(name, &grant.token, &grant.lease, grant.valid_for);
+    let mut response = (status, Json(lease)).into_response();
+    // A token consists of visible ASCII, which a header always takes.
+    if let Ok(mut token) = HeaderValue::from_str(grant.token.expose()) {
+        token.set_sensitive(true);
+        response.headers_mut().insert(LOCK_TOKEN, token);
+    }
+    response
+}
+
+fn location(name: &LockName) -> HeaderValue {
+    let path = format!("/v1/locks/{}", utf8_percent_encode(name.as_str(), SEGMENT));
+    // Percent-encoded text is ASCII, which a header always takes.
+    HeaderValue::try_from(path).unwrap_or_else(|_| HeaderValue::from_static("/v1/locks"))
+}

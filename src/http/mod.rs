@@ -1,0 +1,88 @@
+//! The HTTP surface: what is served where, and how a request becomes a call of the core.
+
+mod activity;
+mod body;
+mod extract;
+mod locks;
+mod middleware;
+mod openapi;
+mod problem;
+mod server;
+mod system;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::FromRef;
+use axum::routing::{any, get};
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::SwaggerUi;
+
+use crate::lock::LockService;
+use crate::metrics::Metrics;
+
+pub use middleware::{AccessLog, Observe, ObserveLayer};
+pub use problem::{Code, Problem};
+pub use server::{ServeError, Server, Settings};
+
+/// What the handlers need.
+#[derive(Debug, Clone, FromRef)]
+pub struct Api {
+    /// The locks.
+    pub locks: Arc<LockService>,
+    /// The counters behind `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// What the service says of itself.
+    pub about: About,
+    /// How long the body of a request may take to arrive.
+    pub body_timeout: BodyTimeout,
+    /// Cancelled when the service begins to shut down.
+    pub closing: CancellationToken,
+}
+
+/// What the service says of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// The kind of store, as in its URL's scheme.
+    pub store: &'static str,
+}
+
+/// How long the body of a request may take to arrive.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyTimeout(pub Duration);
+
+/// Every route of the service.
+pub fn router(api: Api, observe: ObserveLayer, settings: &Settings) -> Router {
+    let (documented, document) = documented().split_for_parts();
+    documented
+        .route("/v1/locks/", any(locks::empty_name))
+        .route("/metrics", get(system::metrics))
+        .route("/problems/{code}", get(system::problem_page))
+        .route("/", get(system::index))
+        .with_state(api)
+        .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi::complete(document)))
+        .method_not_allowed_fallback(system::method_not_allowed)
+        .fallback(system::not_found)
+        .layer(axum::extract::DefaultBodyLimit::max(settings.body_limit_bytes))
+        .layer(CatchPanicLayer::custom(problem::of_panic))
+        .layer(observe)
+}
+
+/// The OpenAPI document of the service.
+pub fn openapi() -> OpenApi {
+    openapi::complete(documented().into_openapi())
+}
+
+fn documented() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
+        .routes(routes!(locks::list))
+        .routes(routes!(system::info))
+        .routes(routes!(system::livez))
+        .routes(routes!(system::readyz))
+}

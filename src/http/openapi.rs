@@ -1,0 +1,165 @@
+use std::collections::BTreeMap;
+
+use utoipa::IntoResponses;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, InfoBuilder, LicenseBuilder, OpenApi, PathItem, Ref, RefOr,
+    Response, ResponseBuilder, tag::TagBuilder,
+};
+use utoipa::openapi::{ObjectBuilder, schema::Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::problem::{Code, ProblemBody};
+use super::system::PROMISE;
+
+/// The token with which the examples work one after the other: create, renew, release.
+pub(super) const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
+
+/// The document as it is served: what the handlers say, and what holds for all of them.
+pub(super) fn complete(mut document: OpenApi) -> OpenApi {
+    document.info = InfoBuilder::new()
+        .title("keylatch")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(description()))
+        .license(Some(
+            LicenseBuilder::new()
+                .name("MIT OR Apache-2.0")
+                .identifier(Some("MIT OR Apache-2.0"))
+                .build(),
+        ))
+        .build();
+    document.tags = Some(vec![
+        TagBuilder::new().name("locks").description(Some("Leases by name")).build(),
+        TagBuilder::new().name("system").description(Some("The service itself")).build(),
+    ]);
+    for operation in document.paths.paths.values_mut().flat_map(operations) {
+        for response in operation.responses.responses.values_mut() {
+            if let RefOr::T(response) = response {
+                add_request_id(response);
+            }
+        }
+    }
+    let components = document.components.get_or_insert_default();
+    components.schemas.insert("Problem".to_owned(), ProblemBody::schema());
+    let mut referenced = Vec::new();
+    ProblemBody::schemas(&mut referenced);
+    components.schemas.extend(referenced);
+    document
+}
+
+/// Defines the problems of an operation: a type that documents these codes.
+macro_rules! problems {
+    ($($operation:ident: [$($code:ident),+];)+) => {$(
+        pub(super) struct $operation;
+
+        impl IntoResponses for $operation {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                by_status(&[$(Code::$code),+])
+            }
+        }
+    )+};
+}
+
+problems! {
+    CreateProblems: [
+        InvalidName, InvalidToken, InvalidBody, RequestTimeout, LockHeld, PayloadTooLarge,
+        Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+    ];
+    RenewProblems: [
+        InvalidName, InvalidToken, InvalidBody, LockNotHeld, RequestTimeout, TokenMismatch,
+        PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+    ];
+    ReleaseProblems: [
+        InvalidName, InvalidToken, LockNotHeld, TokenMismatch, TokenRequired, Internal,
+        StoreUnavailable, Overloaded, Timeout
+    ];
+    GetProblems: [InvalidName, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
+    ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
+    ReadyProblems: [StoreUnavailable, Overloaded];
+}
+
+/// The responses for `codes`: one for each status, with an example for each code.
+fn by_status(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
+    let mut statuses: BTreeMap<String, Vec<Code>> = BTreeMap::new();
+    for &code in codes {
+        statuses.entry(code.status().as_str().to_owned()).or_default().push(code);
+    }
+    statuses.into_iter().map(|(status, codes)| (status, RefOr::T(response(&codes)))).collect()
+}
+
+fn response(codes: &[Code]) -> Response {
+    let titles: Vec<_> =
+        codes.iter().map(|code| format!("`{}`: {}", code.slug(), code.row().title)).collect();
+    let examples = codes.iter().map(|&code| {
+        let example = utoipa::openapi::example::ExampleBuilder::new().value(Some(example(code)));
+        (code.slug(), RefOr::T(example.build()))
+    });
+    let content = ContentBuilder::new()
+        .schema(Some(Ref::from_schema_name("Problem")))
+        .examples_from_iter(examples)
+        .build();
+    let mut response = ResponseBuilder::new()
+        .description(titles.join("; "))
+        .content("application/problem+json", content);
+    if codes.iter().any(|code| matches!(code.status().as_u16(), 409 | 503)) {
+        let seconds = HeaderBuilder::new()
+            .schema(Some(ObjectBuilder::new().schema_type(Type::Integer)))
+            .description(Some("When it is worth trying again, in seconds"));
+        response = response.header("Retry-After", seconds.build());
+    }
+    response.build()
+}
+
+fn example(code: Code) -> serde_json::Value {
+    let row = code.row();
+    let mut example = serde_json::json!({
+        "type": format!("/problems/{}", row.slug),
+        "title": row.title,
+        "status": row.status.as_u16(),
+        "detail": row.advice,
+        "code": row.slug,
+    });
+    match code {
+        Code::LockHeld => {
+            example["holder"] = serde_json::json!({
+                "owner": "ci runner 7", "fencing_token": 1_779_900_000_000_000_u64,
+                "expires_in_ms": 12345,
+            });
+            example["retry_after_ms"] = 12345.into();
+        }
+        Code::StoreUnavailable | Code::StoreTooSlow | Code::Timeout => {
+            example["outcome"] = "unknown".into();
+            example["retry_after_ms"] = 1000.into();
+        }
+        _ => {}
+    }
+    example
+}
+
+fn add_request_id(response: &mut Response) {
+    let id = HeaderBuilder::new()
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .description(Some("The X-Request-Id of the request, or one that the service gave it"));
+    response.headers.insert("X-Request-Id".to_owned(), RefOr::T(id.build()));
+}
+
+fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut path.get, &mut path.put, &mut path.post, &mut path.delete].into_iter().flatten()
+}
+
+fn description() -> String {
+    let mut text = String::from(
+        "Locks over HTTP: leases by name, with a secret token that proves who holds one and a \
+         fencing token that rises with every grant.\n\n\
+         No lease alone gives mutual exclusion: clients pause, clocks jump, failovers forget. So \
+         this is what is promised:\n\n",
+    );
+    for (number, promise) in (1..).zip(PROMISE) {
+        text.push_str(&format!("{number}. {promise}\n"));
+    }
+    text.push_str(
+        "\nHow much a grant is worth when the store itself crashes depends on the store: see \
+         `tier` in `GET /v1/info`. Every error is `application/problem+json` (RFC 9457).",
+    );
+    text
+}

@@ -1,0 +1,242 @@
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, header};
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service as _;
+
+use super::activity::{Activity, Noted, Patience};
+use super::problem::{Code, Problem};
+use crate::lock::Outcome;
+use crate::metrics::{Counted, Metrics};
+
+/// How many connections beyond the cap are answered 503; more are closed without a word.
+const REFUSALS: usize = 256;
+/// How long a refused connection may take to read its refusal.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// How long accepting pauses when the process has no more file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How the service meets the network.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Connections served at once.
+    pub max_connections: usize,
+    /// Requests answered at once.
+    pub max_requests: usize,
+    /// Time for a request as a whole, in milliseconds.
+    pub request_timeout_ms: u64,
+    /// Time for a request's body to arrive, in milliseconds.
+    pub body_timeout_ms: u64,
+    /// Time for a new connection to send its first byte, in milliseconds.
+    pub first_byte_timeout_ms: u64,
+    /// Time from the first byte of a request's head to its last, in milliseconds.
+    pub header_timeout_ms: u64,
+    /// Time between a response and the next request, in milliseconds.
+    pub keep_alive_timeout_ms: u64,
+    /// The largest request body, in bytes.
+    pub body_limit_bytes: usize,
+    /// The largest head of a request, in bytes.
+    pub header_limit_bytes: usize,
+    /// The most header lines in a request.
+    pub max_headers: usize,
+    /// Time for requests to be finished at shutdown, in milliseconds.
+    pub drain_timeout_ms: u64,
+}
+
+/// An HTTP/1.1 server with a limit on everything a client can make it wait for or keep.
+///
+/// It does not speak HTTP/2, which no client of this API needs in clear text, nor TLS, which a
+/// proxy in front does.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    router: Router,
+    full: Router,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+}
+
+/// The listener broke.
+#[derive(Debug, thiserror::Error)]
+#[error("accepting connections failed")]
+pub struct ServeError(#[from] io::Error);
+
+impl Server {
+    /// A server of `router` that accepts from `listener` once it runs.
+    pub fn new(
+        listener: TcpListener,
+        router: Router,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let full = Router::new().fallback(async || full());
+        Self { listener, router, full, settings, metrics }
+    }
+
+    /// Serves until `closing` is cancelled, then lets requests be finished for as long as the
+    /// settings allow, and closes what is left.
+    ///
+    /// # Errors
+    ///
+    /// The listener broke.
+    pub async fn run(self, closing: CancellationToken) -> Result<(), ServeError> {
+        let Self { listener, router, full, settings, metrics } = self;
+        let drain = Duration::from_millis(settings.drain_timeout_ms);
+        let connections = TaskTracker::new();
+        let killed = CancellationToken::new();
+        let serving = Arc::new(Serving::new(&settings, closing.clone(), killed.clone(), metrics));
+        let places = Arc::new(Semaphore::new(settings.max_connections));
+        let refusals = Arc::new(Semaphore::new(REFUSALS));
+        while let Some(accepted) = closing.run_until_cancelled(accept(&listener)).await {
+            let (stream, _) = accepted?;
+            let serving = Arc::clone(&serving);
+            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                connections.spawn(serving.connection(stream, router.clone(), true, place));
+            } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                serving.metrics.shed.inc();
+                let refusal = serving.connection(stream, full.clone(), false, place);
+                connections.spawn(timeout(REFUSAL_TIME, refusal));
+            } else {
+                serving.metrics.shed.inc();
+            }
+        }
+        drop(listener);
+        connections.close();
+        if timeout(drain, connections.wait()).await.is_err() {
+            tracing::warn!(left = connections.len(), "closing connections that did not end");
+            killed.cancel();
+            connections.wait().await;
+        }
+        Ok(())
+    }
+}
+
+/// What every connection shares.
+struct Serving {
+    http: http1::Builder,
+    patience: Patience,
+    closing: CancellationToken,
+    killed: CancellationToken,
+    metrics: Arc<Metrics>,
+}
+
+impl Serving {
+    fn new(
+        settings: &Settings,
+        closing: CancellationToken,
+        killed: CancellationToken,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let mut http = http1::Builder::new();
+        http.max_headers(settings.max_headers)
+            .max_header_size(settings.header_limit_bytes)
+            .max_buf_size(settings.header_limit_bytes.max(8192))
+            .header_read_timeout(None);
+        let patience = Patience {
+            first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
+            head: Duration::from_millis(settings.header_timeout_ms),
+            keep_alive: Duration::from_millis(settings.keep_alive_timeout_ms),
+        };
+        Self { http, patience, closing, killed, metrics }
+    }
+
+    /// Serves one connection until it ends, is idle or slow for too long, or is told to end.
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        router: Router,
+        keep_alive: bool,
+        _place: OwnedSemaphorePermit,
+    ) {
+        let _open = Counted::new(&self.metrics.connections);
+        // Without it, a small response waits for the acknowledgement of the one before. A socket
+        // that refuses is as good as closed, and reading says so.
+        let _ = stream.set_nodelay(true);
+        let activity = Arc::new(Activity::new());
+        let io = Noted::new(TokioIo::new(stream), Arc::clone(&activity));
+        let service = service_fn(|request: Request<Incoming>| {
+            activity.busy();
+            let answering = router.clone().call(request.map(Body::new));
+            let activity = Arc::clone(&activity);
+            async move {
+                let response = answering.await;
+                activity.idle();
+                response.map_err(|never: Infallible| never)
+            }
+        });
+        let mut http = self.http.clone();
+        let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
+        let mut check = pin!(sleep_until(Instant::now() + self.patience.first_byte));
+        let mut draining = false;
+        loop {
+            tokio::select! {
+                biased;
+                // How a connection ended is its client's affair.
+                _ = connection.as_mut() => return,
+                () = check.as_mut() => {
+                    match activity.deadline(&self.patience) {
+                        Some(deadline) if deadline <= Instant::now() => return,
+                        Some(deadline) => check.as_mut().reset(deadline),
+                        None => check.as_mut().reset(Instant::now() + self.patience.shortest()),
+                    }
+                }
+                () = self.closing.cancelled(), if !draining => {
+                    draining = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = self.killed.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// The next connection. A client that is gone before it is accepted is none.
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return Ok(accepted),
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+                tracing::warn!(%error, "no connection can be accepted now");
+                sleep(ACCEPT_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The process, or the system, has no more file descriptors (errno of Linux and the BSDs).
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+fn is_the_clients(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+fn full() -> axum::response::Response {
+    let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
+        .with_outcome(Outcome::NotExecuted)
+        .with_retry_after(Duration::from_secs(1));
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

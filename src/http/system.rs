@@ -1,0 +1,161 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use super::About;
+use super::openapi::ReadyProblems;
+use super::problem::{Code, Problem};
+use crate::lock::{LockService, Outcome};
+use crate::metrics::Metrics;
+
+/// What is promised, in the words of the README.
+pub(super) const PROMISE: [&str; 4] = [
+    "Exclusive while valid: a grant is exclusive for valid_for_ms, counted from the moment you sent the request.",
+    "Fencing tokens only rise: every new grant of a lock has a larger one, also after a restart.",
+    "Ambiguity is said: a lost answer is 503 with outcome unknown, never 409 and never 404.",
+    "Nothing without proof: only the token renews or releases; it is never listed, logged or stored.",
+];
+
+/// What the service is and what it promises.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Info {
+    /// Always `keylatch`.
+    #[schema(example = "keylatch")]
+    name: &'static str,
+    /// The running version.
+    #[schema(example = "0.1.0")]
+    version: &'static str,
+    /// The store behind it.
+    store: StoreInfo,
+    /// What holds for every store.
+    promise: [&'static str; 4],
+}
+
+/// The store and how much its grants are worth.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StoreInfo {
+    /// The kind of store, as in its URL's scheme.
+    #[schema(example = "redis")]
+    kind: &'static str,
+    /// Whether it answers now.
+    reachable: bool,
+    /// `strict`, `process` or `best-effort`; null while the store has not said.
+    #[schema(example = "strict")]
+    tier: Option<&'static str>,
+    /// The tier in a sentence.
+    #[schema(example = "A grant is on disk before it is answered: a crash forgets none.")]
+    tier_means: Option<&'static str>,
+    /// What the store said of itself.
+    #[schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))]
+    facts: BTreeMap<&'static str, String>,
+}
+
+/// What this service is
+///
+/// Its version, its store, and what it promises on that store.
+#[utoipa::path(
+    get,
+    path = "/v1/info",
+    tag = "system",
+    responses((status = 200, description = "What this service is", body = Info))
+)]
+pub(super) async fn info(
+    State(locks): State<Arc<LockService>>,
+    State(about): State<About>,
+) -> Json<Info> {
+    let health = locks.ping().await.ok();
+    Json(Info {
+        name: "keylatch",
+        version: env!("CARGO_PKG_VERSION"),
+        store: StoreInfo {
+            kind: about.store,
+            reachable: health.is_some(),
+            tier: health.as_ref().map(|health| health.tier.as_str()),
+            tier_means: health.as_ref().map(|health| health.tier.promise()),
+            facts: health.map(|health| health.facts).unwrap_or_default(),
+        },
+        promise: PROMISE,
+    })
+}
+
+/// Is the process alive?
+///
+/// Asks nobody. Restarting the service helps only when this fails.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    tag = "system",
+    responses((status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")))
+)]
+pub(super) async fn livez() -> &'static str {
+    "ok"
+}
+
+/// Can it do its work?
+///
+/// Asks the store. A load balancer leaves the instance alone while this fails.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "system",
+    responses(
+        (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
+        ReadyProblems,
+    )
+)]
+pub(super) async fn readyz(
+    State(locks): State<Arc<LockService>>,
+    State(closing): State<CancellationToken>,
+) -> Result<&'static str, Problem> {
+    if closing.is_cancelled() {
+        let leaving = Problem::new(Code::Overloaded, "The service is shutting down.");
+        return Err(leaving.with_outcome(Outcome::NotExecuted));
+    }
+    locks.ping().await?;
+    Ok("ok")
+}
+
+/// The counters, for Prometheus.
+pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
+    }
+}
+
+/// The page that a problem's `type` leads to.
+pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
+    let code = Code::ALL.into_iter().find(|code| code.slug() == slug);
+    let row = code.ok_or_else(|| Problem::new(Code::NotFound, "There is no such problem."))?.row();
+    Ok(Html(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <title>{title} · keylatch</title>\n<h1>{title}</h1>\n\
+         <p>HTTP status {status}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
+         <p><a href=\"/docs\">The API</a></p>\n</html>\n",
+        title = row.title,
+        status = row.status,
+        slug = row.slug,
+        advice = row.advice,
+    )))
+}
+
+/// Whoever opens the service in a browser wants to see what it can do.
+pub(super) async fn index() -> Redirect {
+    Redirect::to("/docs/")
+}
+
+pub(super) async fn not_found() -> Problem {
+    Problem::new(Code::NotFound, "There is no such resource.")
+}
+
+pub(super) async fn method_not_allowed() -> Problem {
+    Problem::new(Code::MethodNotAllowed, "The resource does not take this method.")
+}

@@ -1,0 +1,11 @@
+#![doc = include_str!("../ARCHITECTURE.md")]
+
+pub mod app;
+pub mod config;
+pub mod error;
+pub mod healthcheck;
+pub mod http;
+pub mod lock;
+pub mod metrics;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,52 @@
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// A number that is larger for every new grant of a lock, for the resource to compare.
+///
+/// It fits in 53 bits, so that JavaScript reads it exactly. The idea is from Kleppmann, "How to
+/// do distributed locking" (2016), after Chubby's sequencers (Burrows, OSDI 2006).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[serde(transparent)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// Below every token that is ever given.
+    pub const NONE: Self = Self(0);
+
+    /// A token that a store kept.
+    pub fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The token after `self`, at a store whose clock says `unix_micros`.
+    ///
+    /// The time is a floor: it keeps tokens rising when the counter was lost.
+    #[must_use]
+    pub fn next(self, unix_micros: u64) -> Self {
+        Self((self.0 + 1).max(unix_micros))
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// When and after which fencing token a command is applied, as its store sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The store's monotonic clock: the time since some start that never changes.
+    pub now: Duration,
+    /// The store's wall clock, in microseconds since 1970.
+    pub unix_micros: u64,
+    /// The last fencing token that the lock's bucket gave.
+    pub last_fence: FencingToken,
+}

@@ -1,0 +1,187 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{FencingToken, LockName, TokenHash};
+
+/// How long a lease lasts unless renewed: 100 ms to 24 h, in whole milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ttl(Duration);
+
+impl Ttl {
+    /// The shortest TTL, in milliseconds.
+    pub const MIN_MILLIS: u64 = 100;
+    /// The longest TTL, in milliseconds.
+    pub const MAX_MILLIS: u64 = 24 * 60 * 60 * 1000;
+    /// The TTL of a client that asks for none.
+    pub const DEFAULT: Self = Self(Duration::from_secs(30));
+
+    /// Checks a number of milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// It is out of range.
+    pub fn from_millis(millis: u64) -> Result<Self, InvalidTtl> {
+        if (Self::MIN_MILLIS..=Self::MAX_MILLIS).contains(&millis) {
+            Ok(Self(Duration::from_millis(millis)))
+        } else {
+            Err(InvalidTtl(millis))
+        }
+    }
+
+    /// The TTL as a duration.
+    pub fn get(self) -> Duration {
+        self.0
+    }
+
+    /// The TTL in milliseconds.
+    pub fn as_millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(Self::MAX_MILLIS)
+    }
+}
+
+/// A number of milliseconds that is no [`Ttl`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be 100 to 86400000 (24 h), not {0}")]
+pub struct InvalidTtl(u64);
+
+/// A label for people that says who holds a lock: 1 to 256 bytes without control characters.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Owner(Arc<str>);
+
+impl Owner {
+    /// The longest label, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Checks a label; an empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// It is too long or has a control character.
+    pub fn parse(owner: &str) -> Result<Option<Self>, InvalidOwner> {
+        match owner.len() {
+            0 => Ok(None),
+            bytes if bytes > Self::MAX_BYTES => Err(InvalidOwner::TooLong(bytes)),
+            _ if owner.chars().any(char::is_control) => Err(InvalidOwner::Control),
+            _ => Ok(Some(Self(owner.into()))),
+        }
+    }
+
+    /// The label.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:?})", &*self.0)
+    }
+}
+
+/// Why a text is not an [`Owner`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOwner {
+    /// It has this many bytes, more than [`Owner::MAX_BYTES`].
+    #[error("has at most 256 bytes, this one has {0}")]
+    TooLong(usize),
+    /// It has a control character.
+    #[error("must not contain control characters")]
+    Control,
+}
+
+/// One try to acquire a lock, unlike every other in any process.
+///
+/// A token may be tried several times, at once even. What one try got can be withdrawn only while
+/// no other try has been given the same grant, because that other's client may rely on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt(u64);
+
+impl Attempt {
+    /// The attempt with this number.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a client wants when it asks for a lock.
+#[derive(Debug, Clone)]
+pub struct Acquire {
+    /// The lock.
+    pub name: LockName,
+    /// Who is to hold it.
+    pub token: TokenHash,
+    /// For how long.
+    pub ttl: Ttl,
+    /// A label for people.
+    pub owner: Option<Owner>,
+    /// Which try this is.
+    pub attempt: Attempt,
+}
+
+/// What became of an [`Acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquisition {
+    /// The lock was free and is now the token's.
+    Granted(Lease),
+    /// The token held the lock already: the same grant, with what is left of it.
+    Repeated(Lease),
+    /// Another token holds it.
+    Held(Holder),
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// The lease lasts a full TTL from now; its fencing token is what it was.
+    Renewed(Lease),
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another token holds it.
+    Mismatch,
+}
+
+/// What became of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// The token held the lock and no longer does.
+    Released,
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another token holds it.
+    Mismatch,
+}
+
+/// A grant as its holder sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Larger than that of every earlier grant of the lock.
+    pub fence: FencingToken,
+    /// The label that came with the grant.
+    pub owner: Option<Owner>,
+    /// The TTL of the grant, or of its last renewal.
+    pub ttl: Duration,
+    /// What is left of it, by the store's clock.
+    pub expires_in: Duration,
+}
+
+/// A held lock as everybody may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The lock.
+    pub name: LockName,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// The holder's fencing token.
+    pub fence: FencingToken,
+    /// When the lock was granted by the store's wall clock, in milliseconds since 1970. For
+    /// people to read; nothing compares it.
+    pub acquired_at_millis: u64,
+    /// How long the lease lasts unless renewed, by the store's clock.
+    pub expires_in: Duration,
+}

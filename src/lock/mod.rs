@@ -1,0 +1,26 @@
+//! Locks: what they are, the rules they follow, and the service that keeps time for them.
+//!
+//! This module knows no HTTP and no store engine. [`LockState`] holds the rules as a pure
+//! function, [`LockStore`] is what a store has to do, [`LockService`] is what a handler calls.
+
+mod fence;
+mod finish;
+mod lease;
+mod name;
+mod service;
+mod state;
+mod store;
+mod token;
+
+pub use fence::{FencingToken, Moment};
+pub use lease::{
+    Acquire, Acquisition, Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Release,
+    Renewal, Ttl,
+};
+pub use name::{InvalidName, LockName};
+pub use service::{Acquired, Grant, LockError, LockService, Renewed, Request};
+pub use state::{Command, LockState, Peek, Renew, Return, Withdraw};
+pub use store::{
+    Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError, StoreHealth, Tier,
+};
+pub use token::{InvalidToken, Token, TokenHash};

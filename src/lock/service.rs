@@ -1,0 +1,286 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::finish::{Call, Finish};
+use super::{
+    Acquire, Acquisition, Attempt, Holder, Lease, ListLocks, LockName, LockStore, Outcome, Owner,
+    Page, Release, Renewal, StoreError, StoreHealth, Token, Ttl,
+};
+
+/// How long a store's answer to an acquire that nobody waits for is awaited.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
+/// How often taking a lost grant back is tried again while the store is away.
+const WITHDRAW_PAUSE: Duration = Duration::from_millis(250);
+/// How often expired locks are swept out of the store.
+const SWEEP_PERIOD: Duration = Duration::from_secs(5);
+
+/// What a client sends to acquire a lock.
+#[derive(Debug)]
+pub struct Request {
+    /// The lock.
+    pub name: LockName,
+    /// The client's own token, or none to be given one.
+    pub token: Option<Token>,
+    /// For how long.
+    pub ttl: Ttl,
+    /// A label for people.
+    pub owner: Option<Owner>,
+}
+
+/// What a client reads.
+#[derive(Debug)]
+pub enum Acquired {
+    /// The lock is the client's.
+    New(Grant),
+    /// The lock was the client's already.
+    Again(Grant),
+    /// It is somebody else's.
+    Held(Holder),
+}
+
+/// A grant with what its holder needs to use it.
+#[derive(Debug)]
+pub struct Grant {
+    /// The proof.
+    pub token: Token,
+    /// The lease.
+    pub lease: Lease,
+    /// For how long the grant is exclusive, counted from the moment the client sent its request.
+    pub valid_for: Duration,
+}
+
+/// What became of a renewal.
+#[derive(Debug)]
+pub enum Renewed {
+    /// The lease goes on.
+    Renewed {
+        /// The lease.
+        lease: Lease,
+        /// For how long it is exclusive, counted from the sending of the request.
+        valid_for: Duration,
+    },
+    /// Nobody holds the lock.
+    NotHeld,
+    /// Another token holds it.
+    Mismatch,
+}
+
+/// Why the service has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The store could not find out.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store took so long that nothing was left of the lease. A new grant is given back.
+    #[error("the lease was over before it could be answered")]
+    TooLate,
+    /// The operating system gave no random bytes for a token.
+    #[error("no random bytes for a token")]
+    Random(#[from] getrandom::Error),
+}
+
+/// Locks with everything that has to do with time: deadlines, validity, cleaning up.
+#[derive(Debug)]
+pub struct LockService {
+    store: Arc<dyn LockStore>,
+    deadline: Duration,
+    attempts: AtomicU64,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl LockService {
+    /// A service over `store` that waits for each of its answers at most for `deadline`.
+    ///
+    /// It sweeps expired locks in a task of its own until [`LockService::close`].
+    ///
+    /// # Errors
+    ///
+    /// The operating system has no random bytes to give.
+    pub fn start(store: Arc<dyn LockStore>, deadline: Duration) -> Result<Self, getrandom::Error> {
+        let service = Self {
+            store,
+            deadline,
+            attempts: AtomicU64::new(getrandom::u64()?),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        };
+        let sweeping = sweep(Arc::clone(&service.store));
+        let closing = service.closing.clone();
+        service.tasks.spawn(async move { closing.run_until_cancelled(sweeping).await });
+        Ok(service)
+    }
+
+    /// Asks for a lock.
+    ///
+    /// When the caller drops this future, or the store's answer takes too long, the store's step
+    /// is still brought to its end, and what it granted is given back.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, or found out too late.
+    pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
+        let started = Instant::now();
+        let token = request.token.map_or_else(Token::generate, Ok)?;
+        let ask = Acquire {
+            name: request.name,
+            token: token.hash(),
+            ttl: request.ttl,
+            owner: request.owner,
+            attempt: Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed)),
+        };
+        let grant = |lease: Lease, ask: &Acquire| {
+            let Some(valid_for) = valid_for(&lease, started.elapsed()) else {
+                self.tasks.spawn(withdraw(Arc::clone(&self.store), ask.clone()));
+                return Err(LockError::TooLate);
+            };
+            Ok(Grant { token, lease, valid_for })
+        };
+        Ok(match self.ask(&ask).await? {
+            Acquisition::Granted(lease) => Acquired::New(grant(lease, &ask)?),
+            Acquisition::Repeated(lease) => Acquired::Again(grant(lease, &ask)?),
+            Acquisition::Held(holder) => Acquired::Held(holder),
+        })
+    }
+
+    /// Lets a lease go on for `ttl`.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, or found out too late.
+    pub async fn renew(
+        &self,
+        name: &LockName,
+        token: &Token,
+        ttl: Ttl,
+    ) -> Result<Renewed, LockError> {
+        let started = Instant::now();
+        let token = token.hash();
+        Ok(match self.within(self.store.renew(name, &token, ttl)).await? {
+            Renewal::Renewed(lease) => {
+                let valid_for = valid_for(&lease, started.elapsed()).ok_or(LockError::TooLate)?;
+                Renewed::Renewed { lease, valid_for }
+            }
+            Renewal::NotHeld => Renewed::NotHeld,
+            Renewal::Mismatch => Renewed::Mismatch,
+        })
+    }
+
+    /// Gives a lock back.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn release(&self, name: &LockName, token: &Token) -> Result<Release, StoreError> {
+        self.within(self.store.release(name, &token.hash())).await
+    }
+
+    /// Who holds a lock.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        self.within(self.store.get(name)).await
+    }
+
+    /// A page of held locks; `None` when the cursor is not one that the store gave.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        self.within(self.store.list(query)).await
+    }
+
+    /// Whether the store can do its work, and what it is.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn ping(&self) -> Result<StoreHealth, StoreError> {
+        self.within(self.store.ping()).await
+    }
+
+    /// Ends the service's own tasks: sweeping stops, and what is still being given back is waited
+    /// for as long as the caller likes.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// One acquire that is finished in any case, and undone if nobody is there to read it.
+    async fn ask(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
+        let call: Call<_> = {
+            let (store, ask) = (Arc::clone(&self.store), ask.clone());
+            Box::pin(async move { store.acquire(&ask).await })
+        };
+        let orphaned = {
+            let (store, ask) = (Arc::clone(&self.store), ask.clone());
+            |call| give_back(store, ask, call)
+        };
+        let answer = self.within(Finish::new(self.tasks.clone(), call, orphaned)).await;
+        if let Err(StoreError::Lost(_)) = &answer {
+            self.tasks.spawn(withdraw(Arc::clone(&self.store), ask.clone()));
+        }
+        answer
+    }
+
+    async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        timeout(self.deadline, call).await.unwrap_or(Err(StoreError::Deadline(self.deadline)))
+    }
+}
+
+/// What is left of a lease for its holder: the time that the service spent and a drift margin of
+/// 1 % + 2 ms go off. `None` when that is nothing.
+fn valid_for(lease: &Lease, spent: Duration) -> Option<Duration> {
+    let drift = lease.ttl / 100 + Duration::from_millis(2);
+    lease.expires_in.checked_sub(spent + drift).filter(|left| left.as_millis() > 0)
+}
+
+/// Waits for an acquire whose client has gone, and takes back what it got.
+async fn give_back(
+    store: Arc<dyn LockStore>,
+    ask: Acquire,
+    call: Call<Result<Acquisition, StoreError>>,
+) {
+    let nothing_got = match timeout(ORPHAN_LIMIT, call).await {
+        Ok(Ok(Acquisition::Repeated(_) | Acquisition::Held(_))) => true,
+        Ok(Ok(Acquisition::Granted(_))) | Err(_) => false,
+        Ok(Err(error)) => error.outcome() == Outcome::NotExecuted,
+    };
+    if !nothing_got {
+        withdraw(store, ask).await;
+    }
+}
+
+/// Takes back what an attempt may have got, trying until the lease is over by itself.
+async fn withdraw(store: Arc<dyn LockStore>, ask: Acquire) {
+    let trying = async {
+        while let Err(error) = store.withdraw(&ask.name, &ask.token, ask.attempt).await {
+            tracing::debug!(%error, "a lost grant is not yet taken back");
+            tokio::time::sleep(WITHDRAW_PAUSE).await;
+        }
+    };
+    if timeout(ask.ttl.get(), trying).await.is_err() {
+        tracing::warn!("a lost grant could not be taken back and was left to expire");
+    }
+}
+
+async fn sweep(store: Arc<dyn LockStore>) {
+    loop {
+        tokio::time::sleep(SWEEP_PERIOD).await;
+        if let Err(error) = store.sweep().await {
+            tracing::warn!(%error, "expired locks could not be swept out");
+        }
+    }
+}

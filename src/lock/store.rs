@@ -1,0 +1,197 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Acquire, Acquisition, Attempt, Holder, LockName, Release, Renewal, TokenHash, Ttl};
+
+/// Where locks are kept.
+///
+/// # Contract
+///
+/// - Every method is **one atomic step**: whoever looks sees the lock before it or after it.
+/// - Every method is **safe to repeat**: the same call again changes nothing that the first did
+///   not, and tells the caller the same about its own grant.
+/// - **Held, expired and mismatched are values.** `Err` means that the store could not find out,
+///   and [`StoreError::outcome`] says whether the step may have been taken all the same.
+/// - A lock **expires by the store's clock**, judged at the moment of the step. What crosses this
+///   trait is a duration, so no two clocks are ever compared.
+/// - **Fencing tokens rise**: a grant's token is larger than that of every earlier grant of the
+///   same name, over release, expiry and restart, and also when the counter was lost, as long as
+///   the store's wall clock did not go back.
+/// - A store **never waits for a lock** and keeps no deadline: [`LockService`](super::LockService)
+///   does. A future that is dropped may leave its step taken or not.
+///
+/// The rules are those of [`LockState`](super::LockState); the conformance tests hold every store
+/// to them. There are no default methods, so that a wrapper cannot forget to pass one on.
+#[async_trait]
+pub trait LockStore: fmt::Debug + Send + Sync + 'static {
+    /// Grants the lock, or says who holds it. The same token again is the same grant.
+    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError>;
+
+    /// Takes back what `attempt` got with `token`, unless another attempt was given the same
+    /// grant or the grant was renewed: then somebody may rely on it, and nothing happens.
+    async fn withdraw(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        attempt: Attempt,
+    ) -> Result<(), StoreError>;
+
+    /// Lets the lease of `token` last `ttl` from now; its fencing token stays.
+    async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<Renewal, StoreError>;
+
+    /// Gives the lock back, if `token` holds it.
+    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError>;
+
+    /// Who holds the lock.
+    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError>;
+
+    /// Some of the held locks, in no order, and where to go on. `None` when the cursor is not
+    /// one that this store gave.
+    ///
+    /// Over all pages, a lock that was held throughout is there at least once.
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError>;
+
+    /// Asks whether the store can do its work, and what it is.
+    async fn ping(&self) -> Result<StoreHealth, StoreError>;
+
+    /// Forgets what has expired, to give its space back. A store whose engine does this by
+    /// itself has nothing to do.
+    async fn sweep(&self) -> Result<(), StoreError>;
+}
+
+/// The store could not find out. The causes are for the log, not for the client.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The command did not reach the store.
+    #[error("the store cannot be reached")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store answered that it does not take the command.
+    #[error("the store refused the command")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The command was sent, and its answer was lost or makes no sense.
+    #[error("the store's answer was lost")]
+    Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer came in time.
+    #[error("the store gave no answer within {0:?}")]
+    Deadline(Duration),
+}
+
+impl StoreError {
+    /// Whether the command may have been carried out.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Unreachable(_) | Self::Refused(_) => Outcome::NotExecuted,
+            Self::Lost(_) | Self::Deadline(_) => Outcome::Unknown,
+        }
+    }
+}
+
+/// What is known of a command that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It had no effect.
+    NotExecuted,
+    /// It may have been carried out or not. The same request with the same token may be repeated.
+    Unknown,
+}
+
+/// Which locks to list.
+#[derive(Debug, Clone)]
+pub struct ListLocks {
+    /// Only names that begin so.
+    pub prefix: String,
+    /// At most this many.
+    pub limit: usize,
+    /// Go on where the page that gave this cursor ended.
+    pub cursor: Option<Cursor>,
+}
+
+/// Some of the locks that were asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The locks. There may be fewer than asked for, or none, although more follow.
+    pub locks: Vec<Holder>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<Cursor>,
+}
+
+/// A place in a listing, meaningful to the store that gave it: 1 to 512 of
+/// `A-Z a-z 0-9 _ - .`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// Checks that `text` can be a cursor.
+    ///
+    /// # Errors
+    ///
+    /// It cannot.
+    pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if (1..=512).contains(&text.len()) && text.bytes().all(plain) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidCursor)
+        }
+    }
+
+    /// The cursor as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A text that is no [`Cursor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is not a cursor that this service gave")]
+pub struct InvalidCursor;
+
+/// What a store says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// What it promises.
+    pub tier: Tier,
+    /// What it is, for people: version, role, persistence.
+    pub facts: BTreeMap<&'static str, String>,
+}
+
+/// How much a store's grant is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// An answered grant survives a crash of the store: it is on disk before the answer.
+    Strict,
+    /// Grants live and die with the process.
+    Process,
+    /// A crash of the store may forget the last grants.
+    BestEffort,
+}
+
+impl Tier {
+    /// The tier's name, as the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Process => "process",
+            Self::BestEffort => "best-effort",
+        }
+    }
+
+    /// The tier in a sentence, for people.
+    pub fn promise(self) -> &'static str {
+        match self {
+            Self::Strict => "A grant is on disk before it is answered: a crash forgets none.",
+            Self::Process => "Grants are gone with the process; fencing tokens go on rising.",
+            Self::BestEffort => {
+                "A crash of the store may forget the last grants; fencing tokens go on rising."
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+
+/// The secret that proves who holds a lock: 20 to 128 of `A-Z a-z 0-9 _ -`.
+///
+/// It prints as `Token(..)`; only [`Token::expose`] shows it, for the answer to its owner.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Box<str>);
+
+impl Token {
+    /// The fewest characters a token has.
+    pub const MIN_CHARS: usize = 20;
+    /// The most characters a token has.
+    pub const MAX_CHARS: usize = 128;
+
+    /// A new token: 24 bytes from the operating system, as base64url.
+    ///
+    /// # Errors
+    ///
+    /// The operating system has no random bytes to give.
+    pub fn generate() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 24];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(URL_SAFE_NO_PAD.encode(bytes).into()))
+    }
+
+    /// Checks a token that a client chose.
+    ///
+    /// # Errors
+    ///
+    /// Says which rule it breaks, without repeating it.
+    pub fn parse(token: &str) -> Result<Self, InvalidToken> {
+        if !(Self::MIN_CHARS..=Self::MAX_CHARS).contains(&token.len()) {
+            return Err(InvalidToken::Length);
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !token.bytes().all(plain) {
+            return Err(InvalidToken::Character);
+        }
+        Ok(Self(token.into()))
+    }
+
+    /// What stores keep in place of the token.
+    pub fn hash(&self) -> TokenHash {
+        TokenHash(Sha256::digest(self.0.as_bytes()).into())
+    }
+
+    /// The secret itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// The SHA-256 of a [`Token`]: enough to recognise it, not enough to use it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    /// The digest's bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
+/// Why a text is not a [`Token`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidToken {
+    /// It is too short or too long.
+    #[error("a token has 20 to 128 characters")]
+    Length,
+    /// It has a character that tokens do not have.
+    #[error("a token consists of A-Z, a-z, 0-9, '_' and '-'")]
+    Character,
+}

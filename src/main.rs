@@ -1,0 +1,113 @@
+//! The `keylatch` command.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use keylatch::app::App;
+use keylatch::config::{Config, Flags};
+use keylatch::error::Error;
+use keylatch::{healthcheck, http, telemetry};
+
+/// Locks over HTTP: leases by name, with fencing tokens and honest answers.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service (the default).
+    Serve(Serve),
+    /// Ask the service on this machine whether it is alive: exit code 0 or 1.
+    Healthcheck(Serve),
+    /// Print the OpenAPI document.
+    Openapi,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The address to listen on [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where locks are kept: memory: or redis://HOST:PORT/DB [default: memory:]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// A file with settings that differ from the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Serve {
+    fn config(self) -> Result<Config, Error> {
+        let flags = Flags { config: self.config, listen: self.listen, store: self.store };
+        // A variable that is not Unicode is none of ours, whose names and values are ASCII.
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Ok(Config::load(&flags, environment)?)
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ran = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(flags) => serve(flags),
+        Command::Healthcheck(flags) => check_health(flags),
+        Command::Openapi => print_openapi(),
+    };
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "keylatch: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(flags: Serve) -> Result<(), Error> {
+    let config = flags.config()?;
+    let _log = telemetry::init(&config.log).map_err(Error::Telemetry)?;
+    // Each connection is a file descriptor, and the usual soft limit of 1024 is fewer than
+    // max_connections.
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(config))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn check_health(flags: Serve) -> Result<(), Error> {
+    healthcheck::check(&flags.config()?.listen).await
+}
+
+fn print_openapi() -> Result<(), Error> {
+    let document = http::openapi().to_pretty_json().map_err(std::io::Error::from)?;
+    Ok(writeln!(std::io::stdout(), "{document}")?)
+}
+
+async fn run(config: Config) -> Result<(), Error> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let address = config.listen.clone();
+    let listen = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(&config.listen).await.map_err(listen)?;
+    let local = listener.local_addr()?;
+    let app = App::new(config).await?;
+    tracing::info!(address = %local, docs = format!("http://{local}/docs"), "listening");
+    let closing = async move {
+        tokio::select! {
+            _ = term.recv() => tracing::info!("SIGTERM: shutting down"),
+            _ = int.recv() => tracing::info!("SIGINT: shutting down"),
+        }
+    };
+    app.serve(listener, closing).await
+}

@@ -1,0 +1,186 @@
+//! What the service counts, in the Prometheus text format.
+//!
+//! Every label has a bounded set of values: matched routes, methods, statuses, store operations and
+//! outcomes. Never a lock name, an owner or anything else that a client chooses.
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Bounds of the duration histograms, in seconds.
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
+
+/// The service's metrics and the registry that prints them.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    store_steps: Family<StepLabels, Counter>,
+    store_seconds: Family<OperationLabels, Histogram, fn() -> Histogram>,
+    /// Requests that are being answered.
+    pub in_flight: Gauge,
+    /// Connections that are open.
+    pub connections: Gauge,
+    /// Requests and connections turned away because the service is full.
+    pub shed: Counter,
+}
+
+impl Metrics {
+    /// All metrics at zero.
+    pub fn new() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
+        let mut metrics = Self {
+            registry: Registry::with_prefix("keylatch"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(histogram),
+            store_steps: Family::default(),
+            store_seconds: Family::new_with_constructor(histogram),
+            in_flight: Gauge::default(),
+            connections: Gauge::default(),
+            shed: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    /// Counts an answered request. `route` is the matched route, never the path.
+    pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        let route_labels = RouteLabels { method, route: route.to_owned() };
+        self.request_seconds.get_or_create(&route_labels).observe(took.as_secs_f64());
+        let labels = RequestLabels { method, route: route_labels.route, status };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// Counts a step of the store.
+    pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
+        self.store_steps.get_or_create(&StepLabels { operation, outcome }).inc();
+        let labels = OperationLabels { operation };
+        self.store_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// All metrics in the OpenMetrics text format.
+    ///
+    /// # Errors
+    ///
+    /// The formatter failed, which it does not into memory.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The running version", version);
+        registry.register("http_requests", "Answered requests", self.requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "Time from a request's head to its answer's",
+            Unit::Seconds,
+            self.request_seconds.clone(),
+        );
+        registry.register("http_in_flight", "Requests being answered", self.in_flight.clone());
+        registry.register("http_connections", "Open connections", self.connections.clone());
+        registry.register("http_shed", "Turned away because full", self.shed.clone());
+        registry.register("store_operations", "Steps of the store", self.store_steps.clone());
+        registry.register_with_unit(
+            "store_operation_duration",
+            "Time of a step of the store",
+            Unit::Seconds,
+            self.store_seconds.clone(),
+        );
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// A gauge that is one higher for as long as this lives.
+#[derive(Debug)]
+pub struct Counted(Gauge);
+
+impl Counted {
+    /// Counts one more on `gauge`.
+    pub fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A method of the store trait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(missing_docs, reason = "named as the methods are")]
+pub enum StoreOperation {
+    Acquire,
+    Withdraw,
+    Renew,
+    Release,
+    Get,
+    List,
+    Ping,
+    Sweep,
+}
+
+/// What a step of the store found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum StoreOutcome {
+    /// What was asked for was done.
+    Done,
+    /// It had been done before.
+    Repeated,
+    /// Somebody else holds the lock.
+    Held,
+    /// Nobody holds the lock.
+    NotHeld,
+    /// The token is not the holder's.
+    Mismatch,
+    /// The store could not find out.
+    Error,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    method: &'static str,
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepLabels {
+    operation: StoreOperation,
+    outcome: StoreOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    operation: StoreOperation,
+}

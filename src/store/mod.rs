@@ -1,0 +1,69 @@
+//! The stores, chosen by URL. [`open`] is the only list of them.
+
+mod memory;
+mod observed;
+mod redis;
+
+use std::sync::Arc;
+
+use crate::lock::LockStore;
+use crate::metrics::Metrics;
+
+pub use memory::MemoryStore;
+pub use observed::Observed;
+pub use redis::{RedisStore, Settings as RedisSettings};
+
+/// A store that was opened, and what to call it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The store.
+    pub store: Arc<dyn LockStore>,
+    /// Its kind, as in the URL's scheme.
+    pub kind: &'static str,
+}
+
+/// Opens the store that `url` names: `memory:`, or `redis://…`, `rediss://…`, `redis+unix://…`.
+///
+/// A Redis that is down is no error: it may come back, and until then every answer is that the
+/// store cannot be reached. One that answers and is not fit to keep locks is an error.
+///
+/// # Errors
+///
+/// The URL names no store, or the store is not fit.
+pub async fn open(
+    url: &str,
+    redis: &RedisSettings,
+    metrics: &Arc<Metrics>,
+) -> Result<Opened, OpenError> {
+    let (store, kind): (Arc<dyn LockStore>, _) = match url.split_once(':') {
+        Some(("memory", "")) => (observe(MemoryStore::new(), metrics), "memory"),
+        Some(("redis" | "rediss" | "redis+unix" | "unix", _)) => {
+            (observe(RedisStore::open(url, redis).await?, metrics), "redis")
+        }
+        Some((scheme, _)) => return Err(OpenError::UnknownScheme(scheme.to_owned())),
+        None => return Err(OpenError::NoUrl),
+    };
+    Ok(Opened { store, kind })
+}
+
+/// Why a store cannot be used. None of these says a word of the URL but its scheme, because a URL
+/// may hold a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No store has this scheme.
+    #[error("there is no store `{0}:`; use `memory:` or `redis://HOST:PORT/DB`")]
+    UnknownScheme(String),
+    /// The text is no URL at all.
+    #[error("the store must be a URL: `memory:` or `redis://HOST:PORT/DB`")]
+    NoUrl,
+    /// The URL's scheme is known, and the rest is not understood.
+    #[error("the store's URL is not a Redis URL: {0}")]
+    BadRedisUrl(String),
+    /// The store answered, and must not be used for locks as it is.
+    #[error("this Redis is not fit to keep locks: {0}")]
+    Unfit(String),
+}
+
+fn observe(store: impl LockStore, metrics: &Arc<Metrics>) -> Arc<dyn LockStore> {
+    Arc::new(Observed::new(store, Arc::clone(metrics)))
+}

@@ -1,0 +1,231 @@
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
+use bb8_redis::redis::aio::{MultiplexedConnection, SendError};
+use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use bb8_redis::redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, ScriptInvocation, cmd,
+};
+use tokio::time::timeout;
+
+use super::server::Server;
+use super::{OpenError, Reply, Settings, StoreError, store_error};
+use crate::lock::StoreHealth;
+
+/// A few multiplexed connections that all requests share, kept by bb8.
+///
+/// A request takes one, clones it, gives it back at once and then sends, so that no command waits
+/// for another's answer.
+#[derive(Debug)]
+pub(super) struct Connections {
+    pool: bb8::Pool<Manager>,
+    last: Arc<Last>,
+}
+
+impl Connections {
+    pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+        let last = Arc::new(Last::default());
+        let manager = Manager::new(url, settings, Arc::clone(&last))?;
+        match manager.connect().await {
+            Ok(_) => tracing::info!(facts = ?last.health().map(|health| health.facts), "Redis"),
+            Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
+            Err(ConnectError::Redis(error)) if !error.is_io_error() => {
+                return Err(OpenError::Unfit(error.to_string()));
+            }
+            Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
+        }
+        let pool = bb8::Pool::builder()
+            .max_size(settings.connections)
+            .min_idle(settings.connections)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .test_on_check_out(false)
+            .queue_strategy(QueueStrategy::Fifo)
+            .connection_timeout(manager.timeout)
+            .build_unchecked(manager);
+        Ok(Self { pool, last })
+    }
+
+    /// Runs a script; a connection that turns out to be broken is not used again.
+    pub(super) async fn run(&self, call: &ScriptInvocation<'_>) -> Result<Reply, StoreError> {
+        let mut shared = self.check_out().await?;
+        let result = call.invoke_async(&mut shared.connection).await;
+        shared.judged(result)
+    }
+
+    pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
+        let mut shared = self.check_out().await?;
+        let result = cmd("PING").query_async(&mut shared.connection).await;
+        let _: String = shared.judged(result)?;
+        self.last.health().ok_or_else(|| StoreError::Lost("no server was asked yet".into()))
+    }
+
+    /// A connection that was whole when last heard of.
+    pub(super) async fn check_out(&self) -> Result<Shared, StoreError> {
+        loop {
+            let guard = self.pool.get().await.map_err(|error| self.unreachable(error))?;
+            if !guard.is_broken() {
+                return Ok(guard.clone());
+            }
+        }
+    }
+
+    fn unreachable(&self, error: RunError<ConnectError>) -> StoreError {
+        let cause = match error {
+            RunError::User(error) => error.to_string(),
+            RunError::TimedOut => self.last.error().unwrap_or_else(|| "no connection yet".into()),
+        };
+        StoreError::Unreachable(cause.into())
+    }
+}
+
+/// A connection that may be cloned and used by many at once.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+}
+
+impl Shared {
+    /// The result of a command, with what it says of the connection taken note of.
+    pub(super) fn judged<T>(&self, result: Result<T, RedisError>) -> Result<T, StoreError> {
+        result.map_err(|error| {
+            // A server that turned replica is left, so that the next connection asks who it is.
+            if error.is_io_error()
+                || error.is_unrecoverable_error()
+                || error.code() == Some("READONLY")
+            {
+                self.broken.store(true, Ordering::Relaxed);
+            }
+            store_error(error)
+        })
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("broken", &self.broken).finish_non_exhaustive()
+    }
+}
+
+/// Opens connections for bb8 and remembers which of them are broken.
+///
+/// bb8-redis's own manager never calls a connection broken and hands out the dead ones for as long
+/// as they are pooled; it also gives every command a timeout of 500 ms, after which nobody would
+/// see what came of an acquire.
+struct Manager {
+    client: Client,
+    timeout: Duration,
+    allow_eviction: bool,
+    last: Arc<Last>,
+}
+
+impl Manager {
+    fn new(url: &str, settings: &Settings, last: Arc<Last>) -> Result<Self, OpenError> {
+        let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
+        let info = url.into_connection_info().map_err(bad_url)?;
+        let timeout = Duration::from_millis(settings.connect_timeout_ms);
+        // A peer that vanished without a word is noticed by the kernel.
+        let keepalive = TcpKeepalive::new().with_time(timeout * 5).with_interval(timeout);
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive)
+            .set_user_timeout(timeout * 5);
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
+        let client = Client::open(info).map_err(bad_url)?;
+        Ok(Self { client, timeout, allow_eviction: settings.allow_eviction, last })
+    }
+
+    async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
+        let broken = Arc::new(AtomicBool::new(false));
+        let noticed = Arc::clone(&broken);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    noticed.store(true, Ordering::Relaxed);
+                }
+                Ok::<_, SendError>(())
+            });
+        let mut connection =
+            self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let server = Server::ask(&mut connection).await?;
+        if let Some(reason) = server.unfit(self.allow_eviction) {
+            return Err(ConnectError::Unfit(reason));
+        }
+        self.last.set(Ok(server.health()));
+        Ok(Shared { connection, broken })
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Shared;
+    type Error = ConnectError;
+
+    async fn connect(&self) -> Result<Shared, ConnectError> {
+        let connected = timeout(self.timeout, self.connect_and_ask()).await;
+        let connected = connected.unwrap_or(Err(ConnectError::Timeout(self.timeout)));
+        if let Err(error) = &connected {
+            self.last.set(Err(error.to_string()));
+        }
+        connected
+    }
+
+    async fn is_valid(&self, shared: &mut Shared) -> Result<(), ConnectError> {
+        // Not called: a check-out that pings costs a quarter of the throughput and hides nothing.
+        Ok(cmd("PING").query_async(&mut shared.connection).await?)
+    }
+
+    fn has_broken(&self, shared: &mut Shared) -> bool {
+        shared.is_broken()
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("no connection within {0:?}")]
+    Timeout(Duration),
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// What the last attempt to connect found.
+#[derive(Debug, Default)]
+struct Last(Mutex<(Option<StoreHealth>, Option<String>)>);
+
+impl Last {
+    fn set(&self, found: Result<StoreHealth, String>) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Ok(health) => *last = (Some(health), None),
+            Err(error) => last.1 = Some(error),
+        }
+    }
+
+    fn health(&self) -> Option<StoreHealth> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn error(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+}

@@ -1,0 +1,129 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bb8_redis::redis::{ParsingError, Value, cmd, from_redis_value, pipe};
+
+use super::{Connections, Keys, Shared};
+use crate::lock::{Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError};
+
+/// How many keys one `SCAN` looks at.
+const SCAN_COUNT: usize = 1000;
+/// How many `SCAN`s one page may cost; a page that finds little ends early.
+const SCANS_A_PAGE: usize = 32;
+
+/// A page of locks by `SCAN`, which finds every key that is there throughout.
+///
+/// One step of a scan may find more than the page takes. Its cursor then names the step and the
+/// last lock taken of it, and the next page takes the rest of the same step in order of names. Only
+/// when Redis resizes its table between those two pages may a lock be missed.
+pub(super) async fn page(
+    connections: &Connections,
+    keys: &Keys,
+    query: &ListLocks,
+) -> Result<Option<Page>, StoreError> {
+    let Some(mut place) = Place::of(query.cursor.as_ref()) else { return Ok(None) };
+    let mut shared = connections.check_out().await?;
+    let mut locks = Vec::new();
+    for _ in 0..SCANS_A_PAGE {
+        let (following, mut names) = scan(&mut shared, keys, query, place.step).await?;
+        names.retain(|name| place.after.as_ref().is_none_or(|after| name > after));
+        let room = query.limit - locks.len();
+        let cut = names.len() > room;
+        names.truncate(room);
+        place = match names.last() {
+            Some(last) if cut => Place { step: place.step, after: Some(last.clone()) },
+            _ => Place { step: following, after: None },
+        };
+        locks.extend(holders(&mut shared, keys, &names).await?);
+        if cut || place.step == 0 || locks.len() == query.limit {
+            break;
+        }
+    }
+    Ok(Some(Page { locks, next: place.cursor() }))
+}
+
+/// Where a listing goes on: a step of the scan, and the last name taken of that step.
+struct Place {
+    step: u64,
+    after: Option<LockName>,
+}
+
+impl Place {
+    fn of(cursor: Option<&Cursor>) -> Option<Self> {
+        let Some(cursor) = cursor else { return Some(Self { step: 0, after: None }) };
+        let (step, after) = match cursor.as_str().split_once('.') {
+            None => (cursor.as_str(), None),
+            Some((step, after)) => {
+                let after = URL_SAFE_NO_PAD.decode(after).ok()?;
+                (step, Some(LockName::parse(std::str::from_utf8(&after).ok()?).ok()?))
+            }
+        };
+        Some(Self { step: step.parse().ok()?, after })
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        let text = match &self.after {
+            Some(after) => format!("{}.{}", self.step, URL_SAFE_NO_PAD.encode(after.as_str())),
+            None if self.step == 0 => return None,
+            None => self.step.to_string(),
+        };
+        Cursor::parse(&text).ok()
+    }
+}
+
+/// One step of the scan: the next step, and the names found, in order.
+async fn scan(
+    shared: &mut Shared,
+    keys: &Keys,
+    query: &ListLocks,
+    step: u64,
+) -> Result<(u64, Vec<LockName>), StoreError> {
+    let mut scan = cmd("SCAN");
+    scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
+    let found = scan.query_async(&mut shared.connection).await;
+    let (following, found): (u64, Vec<Vec<u8>>) = shared.judged(found)?;
+    let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
+    names.retain(|name| name.as_str().starts_with(&query.prefix));
+    names.sort_unstable();
+    names.dedup();
+    Ok((following, names))
+}
+
+/// Who holds the locks that were found; one that was released meanwhile is left out.
+async fn holders(
+    shared: &mut Shared,
+    keys: &Keys,
+    names: &[LockName],
+) -> Result<Vec<Holder>, StoreError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut reads = pipe();
+    for name in names {
+        let key = keys.lock(name.bucket(), name);
+        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key);
+    }
+    let found = reads.query_async(&mut shared.connection).await;
+    let mut found = shared.judged::<Vec<Value>>(found)?.into_iter();
+    let lost = |error: ParsingError| StoreError::Lost(error.into());
+    let mut holders = Vec::with_capacity(names.len());
+    for name in names {
+        let (Some(fields), Some(pttl)) = (found.next(), found.next()) else { break };
+        let fields = from_redis_value(fields).map_err(lost)?;
+        let pttl = from_redis_value(pttl).map_err(lost)?;
+        holders.extend(holder(name, &fields, pttl));
+    }
+    Ok(holders)
+}
+
+fn holder(name: &LockName, fields: &HashMap<String, String>, pttl_millis: i64) -> Option<Holder> {
+    Some(Holder {
+        name: name.clone(),
+        owner: Owner::parse(fields.get("owner")?).ok()?,
+        fence: FencingToken::new(fields.get("fence")?.parse().ok()?),
+        acquired_at_millis: fields.get("acquired")?.parse().ok()?,
+        expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
+    })
+}

@@ -1,0 +1,38 @@
+-- Grants a lock, or says who holds it. The same token again is the same grant.
+--
+-- KEYS  1 the lock   2 the bucket's fencing counter
+-- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt
+-- Gives {'granted' | 'repeated' | 'held', fence, ttl, pttl, owner, acquired}
+
+local lock, counter = KEYS[1], KEYS[2]
+local token, ttl, owner, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local held = redis.call('HMGET', lock, 'token', 'fence', 'ttl', 'owner', 'acquired', 'attempt')
+if held[1] then
+  local found = 'held'
+  if held[1] == token then
+    found = 'repeated'
+    if held[6] ~= attempt then
+      -- Two attempts share the grant now, so neither may withdraw it.
+      redis.call('HSET', lock, 'attempt', '')
+    end
+  end
+  return {found, held[2], held[3], redis.call('PTTL', lock), held[4], held[5]}
+end
+
+-- The time is a floor under the counter, for the day on which the counter is lost. Numbers have 53
+-- bits here, enough for microseconds until 2255; tostring would cut them to 14 digits.
+local time = redis.call('TIME')
+local fence = time[1] * 1000000 + time[2]
+local last = redis.call('GET', counter)
+if last and last + 1 > fence then
+  fence = last + 1
+end
+fence = string.format('%.0f', fence)
+local acquired = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+
+redis.call('SET', counter, fence)
+redis.call('HSET', lock, 'token', token, 'fence', fence, 'ttl', ttl, 'owner', owner,
+  'acquired', acquired, 'attempt', attempt)
+redis.call('PEXPIRE', lock, ttl)
+return {'granted', fence, ttl, tonumber(ttl), owner, acquired}

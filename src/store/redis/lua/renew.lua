@@ -1,0 +1,19 @@
+-- Lets a lease last a full TTL from now; its fencing token stays.
+--
+-- KEYS  1 the lock
+-- ARGV  1 token hash   2 TTL in ms
+-- Gives {'renewed', fence, ttl, pttl, owner, acquired} | {'mismatch'} | {'not-held'}
+
+local lock, token, ttl = KEYS[1], ARGV[1], ARGV[2]
+
+local held = redis.call('HMGET', lock, 'token', 'fence', 'owner', 'acquired')
+if not held[1] then
+  return {'not-held'}
+end
+if held[1] ~= token then
+  return {'mismatch'}
+end
+-- Whoever renews has read the grant, so no attempt may withdraw it any more.
+redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')
+redis.call('PEXPIRE', lock, ttl)
+return {'renewed', held[2], ttl, tonumber(ttl), held[3], held[4]}

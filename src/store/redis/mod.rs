@@ -1,0 +1,158 @@
+//! Locks in one Redis, shared by every keylatch that uses it.
+//!
+//! Each step is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
+//! expires, and each of the 256 buckets has one fencing counter. `keylatch:{3f}:lock:NAME` and
+//! `keylatch:{3f}:fence` carry the bucket as their hash tag: the first braces of a key steer its
+//! slot, so braces in a name never do.
+
+mod connect;
+mod list;
+mod reply;
+mod script;
+mod server;
+
+use async_trait::async_trait;
+use bb8_redis::redis::RedisError;
+use serde::Deserialize;
+
+use crate::lock::{
+    Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
+    StoreError, StoreHealth, TokenHash, Ttl,
+};
+
+use super::OpenError;
+use connect::{Connections, Shared};
+use reply::Reply;
+use script::{Keys, Scripts};
+
+/// How the service uses Redis.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// How many multiplexed connections share the load.
+    pub connections: u32,
+    /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// What every key begins with: `A-Z a-z 0-9 : . _ -`.
+    pub key_prefix: String,
+    /// Use a Redis that may evict keys, and with them locks.
+    pub allow_eviction: bool,
+}
+
+/// A [`LockStore`] in one Redis.
+#[derive(Debug)]
+pub struct RedisStore {
+    connections: Connections,
+    scripts: Scripts,
+    keys: Keys,
+}
+
+impl RedisStore {
+    /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
+    /// `redis+unix:///PATH` for a socket.
+    ///
+    /// # Errors
+    ///
+    /// `url` is not understood, or the Redis answers and is not fit to keep locks. One that does
+    /// not answer is not an error: the store keeps trying.
+    pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+        let connections = Connections::open(url, settings).await?;
+        Ok(Self { connections, scripts: Scripts::new(), keys: Keys::new(&settings.key_prefix) })
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
+        let bucket = ask.name.bucket();
+        let mut call = self.scripts.acquire.prepare_invoke();
+        call.key(self.keys.lock(bucket, &ask.name))
+            .key(self.keys.fence(bucket))
+            .arg(script::token(&ask.token))
+            .arg(ask.ttl.as_millis())
+            .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
+            .arg(ask.attempt.get());
+        let reply = self.connections.run(&call).await?;
+        match reply.found() {
+            "granted" => Ok(Acquisition::Granted(reply.lease()?)),
+            "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
+            "held" => Ok(Acquisition::Held(reply.holder(&ask.name)?)),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    async fn withdraw(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        attempt: Attempt,
+    ) -> Result<(), StoreError> {
+        let mut call = self.scripts.withdraw.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token)).arg(attempt.get());
+        self.connections.run(&call).await.map(|_| ())
+    }
+
+    async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<Renewal, StoreError> {
+        let mut call = self.scripts.renew.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name))
+            .arg(script::token(token))
+            .arg(ttl.as_millis());
+        let reply = self.connections.run(&call).await?;
+        match reply.found() {
+            "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
+            "not-held" => Ok(Renewal::NotHeld),
+            "mismatch" => Ok(Renewal::Mismatch),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
+        let mut call = self.scripts.release.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token));
+        let reply = self.connections.run(&call).await?;
+        match reply.found() {
+            "released" => Ok(Release::Released),
+            "not-held" => Ok(Release::NotHeld),
+            "mismatch" => Ok(Release::Mismatch),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        let mut call = self.scripts.get.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name));
+        let reply = self.connections.run(&call).await?;
+        match reply.found() {
+            "held" => reply.holder(name).map(Some),
+            "not-held" => Ok(None),
+            _ => Err(reply.unexpected()),
+        }
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        list::page(&self.connections, &self.keys, query).await
+    }
+
+    async fn ping(&self) -> Result<StoreHealth, StoreError> {
+        self.connections.ping().await
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// What a failed command means. A reply of the server's own says that it did nothing; anything
+/// else leaves open whether it did.
+fn store_error(error: RedisError) -> StoreError {
+    if error.code().is_some() {
+        StoreError::Refused(error.into())
+    } else {
+        StoreError::Lost(error.into())
+    }
+}

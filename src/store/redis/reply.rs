@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
+
+use crate::lock::{FencingToken, Holder, Lease, LockName, Owner, StoreError};
+
+/// What every script gives: what it found, and the grant if there is one.
+#[derive(Debug)]
+pub(super) struct Reply {
+    found: String,
+    grant: Option<GrantReply>,
+}
+
+/// `fence, ttl, pttl, owner, acquired`, in this order.
+#[derive(Debug)]
+struct GrantReply {
+    fence: u64,
+    ttl_millis: u64,
+    /// Negative when the key has no expiry, which only a stranger's `PERSIST` does.
+    pttl_millis: i64,
+    owner: String,
+    acquired_at_millis: u64,
+}
+
+impl Reply {
+    pub(super) fn found(&self) -> &str {
+        &self.found
+    }
+
+    pub(super) fn lease(&self) -> Result<Lease, StoreError> {
+        let grant = self.grant()?;
+        Ok(Lease {
+            fence: FencingToken::new(grant.fence),
+            owner: grant.owner()?,
+            ttl: Duration::from_millis(grant.ttl_millis),
+            expires_in: grant.expires_in(),
+        })
+    }
+
+    pub(super) fn holder(&self, name: &LockName) -> Result<Holder, StoreError> {
+        let grant = self.grant()?;
+        Ok(Holder {
+            name: name.clone(),
+            owner: grant.owner()?,
+            fence: FencingToken::new(grant.fence),
+            acquired_at_millis: grant.acquired_at_millis,
+            expires_in: grant.expires_in(),
+        })
+    }
+
+    /// The reply is not one that the script gives.
+    pub(super) fn unexpected(&self) -> StoreError {
+        StoreError::Lost(format!("unexpected script reply `{}`", self.found).into())
+    }
+
+    fn grant(&self) -> Result<&GrantReply, StoreError> {
+        self.grant.as_ref().ok_or_else(|| self.unexpected())
+    }
+}
+
+impl GrantReply {
+    fn owner(&self) -> Result<Option<Owner>, StoreError> {
+        Owner::parse(&self.owner).map_err(|error| StoreError::Lost(error.into()))
+    }
+
+    fn expires_in(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.pttl_millis).unwrap_or(0))
+    }
+}
+
+impl FromRedisValue for Reply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let found = from_redis_value(next())?;
+        let fence = next();
+        if fence == Value::Nil {
+            return Ok(Self { found, grant: None });
+        }
+        let grant = GrantReply {
+            fence: from_redis_value(fence)?,
+            ttl_millis: from_redis_value(next())?,
+            pttl_millis: from_redis_value(next())?,
+            owner: from_redis_value(next())?,
+            acquired_at_millis: from_redis_value(next())?,
+        };
+        Ok(Self { found, grant: Some(grant) })
+    }
+}

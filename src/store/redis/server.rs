@@ -1,0 +1,80 @@
+use std::collections::{BTreeMap, HashMap};
+
+use bb8_redis::redis::aio::MultiplexedConnection;
+use bb8_redis::redis::{RedisResult, cmd};
+
+use crate::lock::{StoreHealth, Tier};
+
+/// The oldest Redis that speaks RESP3, by which a lost connection is noticed at once.
+const OLDEST_MAJOR: u32 = 6;
+
+/// What a Redis said of itself when a connection was opened.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    info: HashMap<String, String>,
+    /// `None` where `CONFIG` is forbidden, as many hosts do.
+    appendfsync: Option<String>,
+}
+
+impl Server {
+    pub(super) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let info: String = cmd("INFO").query_async(connection).await?;
+        let config: RedisResult<HashMap<String, String>> =
+            cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await;
+        let appendfsync = match config {
+            Ok(mut found) => found.remove("appendfsync"),
+            Err(error) if error.code().is_some() => None,
+            Err(error) => return Err(error),
+        };
+        let pairs = info.lines().filter_map(|line| line.split_once(':'));
+        let info = pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
+        Ok(Self { info, appendfsync })
+    }
+
+    /// Why locks must not be kept here, in a sentence that says what to do.
+    pub(super) fn unfit(&self, allow_eviction: bool) -> Option<String> {
+        let version = self.get("redis_version");
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if major.is_some_and(|major| major < OLDEST_MAJOR) {
+            return Some(format!("it is version {version}; use 6.0 or newer"));
+        }
+        if self.get("role") == "slave" {
+            return Some("it is a replica; name its master".to_owned());
+        }
+        if self.evicts() && !allow_eviction {
+            let policy = self.get("maxmemory_policy");
+            return Some(format!(
+                "its maxmemory-policy `{policy}` evicts keys, and with them held locks; set \
+                 `maxmemory-policy noeviction`, or redis.allow_eviction if that is what you want"
+            ));
+        }
+        None
+    }
+
+    pub(super) fn health(&self) -> StoreHealth {
+        let mut facts = BTreeMap::from([
+            ("version", self.get("redis_version").to_owned()),
+            ("role", self.get("role").to_owned()),
+            ("aof_enabled", self.get("aof_enabled").to_owned()),
+            ("maxmemory_policy", self.get("maxmemory_policy").to_owned()),
+        ]);
+        let unknown = || "unknown".to_owned();
+        facts.insert("appendfsync", self.appendfsync.clone().unwrap_or_else(unknown));
+        StoreHealth { tier: self.tier(), facts }
+    }
+
+    fn tier(&self) -> Tier {
+        let synced =
+            self.get("aof_enabled") == "1" && self.appendfsync.as_deref() == Some("always");
+        if synced && !self.evicts() { Tier::Strict } else { Tier::BestEffort }
+    }
+
+    /// Whether it throws keys away when its memory is full. Without a limit it never does.
+    fn evicts(&self) -> bool {
+        !matches!(self.get("maxmemory"), "" | "0") && self.get("maxmemory_policy") != "noeviction"
+    }
+
+    fn get(&self, key: &str) -> &str {
+        self.info.get(key).map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,85 @@
+//! Logging: `tracing` events to standard error, by a thread that no request waits for.
+
+use std::io::{self, IsTerminal};
+
+use serde::Deserialize;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::http::AccessLog;
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// A level, or `tracing` directives.
+    pub level: String,
+    /// How lines look.
+    pub format: Format,
+    /// Which requests are logged.
+    pub access: AccessLog,
+    /// From how many milliseconds on a request is slow.
+    pub slow_ms: u64,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+}
+
+impl Settings {
+    /// Whether `level` is understood.
+    pub fn has_valid_level(&self) -> bool {
+        EnvFilter::try_new(&self.level).is_ok()
+    }
+}
+
+/// Logs to standard error for as long as the guard lives.
+///
+/// When standard error is slower than the service, lines are lost rather than waited for.
+///
+/// # Errors
+///
+/// The level is not understood, or something else logs already.
+pub fn init(settings: &Settings) -> Result<WorkerGuard, Box<dyn std::error::Error + Send + Sync>> {
+    let (writer, guard) = NonBlockingBuilder::default().lossy(true).finish(io::stderr());
+    let json = match settings.format {
+        Format::Text => false,
+        Format::Json => true,
+        Format::Auto => !io::stderr().is_terminal(),
+    };
+    subscriber(settings, json, io::stderr().is_terminal(), writer)?.try_init()?;
+    Ok(guard)
+}
+
+/// What takes the events and writes them to `writer`.
+///
+/// # Errors
+///
+/// The level is not understood.
+pub fn subscriber<W>(
+    settings: &Settings,
+    json: bool,
+    colours: bool,
+    writer: W,
+) -> Result<Box<dyn tracing::Subscriber + Send + Sync>, tracing_subscriber::filter::ParseError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_new(&settings.level)?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    Ok(if json {
+        Box::new(lines.json().flatten_event(true).finish())
+    } else {
+        Box::new(lines.with_ansi(colours).finish())
+    })
+}
