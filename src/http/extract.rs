@@ -1,7 +1,8 @@
 use std::fmt::Display;
 
+use axum::RequestExt as _;
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError};
@@ -76,47 +77,40 @@ impl<S, T> FromRequest<S> for OptionalJson<T>
 where
     T: DeserializeOwned + Default,
     S: Send + Sync,
-    BodyTimeout: axum::extract::FromRef<S>,
+    BodyTimeout: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let body = read(request, axum::extract::FromRef::from_ref(state)).await?;
-        if body.is_empty() {
-            return Ok(Self(T::default()));
-        }
-        // serde reads a struct from an array as well; the API does not.
-        let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
-        if first.is_some_and(|&byte| byte == b'[') {
-            return Err(Problem::new(Code::InvalidBody, "The body must be a JSON object."));
-        }
-        let mut json = serde_json::Deserializer::from_slice(&body);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let problem = Problem::new(Code::InvalidBody, format!("The body: {error}."));
-            named_field(&error)
-                .map_or_else(|| problem_without_field(&error), |field| problem.with_field(field))
-        })?;
-        json.end().map_err(|error| {
-            Problem::new(Code::InvalidBody, format!("The body is not one JSON object: {error}."))
-        })?;
-        Ok(Self(value))
+        let body = read(request, BodyTimeout::from_ref(state)).await?;
+        if body.is_empty() { Ok(Self(T::default())) } else { parse(&body).map(Self) }
     }
 }
 
-fn problem_without_field(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
-    Problem::new(Code::InvalidBody, format!("The body is not valid JSON: {}.", error.inner()))
-}
-
-/// The member that an error is about, where it is about one.
-fn named_field<E>(error: &serde_path_to_error::Error<E>) -> Option<String> {
-    let path = error.path().to_string();
-    (path != "." && path != "?").then_some(path)
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    // serde reads a struct from an array as well; the API does not.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::new(Code::InvalidBody, "The body must be a JSON object."));
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, error) = (error.path().to_string(), error.into_inner());
+        if error.is_data() && path != "." {
+            Problem::new(Code::InvalidBody, format!("`{path}`: {error}.")).with_field(path)
+        } else {
+            Problem::new(Code::InvalidBody, format!("The body is not valid: {error}."))
+        }
+    })?;
+    json.end().map_err(|error| {
+        Problem::new(Code::InvalidBody, format!("The body is more than one JSON object: {error}."))
+    })?;
+    Ok(value)
 }
 
 /// The whole body, within the limits of size and time.
 async fn read(request: Request, BodyTimeout(limit): BodyTimeout) -> Result<Bytes, Problem> {
-    let request = axum::RequestExt::with_limited_body(request);
-    match tokio::time::timeout(limit, request.into_body().collect()).await {
+    let body = request.with_limited_body().into_body();
+    match tokio::time::timeout(limit, body.collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if is_too_large(&error) => {
             Err(Problem::new(Code::PayloadTooLarge, "The body is larger than this service takes."))

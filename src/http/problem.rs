@@ -124,7 +124,10 @@ impl Code {
 
 /// A refusal or a failure, as RFC 9457 has it.
 #[derive(Debug)]
-pub struct Problem {
+pub struct Problem(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     code: Code,
     detail: Cow<'static, str>,
     field: Option<String>,
@@ -141,7 +144,7 @@ pub(super) struct Cause(pub(super) Arc<dyn Error + Send + Sync>);
 impl Problem {
     /// A problem with this code; `detail` says what is the matter with this request.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
+        Self(Box::new(Parts {
             code,
             detail: detail.into(),
             field: None,
@@ -149,25 +152,29 @@ impl Problem {
             retry_after: None,
             outcome: None,
             cause: None,
-        }
+        }))
     }
 
-    pub(super) fn with_field(self, field: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), ..self }
+    pub(super) fn with_field(mut self, field: impl Into<String>) -> Self {
+        self.0.field = Some(field.into());
+        self
     }
 
-    pub(super) fn with_retry_after(self, after: Duration) -> Self {
-        Self { retry_after: Some(after), ..self }
+    pub(super) fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = Some(after);
+        self
     }
 
-    pub(super) fn with_outcome(self, outcome: Outcome) -> Self {
-        Self { outcome: Some(outcome), ..self }
+    pub(super) fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.0.outcome = Some(outcome);
+        self
     }
 
     pub(super) fn held(holder: Holder) -> Self {
-        let retry_after = holder.expires_in;
-        let held = Self::new(Code::LockHeld, "Somebody else holds the lock.");
-        Self { holder: Some(holder), ..held }.with_retry_after(retry_after)
+        let mut held = Self::new(Code::LockHeld, "Somebody else holds the lock.")
+            .with_retry_after(holder.expires_in);
+        held.0.holder = Some(holder);
+        held
     }
 
     pub(super) fn lock_not_held() -> Self {
@@ -178,8 +185,9 @@ impl Problem {
         Self::new(Code::TokenMismatch, "The lock is held, and not with this token.")
     }
 
-    fn caused_by(self, cause: impl Error + Send + Sync + 'static) -> Self {
-        Self { cause: Some(Cause(Arc::new(cause))), ..self }
+    fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        self.0.cause = Some(Cause(Arc::new(cause)));
+        self
     }
 }
 
@@ -222,27 +230,28 @@ impl From<LockError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> axum::response::Response {
-        let row = self.code.row();
+        let parts = *self.0;
+        let row = parts.code.row();
         let body = ProblemBody {
             r#type: format!("/problems/{}", row.slug),
             title: row.title,
             status: row.status.as_u16(),
-            detail: self.detail,
+            detail: parts.detail,
             code: row.slug,
-            field: self.field,
-            holder: self.holder.as_ref().map(HolderView::new),
-            retry_after_ms: self.retry_after.map(super::body::millis),
-            outcome: self.outcome,
+            field: parts.field,
+            holder: parts.holder.as_ref().map(HolderView::new),
+            retry_after_ms: parts.retry_after.map(super::body::millis),
+            outcome: parts.outcome,
         };
         let json = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (row.status, json).into_response();
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);
-        if let Some(after) = self.retry_after {
+        if let Some(after) = parts.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
         }
-        if let Some(cause) = self.cause {
+        if let Some(cause) = parts.cause {
             response.extensions_mut().insert(cause);
         }
         response

@@ -1,0 +1,380 @@
+//! What every store has to do: functions over `&dyn LockStore`, one sentence each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use keylatch::lock::{
+    Acquire, Acquisition, Attempt, Cursor, Holder, Lease, ListLocks, LockName, LockStore, Owner,
+    Page, Release, Renewal, Token, TokenHash, Ttl,
+};
+
+/// The time of a store, which a test moves on.
+#[async_trait]
+pub(crate) trait Clock: Send + Sync {
+    /// Lets a time pass for the locks of the store.
+    async fn advance(&self, by: Duration);
+}
+
+/// How far a store's own clock may go on between two steps of a test.
+const SLACK: Duration = Duration::from_secs(5);
+const TTL: Duration = Duration::from_secs(60);
+
+pub(crate) async fn a_free_lock_is_granted(store: &dyn LockStore, _: &dyn Clock) {
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(lease.ttl, TTL);
+    assert_near(lease.expires_in, TTL);
+    let holder = store.get(&name("a")).await.unwrap().expect("it is held");
+    assert_eq!((holder.fence, holder.name.as_str()), (lease.fence, "a"));
+}
+
+pub(crate) async fn the_same_token_again_is_the_same_grant(
+    store: &dyn LockStore,
+    clock: &dyn Clock,
+) {
+    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    clock.advance(TTL / 2).await;
+    let longer = Acquire { ttl: ttl(TTL * 10), owner: None, ..ask("a", "one", 2) };
+    let again = repeated(store.acquire(&longer).await.unwrap());
+    assert_eq!((again.fence, again.ttl, again.owner), (first.fence, first.ttl, first.owner));
+    assert_near(again.expires_in, TTL / 2);
+}
+
+pub(crate) async fn another_token_is_told_who_holds_the_lock(store: &dyn LockStore, _: &dyn Clock) {
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let holder = held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    assert_eq!((holder.fence, &holder.owner), (lease.fence, &lease.owner));
+    assert_near(holder.expires_in, TTL);
+    assert_eq!(Some(holder.fence), store.get(&name("a")).await.unwrap().map(|held| held.fence));
+}
+
+pub(crate) async fn a_lock_is_free_after_its_release(store: &dyn LockStore, _: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), Release::Released);
+    assert_eq!(store.get(&name("a")).await.unwrap(), None);
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), Release::NotHeld);
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+pub(crate) async fn a_lock_is_free_after_its_ttl(store: &dyn LockStore, clock: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    clock.advance(TTL - SLACK).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    clock.advance(SLACK).await;
+    assert_eq!(store.get(&name("a")).await.unwrap(), None);
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), Release::NotHeld);
+    granted(store.acquire(&ask("a", "two", 3)).await.unwrap());
+}
+
+pub(crate) async fn a_lease_says_what_is_left_of_it(store: &dyn LockStore, clock: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    clock.advance(TTL / 4).await;
+    let holder = store.get(&name("a")).await.unwrap().expect("it is held");
+    assert_near(holder.expires_in, TTL * 3 / 4);
+}
+
+pub(crate) async fn only_the_token_renews(store: &dyn LockStore, _: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let renewal = store.renew(&name("a"), &token("two"), ttl(TTL * 10)).await.unwrap();
+    assert_eq!(renewal, Renewal::Mismatch);
+    let holder = store.get(&name("a")).await.unwrap().expect("it is held");
+    assert_near(holder.expires_in, TTL);
+}
+
+pub(crate) async fn a_renewal_starts_the_ttl_anew_and_keeps_the_fence(
+    store: &dyn LockStore,
+    clock: &dyn Clock,
+) {
+    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    clock.advance(TTL / 2).await;
+    let renewed = renewed(store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap());
+    assert_eq!((renewed.fence, &renewed.owner), (first.fence, &first.owner));
+    assert_eq!(renewed.ttl, TTL * 2);
+    assert_near(renewed.expires_in, TTL * 2);
+    clock.advance(TTL).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
+    assert_eq!((again.fence, again.ttl), (first.fence, TTL * 2));
+}
+
+pub(crate) async fn a_renewal_may_shorten_the_lease(store: &dyn LockStore, clock: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    renewed(store.renew(&name("a"), &token("one"), ttl(TTL / 4)).await.unwrap());
+    clock.advance(TTL / 4).await;
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+pub(crate) async fn an_expired_lease_is_not_renewed(store: &dyn LockStore, clock: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    clock.advance(TTL).await;
+    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
+    assert_eq!(renewal, Renewal::NotHeld);
+    assert_eq!(store.get(&name("a")).await.unwrap(), None);
+}
+
+pub(crate) async fn only_the_token_releases(store: &dyn LockStore, _: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(store.release(&name("a"), &token("two")).await.unwrap(), Release::Mismatch);
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    assert_eq!(store.release(&name("b"), &token("one")).await.unwrap(), Release::NotHeld);
+}
+
+pub(crate) async fn fences_rise_over_release_and_expiry(store: &dyn LockStore, clock: &dyn Clock) {
+    let mut last = None;
+    for attempt in 0..20 {
+        let fence = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap()).fence;
+        assert!(last < Some(fence), "{last:?} then {fence:?}");
+        last = Some(fence);
+        if attempt % 2 == 0 {
+            store.release(&name("a"), &token("one")).await.unwrap();
+        } else {
+            clock.advance(TTL).await;
+        }
+    }
+}
+
+pub(crate) async fn fences_fit_in_53_bits_and_follow_the_time(
+    store: &dyn LockStore,
+    _: &dyn Clock,
+) {
+    let before = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
+    let fence = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fence.get();
+    assert!(u128::from(fence) > before.as_micros(), "{fence} is below the time floor");
+    assert!(fence < 1 << 53, "{fence} is too large for JavaScript");
+}
+
+pub(crate) async fn an_attempt_withdraws_what_it_got(store: &dyn LockStore, _: &dyn Clock) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // The very same attempt again, as after an answer that got lost within the store's client.
+    repeated(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    assert_eq!(store.get(&name("a")).await.unwrap(), None);
+    withdraw(store, "a", "one", 1).await;
+}
+
+pub(crate) async fn an_attempt_withdraws_nothing_that_another_was_given_too(
+    store: &dyn LockStore,
+    _: &dyn Clock,
+) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    withdraw(store, "a", "one", 2).await;
+    assert!(store.get(&name("a")).await.unwrap().is_some());
+}
+
+pub(crate) async fn an_attempt_withdraws_nothing_after_a_renewal(
+    store: &dyn LockStore,
+    _: &dyn Clock,
+) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    renewed(store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    assert!(store.get(&name("a")).await.unwrap().is_some());
+}
+
+pub(crate) async fn an_attempt_withdraws_nothing_of_another_token(
+    store: &dyn LockStore,
+    _: &dyn Clock,
+) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "two", 1).await;
+    withdraw(store, "a", "one", 2).await;
+    assert!(store.get(&name("a")).await.unwrap().is_some());
+}
+
+pub(crate) async fn one_of_many_at_once_is_granted(store: &dyn LockStore, _: &dyn Clock) {
+    let asks: Vec<_> = (0..100).map(|n| ask("a", &format!("token {n}"), n)).collect();
+    let answers = join_all(asks.iter().map(|ask| store.acquire(ask))).await;
+    let grants = answers.iter().filter(|answer| matches!(answer, Ok(Acquisition::Granted(_))));
+    assert_eq!(grants.count(), 1);
+    assert!(answers.iter().all(Result::is_ok));
+}
+
+pub(crate) async fn names_that_look_alike_are_different_locks(
+    store: &dyn LockStore,
+    _: &dyn Clock,
+) {
+    let names = [
+        "a",
+        "A",
+        "a ",
+        "a/b",
+        "a%2Fb",
+        "a:b",
+        "{a}",
+        "{a}b",
+        "a{",
+        "}a{",
+        "..",
+        ".",
+        "*",
+        "a*",
+        "?",
+        "[a]",
+        "\\a",
+        "é",
+        "e\u{301}",
+        "{3f}:lock:a",
+        "a}:lock:b",
+        "日本語",
+        "🔒",
+    ];
+    let mut fences = BTreeMap::new();
+    for (attempt, text) in (0..).zip(names) {
+        let lease = granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+        fences.insert(text, lease.fence);
+    }
+    for text in names {
+        let holder = store.get(&name(text)).await.unwrap().expect("it is held");
+        assert_eq!((holder.name.as_str(), holder.fence), (text, fences[text]));
+    }
+    let listed = list_all(store, "", 5).await;
+    assert_eq!(listed.len(), names.len());
+}
+
+pub(crate) async fn owners_and_names_come_back_as_they_were(store: &dyn LockStore, _: &dyn Clock) {
+    let long = "ö".repeat(127);
+    for (attempt, text) in (0..).zip(["x", " \"quoted\" \\ and 日本語", &long]) {
+        let owner = Owner::parse(text).unwrap();
+        let ask = Acquire { owner: owner.clone(), ..ask(text, "one", attempt) };
+        assert_eq!(granted(store.acquire(&ask).await.unwrap()).owner, owner);
+        let holder = store.get(&name(text)).await.unwrap().expect("it is held");
+        assert_eq!((holder.owner, holder.name.as_str()), (owner, text));
+    }
+    let nobody = Acquire { owner: None, ..ask("nobody", "one", 9) };
+    assert_eq!(granted(store.acquire(&nobody).await.unwrap()).owner, None);
+    assert_eq!(store.get(&name("nobody")).await.unwrap().expect("it is held").owner, None);
+}
+
+pub(crate) async fn a_listing_has_every_lock_once(store: &dyn LockStore, _: &dyn Clock) {
+    let mut expected = BTreeMap::new();
+    for attempt in 0..500 {
+        let text = format!("lock {attempt}");
+        let lease = granted(store.acquire(&ask(&text, "one", attempt)).await.unwrap());
+        expected.insert(text, lease.fence);
+    }
+    for limit in [1000, 500, 499, 100, 7, 1] {
+        let listed = list_all(store, "", limit).await;
+        let found: BTreeMap<_, _> =
+            listed.iter().map(|held| (held.name.as_str().to_owned(), held.fence)).collect();
+        assert_eq!(found, expected, "pages of {limit}");
+        assert_eq!(listed.len(), expected.len(), "pages of {limit}");
+    }
+}
+
+pub(crate) async fn a_listing_keeps_to_its_prefix(store: &dyn LockStore, _: &dyn Clock) {
+    for (attempt, text) in
+        (0..).zip(["job:1", "job:2", "job", "jobs*", "jobs?", "[job", "Job:1", "x"])
+    {
+        granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+    }
+    for (prefix, count) in
+        [("", 8), ("job", 5), ("job:", 2), ("jobs*", 1), ("[", 1), ("*", 0), ("job:1x", 0)]
+    {
+        let listed = list_all(store, prefix, 2).await;
+        assert_eq!(listed.len(), count, "{prefix}: {listed:?}");
+        assert!(listed.iter().all(|held| held.name.as_str().starts_with(prefix)));
+    }
+}
+
+pub(crate) async fn a_listing_knows_its_own_cursors_only(store: &dyn LockStore, _: &dyn Clock) {
+    for text in ["-", "x.y", "_"] {
+        let query = ListLocks {
+            prefix: String::new(),
+            limit: 10,
+            cursor: Some(Cursor::parse(text).unwrap()),
+        };
+        assert_eq!(store.list(&query).await.unwrap(), None, "{text}");
+    }
+}
+
+pub(crate) async fn expired_locks_are_swept(store: &dyn LockStore, clock: &dyn Clock) {
+    for attempt in 0..50 {
+        granted(store.acquire(&ask(&format!("lock {attempt}"), "one", attempt)).await.unwrap());
+    }
+    clock.advance(TTL).await;
+    assert_eq!(list_all(store, "", 10).await, []);
+    store.sweep().await.unwrap();
+    assert_eq!(list_all(store, "", 10).await, []);
+    granted(store.acquire(&ask("lock 1", "two", 99)).await.unwrap());
+}
+
+pub(crate) async fn a_store_that_works_says_so(store: &dyn LockStore, _: &dyn Clock) {
+    store.ping().await.expect("it works");
+}
+
+/// All pages of a listing.
+async fn list_all(store: &dyn LockStore, prefix: &str, limit: usize) -> Vec<Holder> {
+    let mut locks = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = ListLocks { prefix: prefix.to_owned(), limit, cursor };
+        let Page { locks: some, next } =
+            store.list(&query).await.unwrap().expect("the store knows its own cursor");
+        assert!(some.len() <= limit, "a page of {} with a limit of {limit}", some.len());
+        locks.extend(some);
+        cursor = next;
+        if cursor.is_none() {
+            return locks;
+        }
+    }
+}
+
+async fn withdraw(store: &dyn LockStore, lock: &str, holder: &str, attempt: u64) {
+    let (name, token) = (name(lock), token(holder));
+    store.withdraw(&name, &token, Attempt::new(attempt)).await.unwrap();
+}
+
+fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
+    Acquire {
+        name: name(lock),
+        token: token(holder),
+        ttl: ttl(TTL),
+        owner: Owner::parse(holder).unwrap(),
+        attempt: Attempt::new(attempt),
+    }
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).unwrap()
+}
+
+fn token(holder: &str) -> TokenHash {
+    let padded: String = holder.chars().map(|c| if c == ' ' { '-' } else { c }).collect();
+    Token::parse(&format!("token-of-the-holder-{padded}")).unwrap().hash()
+}
+
+fn ttl(duration: Duration) -> Ttl {
+    Ttl::from_millis(u64::try_from(duration.as_millis()).unwrap()).unwrap()
+}
+
+#[track_caller]
+fn granted(found: Acquisition) -> Lease {
+    let Acquisition::Granted(lease) = found else { panic!("granted, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+fn repeated(found: Acquisition) -> Lease {
+    let Acquisition::Repeated(lease) = found else { panic!("repeated, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+fn held(found: Acquisition) -> Holder {
+    let Acquisition::Held(holder) = found else { panic!("held, not {found:?}") };
+    holder
+}
+
+#[track_caller]
+fn renewed(found: Renewal) -> Lease {
+    let Renewal::Renewed(lease) = found else { panic!("renewed, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+fn assert_near(left: Duration, expected: Duration) {
+    assert!(left <= expected && left + SLACK > expected, "{left:?}, not about {expected:?}");
+}

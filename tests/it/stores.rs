@@ -1,0 +1,90 @@
+//! Every store against the conformance functions.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use keylatch::lock::LockStore;
+use keylatch::store::{MemoryStore, RedisStore};
+
+use crate::conformance::{self, Clock};
+use crate::support::{RedisServer, config};
+
+/// Defines a test of each conformance function for each store.
+macro_rules! conform {
+    ($($store:ident => $start:expr;)+) => {
+        $(conform! { @store $store, $start,
+            a_free_lock_is_granted,
+            the_same_token_again_is_the_same_grant,
+            another_token_is_told_who_holds_the_lock,
+            a_lock_is_free_after_its_release,
+            a_lock_is_free_after_its_ttl,
+            a_lease_says_what_is_left_of_it,
+            only_the_token_renews,
+            a_renewal_starts_the_ttl_anew_and_keeps_the_fence,
+            a_renewal_may_shorten_the_lease,
+            an_expired_lease_is_not_renewed,
+            only_the_token_releases,
+            fences_rise_over_release_and_expiry,
+            fences_fit_in_53_bits_and_follow_the_time,
+            an_attempt_withdraws_what_it_got,
+            an_attempt_withdraws_nothing_that_another_was_given_too,
+            an_attempt_withdraws_nothing_after_a_renewal,
+            an_attempt_withdraws_nothing_of_another_token,
+            one_of_many_at_once_is_granted,
+            names_that_look_alike_are_different_locks,
+            owners_and_names_come_back_as_they_were,
+            a_listing_has_every_lock_once,
+            a_listing_keeps_to_its_prefix,
+            a_listing_knows_its_own_cursors_only,
+            expired_locks_are_swept,
+            a_store_that_works_says_so,
+        })+
+    };
+    (@store $store:ident, $start:expr, $($function:ident,)+) => {
+        mod $store {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $function() {
+                let (store, clock) = $start.await;
+                conformance::$function(store.as_ref(), clock.as_ref()).await;
+            })+
+        }
+    };
+}
+
+conform! {
+    memory => memory();
+    redis => redis();
+}
+
+type Subject = (Box<dyn LockStore>, Box<dyn Clock>);
+
+async fn memory() -> Subject {
+    tokio::time::pause();
+    (Box::new(MemoryStore::new()), Box::new(PausedClock))
+}
+
+async fn redis() -> Subject {
+    let server = RedisServer::start().await;
+    let settings = config("memory:").redis;
+    let store = RedisStore::open(&server.url(), &settings).await.expect("the store opens");
+    (Box::new(store), Box::new(server))
+}
+
+/// tokio's clock, which stands still until it is told.
+struct PausedClock;
+
+#[async_trait]
+impl Clock for PausedClock {
+    async fn advance(&self, by: Duration) {
+        tokio::time::advance(by).await;
+    }
+}
+
+#[async_trait]
+impl Clock for RedisServer {
+    async fn advance(&self, by: Duration) {
+        self.age(by).await;
+    }
+}

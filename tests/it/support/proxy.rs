@@ -1,0 +1,85 @@
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// A TCP proxy in front of a store, which can lose things on the way.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    mode: watch::Sender<Mode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Forward,
+    LoseAnswers,
+    Refuse,
+}
+
+impl Proxy {
+    /// A proxy that forwards to `upstream`.
+    pub(crate) async fn start(upstream: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (mode, watched) = watch::channel(Mode::Forward);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(forward(client, upstream.clone(), watched.clone()));
+            }
+        });
+        Self { address, mode }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Passes everything on again, on new connections.
+    pub(crate) fn forward(&self) {
+        self.mode.send_replace(Mode::Forward);
+    }
+
+    /// Passes requests on, and cuts the connection in place of the first answer.
+    pub(crate) fn lose_answers(&self) {
+        self.mode.send_replace(Mode::LoseAnswers);
+    }
+
+    /// Cuts all connections, and every new one.
+    pub(crate) fn refuse(&self) {
+        self.mode.send_replace(Mode::Refuse);
+    }
+}
+
+/// Forwards one connection until either side ends it or the mode does.
+async fn forward(mut client: TcpStream, upstream: String, mut mode: watch::Receiver<Mode>) {
+    let Ok(mut server) = TcpStream::connect(upstream).await else { return };
+    let (mut from_client, mut from_server) = ([0; 4096], [0; 4096]);
+    loop {
+        if *mode.borrow_and_update() == Mode::Refuse {
+            return;
+        }
+        tokio::select! {
+            read = client.read(&mut from_client) => match read {
+                Ok(bytes) if bytes > 0 => {
+                    if server.write_all(&from_client[..bytes]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+            read = server.read(&mut from_server) => match read {
+                Ok(bytes) if bytes > 0 && *mode.borrow() == Mode::Forward => {
+                    if client.write_all(&from_server[..bytes]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+            changed = mode.changed() => if changed.is_err() {
+                return;
+            },
+        }
+    }
+}

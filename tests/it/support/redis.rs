@@ -1,0 +1,155 @@
+use std::net::TcpListener;
+use std::process::{Command as Program, Stdio};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A redis-server of its own for one test, on a free port; it ends with the test.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    process: Child,
+    port: u16,
+    options: Vec<String>,
+    directory: TempDir,
+}
+
+impl RedisServer {
+    /// A server without persistence.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// A server with further options, such as `["--maxmemory", "1mb"]`.
+    pub(crate) async fn start_with(options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
+        loop {
+            // Another process may take a free port before the server does; then the next is tried.
+            let port = free_port();
+            if let Some(process) = spawn(port, &options, &directory).await {
+                return Self { process, port, options, directory };
+            }
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// A file in the server's directory, such as a socket.
+    pub(crate) fn path(&self, file: &str) -> String {
+        self.directory.path().join(file).display().to_string()
+    }
+
+    /// Kills the server; nothing that was not persisted is left.
+    pub(crate) async fn kill(&mut self) {
+        self.process.kill().await.expect("redis-server can be killed");
+    }
+
+    /// Starts a server that was killed, on the same port and directory.
+    pub(crate) async fn restart(&mut self) {
+        let process = spawn(self.port, &self.options, &self.directory).await;
+        self.process = process.expect("redis-server starts again on its port");
+    }
+
+    /// Stops the process without ending it: connections stay open, and nothing is answered.
+    pub(crate) fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets a paused server go on.
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Runs a command, such as `["FLUSHALL"]`.
+    pub(crate) async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut connection = self.connect().await;
+        let mut cmd = Cmd::new();
+        cmd.arg(command);
+        cmd.query_async(&mut connection).await.expect("redis-server takes the command")
+    }
+
+    /// Makes all locks `by` older, as if that time had passed.
+    pub(crate) async fn age(&self, by: Duration) {
+        let mut connection = self.connect().await;
+        let by = i64::try_from(by.as_millis()).expect("a short time");
+        let keys: Vec<String> = Cmd::new()
+            .arg("KEYS")
+            .arg("*:lock:*")
+            .query_async(&mut connection)
+            .await
+            .expect("KEYS");
+        for key in keys {
+            let left: i64 =
+                redis::cmd("PTTL").arg(&key).query_async(&mut connection).await.expect("PTTL");
+            // An expiry that is not in the future deletes the key.
+            let () = redis::cmd("PEXPIRE")
+                .arg(&key)
+                .arg(left - by)
+                .query_async(&mut connection)
+                .await
+                .expect("PEXPIRE");
+        }
+    }
+
+    async fn connect(&self) -> MultiplexedConnection {
+        let client = Client::open(self.url()).expect("a Redis URL");
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        connection.expect("redis-server takes connections")
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().expect("redis-server runs").to_string();
+        let sent = Program::new("kill").args([signal, &pid]).status().expect("kill runs");
+        assert!(sent.success(), "redis-server takes {signal}");
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // The process is killed on drop, which a stopped one takes as well.
+        let _ = self.process.start_kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Starts a server and waits until it says that it is ready; `None` when the port is taken.
+async fn spawn(port: u16, options: &[String], directory: &TempDir) -> Option<Child> {
+    let mut process = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--dir".as_ref(), directory.path().as_os_str()])
+        .args(options)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect(
+            "redis-server is installed: `make test` installs it, or `apt-get install redis-server`",
+        );
+    let output = process.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await.expect("redis-server's output") {
+        if line.contains("Address already in use") {
+            return None;
+        }
+        if line.contains("eady to accept connections") {
+            // Goes on reading, so that the server never waits for a full pipe.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Some(process);
+        }
+    }
+    panic!("redis-server with {options:?} ended before it was ready");
+}
