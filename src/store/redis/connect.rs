@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
@@ -23,15 +23,17 @@ use crate::lock::StoreHealth;
 #[derive(Debug)]
 pub(super) struct Connections {
     pool: bb8::Pool<Manager>,
-    last: Arc<Last>,
+    /// Why the last attempt to connect failed: bb8 says only that it took too long.
+    last_error: Arc<Mutex<Option<String>>>,
+    allow_eviction: bool,
 }
 
 impl Connections {
     pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
-        let last = Arc::new(Last::default());
-        let manager = Manager::new(url, settings, Arc::clone(&last))?;
+        let last_error = Arc::new(Mutex::new(None));
+        let manager = Manager::new(url, settings, Arc::clone(&last_error))?;
         match manager.connect().await {
-            Ok(_) => tracing::info!(facts = ?last.health().map(|health| health.facts), "Redis"),
+            Ok(_) => {}
             Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
             Err(ConnectError::Redis(error)) if !error.is_io_error() => {
                 return Err(OpenError::Unfit(error.to_string()));
@@ -47,7 +49,7 @@ impl Connections {
             .queue_strategy(QueueStrategy::Fifo)
             .connection_timeout(manager.timeout)
             .build_unchecked(manager);
-        Ok(Self { pool, last })
+        Ok(Self { pool, last_error, allow_eviction: settings.allow_eviction })
     }
 
     /// Runs a script; a connection that turns out to be broken is not used again.
@@ -57,11 +59,16 @@ impl Connections {
         shared.judged(result)
     }
 
+    /// Asks the server anew what it is: one that turned replica answers a `PING` all the same.
     pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
         let mut shared = self.check_out().await?;
-        let result = cmd("PING").query_async(&mut shared.connection).await;
-        let _: String = shared.judged(result)?;
-        self.last.health().ok_or_else(|| StoreError::Lost("no server was asked yet".into()))
+        let server = Server::ask(&mut shared.connection).await;
+        let server = shared.judged(server)?;
+        if let Some(reason) = server.unfit(self.allow_eviction) {
+            shared.broken.store(true, Ordering::Relaxed);
+            return Err(StoreError::Refused(reason.into()));
+        }
+        Ok(server.health())
     }
 
     /// A connection that was whole when last heard of.
@@ -77,7 +84,9 @@ impl Connections {
     fn unreachable(&self, error: RunError<ConnectError>) -> StoreError {
         let cause = match error {
             RunError::User(error) => error.to_string(),
-            RunError::TimedOut => self.last.error().unwrap_or_else(|| "no connection yet".into()),
+            RunError::TimedOut => {
+                locked(&self.last_error).clone().unwrap_or_else(|| "no connection yet".into())
+            }
         };
         StoreError::Unreachable(cause.into())
     }
@@ -125,11 +134,15 @@ struct Manager {
     client: Client,
     timeout: Duration,
     allow_eviction: bool,
-    last: Arc<Last>,
+    last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Manager {
-    fn new(url: &str, settings: &Settings, last: Arc<Last>) -> Result<Self, OpenError> {
+    fn new(
+        url: &str,
+        settings: &Settings,
+        last_error: Arc<Mutex<Option<String>>>,
+    ) -> Result<Self, OpenError> {
         let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
         let info = url.into_connection_info().map_err(bad_url)?;
         let timeout = Duration::from_millis(settings.connect_timeout_ms);
@@ -142,7 +155,7 @@ impl Manager {
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
         let client = Client::open(info).map_err(bad_url)?;
-        Ok(Self { client, timeout, allow_eviction: settings.allow_eviction, last })
+        Ok(Self { client, timeout, allow_eviction: settings.allow_eviction, last_error })
     }
 
     async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
@@ -163,7 +176,8 @@ impl Manager {
         if let Some(reason) = server.unfit(self.allow_eviction) {
             return Err(ConnectError::Unfit(reason));
         }
-        self.last.set(Ok(server.health()));
+        let health = server.health();
+        tracing::info!(tier = health.tier.as_str(), facts = ?health.facts, "connected to Redis");
         Ok(Shared { connection, broken })
     }
 }
@@ -175,9 +189,7 @@ impl ManageConnection for Manager {
     async fn connect(&self) -> Result<Shared, ConnectError> {
         let connected = timeout(self.timeout, self.connect_and_ask()).await;
         let connected = connected.unwrap_or(Err(ConnectError::Timeout(self.timeout)));
-        if let Err(error) = &connected {
-            self.last.set(Err(error.to_string()));
-        }
+        *locked(&self.last_error) = connected.as_ref().err().map(ToString::to_string);
         connected
     }
 
@@ -208,24 +220,6 @@ enum ConnectError {
     Unfit(String),
 }
 
-/// What the last attempt to connect found.
-#[derive(Debug, Default)]
-struct Last(Mutex<(Option<StoreHealth>, Option<String>)>);
-
-impl Last {
-    fn set(&self, found: Result<StoreHealth, String>) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match found {
-            Ok(health) => *last = (Some(health), None),
-            Err(error) => last.1 = Some(error),
-        }
-    }
-
-    fn health(&self) -> Option<StoreHealth> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-
-    fn error(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,6 +4,22 @@ mod proxy;
 mod redis;
 mod service;
 
+use std::time::Duration;
+
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
 pub(crate) use service::{Answer, Service, config};
+
+/// Asks again and again until there is an answer, for what another process does in its own time.
+pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut tick = tokio::time::interval(Duration::from_millis(10));
+    let asking = async {
+        loop {
+            tick.tick().await;
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), asking).await.expect("it happens within 20 s")
+}

@@ -1,0 +1,32 @@
+# The commands of this project. Each installs what it needs on Debian and Ubuntu.
+
+.PHONY: run test lint bench openapi redis-server
+
+run:
+	cargo run --release
+
+# Every test, on real redis-server processes that the tests start themselves.
+test: redis-server
+	cargo test --locked
+
+# Formatting, lints and documentation, all without a warning.
+lint:
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+
+# Throughput and latency beside a bare handler and Redis alone, and what a million locks cost.
+bench: redis-server
+	cargo bench --locked --bench throughput -- $(ARGS)
+
+# Writes the committed OpenAPI document anew from the code.
+openapi:
+	cargo run --locked --quiet -- openapi > openapi/openapi.json
+
+redis-server:
+	@command -v redis-server redis-benchmark >/dev/null || { \
+		echo "installing redis-server and redis-benchmark (Debian packages redis-server, redis-tools)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy redis-server redis-tools; \
+	}

@@ -1,0 +1,180 @@
+//! The load generator: 64 connections on one thread, each with one request under way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::Result;
+use crate::processes::{Process, own_cpu};
+use crate::slice::{Cpu, Slice};
+use crate::wire::{Names, Pair, response};
+
+/// How many connections there are.
+pub(crate) const CONNECTIONS: usize = 64;
+/// How long the last requests may take before the run is given up.
+const STUCK: Duration = Duration::from_secs(30);
+/// A lock that outlives the run: 24 h.
+const LONG: &str = r#"{"ttl_ms":86400000}"#;
+
+/// Sends requests, and measures how they are answered.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// How long is measured.
+    pub(crate) window: Duration,
+    runtime: Runtime,
+    names: Arc<Names>,
+}
+
+impl Load {
+    pub(crate) fn new(window: Duration) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { window, runtime, names: Arc::default() })
+    }
+
+    /// Creates and deletes for as long as the window, after a warm-up of a tenth of it.
+    ///
+    /// `redis` is the server behind the service, whose CPU time is counted too.
+    pub(crate) fn measure(&self, service: &Process, redis: Option<&Process>) -> Result<Slice> {
+        self.runtime.block_on(async {
+            let phase = Arc::new(Phase::default());
+            let mut connections = JoinSet::new();
+            for _ in 0..CONNECTIONS {
+                let connection = Connection::open(service.address).await?;
+                let (names, phase) = (Arc::clone(&self.names), Arc::clone(&phase));
+                connections.spawn(connection.create_and_delete(names, phase));
+            }
+            unless_ended(&mut connections, self.window / 10).await?;
+            let (cpu_before, started) = (cpu(service, redis)?, Instant::now());
+            phase.measuring.store(true, Ordering::Relaxed);
+            unless_ended(&mut connections, self.window).await?;
+            phase.measuring.store(false, Ordering::Relaxed);
+            let (spent, elapsed) = (cpu(service, redis)?.since(cpu_before), started.elapsed());
+            phase.over.store(true, Ordering::Relaxed);
+            let mut latencies = Vec::new();
+            while let Some(ended) = timeout(STUCK, connections.join_next()).await? {
+                latencies.append(&mut ended??);
+            }
+            Slice::new(latencies, elapsed, spent)
+        })
+    }
+
+    /// Creates `count` locks that stay.
+    pub(crate) fn fill(&self, service: &Process, count: usize) -> Result<()> {
+        self.runtime.block_on(async {
+            let left = Arc::new(AtomicUsize::new(count));
+            let mut connections = JoinSet::new();
+            for _ in 0..CONNECTIONS {
+                let connection = Connection::open(service.address).await?;
+                connections.spawn(connection.create(Arc::clone(&self.names), Arc::clone(&left)));
+            }
+            while let Some(ended) = connections.join_next().await {
+                ended??;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Which part of the load's time it is.
+#[derive(Debug, Default)]
+struct Phase {
+    measuring: AtomicBool,
+    over: AtomicBool,
+}
+
+struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    async fn open(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: vec![0; 8192] })
+    }
+
+    /// The time of each request while measuring, in nanoseconds.
+    async fn create_and_delete(
+        mut self,
+        names: Arc<Names>,
+        phase: Arc<Phase>,
+    ) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        let mut pair = Pair::new("");
+        while !phase.over.load(Ordering::Relaxed) {
+            pair.rename(&names)?;
+            let started = Instant::now();
+            let token = self.exchange(&pair.create, 201).await?;
+            let created = Instant::now();
+            pair.set_token(token.ok_or("a lease came without a Lock-Token")?);
+            self.exchange(&pair.delete, 204).await?;
+            let deleted = Instant::now();
+            if phase.measuring.load(Ordering::Relaxed) {
+                latencies.extend([nanoseconds(created - started), nanoseconds(deleted - created)]);
+            }
+        }
+        Ok(latencies)
+    }
+
+    async fn create(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
+        let one_less = |left: usize| left.checked_sub(1);
+        let mut pair = Pair::new(LONG);
+        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            pair.rename(&names)?;
+            self.exchange(&pair.create, 201).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request; the token of the response, which must have the status `expected`.
+    async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Option<&[u8]>> {
+        self.stream.write_all(request).await?;
+        let mut filled = 0;
+        let found = loop {
+            let read = self.stream.read(&mut self.buffer[filled..]).await?;
+            if read == 0 {
+                return Err("the server closed a connection in use".into());
+            }
+            filled += read;
+            if let Some(found) = response(&self.buffer[..filled])? {
+                break found;
+            }
+        };
+        if found.status != expected || found.bytes != filled {
+            let answer = String::from_utf8_lossy(&self.buffer[..filled]);
+            return Err(format!("in place of a {expected} came: {answer}").into());
+        }
+        Ok(found.token.map(|token| &self.buffer[token]))
+    }
+}
+
+/// Waits for `time`, and fails when a connection ends meanwhile, which happens only in failure.
+async fn unless_ended<T: 'static>(
+    connections: &mut JoinSet<Result<T>>,
+    time: Duration,
+) -> Result<()> {
+    tokio::select! {
+        () = sleep(time) => Ok(()),
+        Some(ended) = connections.join_next() => {
+            ended??;
+            Err("a connection ended too early".into())
+        }
+    }
+}
+
+fn cpu(service: &Process, redis: Option<&Process>) -> Result<Cpu> {
+    let redis = redis.map_or(Ok(0.0), Process::cpu)?;
+    Ok(Cpu { generator: own_cpu()?, service: service.cpu()?, redis })
+}
+
+fn nanoseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
+}

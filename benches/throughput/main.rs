@@ -1,0 +1,110 @@
+//! What keylatch costs, measured side by side in one run.
+//!
+//! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
+//! The second compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take
+//! turns, round by round, so that noise hits all alike. Times are reported and never asserted.
+//!
+//! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+mod bare;
+mod capacity;
+mod load;
+mod processes;
+mod redis_alone;
+mod report;
+mod side_by_side;
+mod slice;
+mod wire;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use load::Load;
+use processes::Machine;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Measures keylatch next to a bare axum handler and to Redis alone.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Options {
+    /// How often each subject is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How long each subject is measured in a round
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    seconds: Duration,
+    /// Measure one part
+    #[arg(long)]
+    only: Option<Part>,
+    /// Keep the load generator on the first core and the servers on the others
+    #[arg(long)]
+    pin: bool,
+    /// What cargo says to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Throughput,
+    Capacity,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Be the bare handler
+    #[command(hide = true)]
+    Bare { listen: SocketAddr },
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = match options.role {
+        Some(Role::Bare { listen }) => bare::serve(listen),
+        None => measure(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "throughput: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<()> {
+    let machine = Machine::new(options.pin)?;
+    let load = Load::new(options.seconds)?;
+    println!(
+        "{} connections, each creates a lock and deletes it, over and over. {} rounds of {} s for \
+         each subject,\nin turn, on {}.",
+        load::CONNECTIONS,
+        options.rounds,
+        options.seconds.as_secs_f64(),
+        machine.cores(),
+    );
+    if options.only != Some(Part::Capacity) {
+        side_by_side::run(&machine, &load, options.rounds)?;
+    }
+    if options.only != Some(Part::Throughput) {
+        capacity::run(&machine, &load, options.rounds)?;
+    }
+    Ok(())
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number".to_owned())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if duration < Duration::from_millis(50) {
+        return Err("too short to measure anything".to_owned());
+    }
+    Ok(duration)
+}

@@ -1,0 +1,196 @@
+//! The processes that are measured: where they run, what they use, and that they end.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::Result;
+
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(10);
+/// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
+const TICKS: f64 = 100.0;
+
+/// The machine that all runs on.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    count: usize,
+    pinned: bool,
+    /// Logs, and the working directories of Redis.
+    directory: TempDir,
+}
+
+impl Machine {
+    /// With `pin`, this process keeps to the first core and leaves the others to the servers.
+    pub(crate) fn new(pin: bool) -> Result<Self> {
+        let count = std::thread::available_parallelism()?.get();
+        let machine = Self { count, pinned: pin, directory: TempDir::new()? };
+        if pin {
+            if count < 2 {
+                return Err("--pin needs at least 2 cores".into());
+            }
+            let process = std::process::id().to_string();
+            run(Command::new("taskset").args(["-cp", "0", &process]))?;
+        }
+        Ok(machine)
+    }
+
+    /// The cores, in words.
+    pub(crate) fn cores(&self) -> String {
+        let pinned = if self.pinned { "the load generator on the first" } else { "not pinned" };
+        format!("{} cores, {pinned}", self.count)
+    }
+
+    /// This program in the role of the bare handler.
+    pub(crate) fn bare(&self) -> Result<Process> {
+        let address = free_address()?;
+        let program = std::env::current_exe()?;
+        let mut command = self.server(&program.to_string_lossy());
+        command.args(["bare", &address.to_string()]);
+        self.start(command, address)
+    }
+
+    /// keylatch as it is by default, on a store.
+    pub(crate) fn keylatch(&self, store: &str) -> Result<Process> {
+        let address = free_address()?;
+        let mut command = self.server(env!("CARGO_BIN_EXE_keylatch"));
+        command.args(["serve", "--store", store, "--listen", &address.to_string()]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("KEYLATCH_") {
+                command.env_remove(name);
+            }
+        }
+        self.start(command, address)
+    }
+
+    /// A Redis that writes nothing to disk.
+    pub(crate) fn redis(&self) -> Result<Process> {
+        let address = free_address()?;
+        let mut command = self.server("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
+        command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(self.directory.path());
+        self.start(command, address)
+    }
+
+    /// A command that runs where servers run.
+    fn server(&self, program: &str) -> Command {
+        if !self.pinned {
+            return Command::new(program);
+        }
+        let mut command = Command::new("taskset");
+        command.args(["-c", &format!("1-{}", self.count - 1), program]);
+        command
+    }
+
+    fn start(&self, mut command: Command, address: SocketAddr) -> Result<Process> {
+        let log = self.directory.path().join(format!("{}.log", address.port()));
+        let output = File::create(&log)?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let child = command.spawn().map_err(|error| not_run(&command, &error))?;
+        let mut process = Process { child, address };
+        process.wait_until_it_listens(&log)?;
+        Ok(process)
+    }
+}
+
+/// A server, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Process {
+    /// CPU time so far, in seconds.
+    pub(crate) fn cpu(&self) -> Result<f64> {
+        cpu(&self.child.id().to_string())
+    }
+
+    /// Memory in use, in bytes.
+    pub(crate) fn resident(&self) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
+        Ok(kib.parse::<f64>()? * 1024.0)
+    }
+
+    fn wait_until_it_listens(&mut self, log: &Path) -> Result<()> {
+        let started = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            if self.child.try_wait()?.is_some() || started.elapsed() > START {
+                let said = fs::read_to_string(log)?;
+                return Err(format!("a server does not start; it said:\n{said}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of this process so far, in seconds.
+pub(crate) fn own_cpu() -> Result<f64> {
+    cpu("self")
+}
+
+/// CPU time of the commands that [`run`] ran so far, in seconds.
+pub(crate) fn ended_cpu() -> Result<f64> {
+    ticks("self", [15, 16])
+}
+
+fn cpu(process: &str) -> Result<f64> {
+    ticks(process, [13, 14])
+}
+
+/// The sum of two fields of `/proc/PID/stat`, counted from 0.
+fn ticks(process: &str, fields: [usize; 2]) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The second field is the program's name in parentheses, which may have blanks in it.
+    let (_, rest) = stat.rsplit_once(") ").ok_or("no name in /proc/PID/stat")?;
+    let values: Vec<_> = rest.split(' ').collect();
+    let mut sum = 0.0;
+    for field in fields {
+        sum += values.get(field - 2).ok_or("too few fields in /proc/PID/stat")?.parse::<f64>()?;
+    }
+    Ok(sum / TICKS)
+}
+
+/// Runs a command to its end; what it printed.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| not_run(command, &error))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{command:?} failed ({}): {said}{errors}", output.status).into());
+    }
+    Ok(said)
+}
+
+/// Why a command cannot be run, with the package that it is in.
+fn not_run(command: &Command, error: &io::Error) -> String {
+    let program = command.get_program().to_string_lossy();
+    let package = match &*program {
+        "redis-server" => "redis-server",
+        "redis-benchmark" | "redis-cli" => "redis-tools",
+        "taskset" => "util-linux",
+        _ => return format!("{program} cannot be run: {error}"),
+    };
+    format!("{program} cannot be run: {error}. On Debian it is in the package {package}.")
+}
+
+/// An address at which nobody listened a moment ago.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}

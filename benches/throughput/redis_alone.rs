@@ -1,0 +1,131 @@
+//! The other yardstick: Redis with the scripts of the service and nothing in front of it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Result;
+use crate::load::CONNECTIONS;
+use crate::processes::{Process, ended_cpu, run};
+use crate::slice::{Cpu, Slice};
+
+const ACQUIRE: &str = include_str!("../../src/store/redis/lua/acquire.lua");
+const RELEASE: &str = include_str!("../../src/store/redis/lua/release.lua");
+const FILL: &str = include_str!("fill.lua");
+
+/// redis-benchmark makes 12 digits of the last part, and with them a name of 24 bytes.
+const PREFIX: &str = "keylatch:{3f}:lock:redis-alone-";
+const DIGITS: &str = "__rand_int__";
+const COUNTER: &str = "keylatch:{3f}:fence";
+const TOKEN_HASH: &str = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg";
+const ATTEMPT: &str = "9779900000000000000";
+
+/// Few of so many random keys are drawn twice.
+const MANY: u64 = 1_000_000_000;
+/// How many locks are held for each release. Some are drawn twice, and found free: with 4, one in
+/// nine.
+const HELD_PER_RELEASE: u64 = 4;
+/// The commands that tell how many make up the time to measure.
+const TRIAL: u64 = 20_000;
+
+/// redis-benchmark, ready to run the scripts.
+#[derive(Debug)]
+pub(crate) struct RedisAlone<'a> {
+    redis: &'a Process,
+    acquire: String,
+    release: String,
+    /// How many commands there are in each of the two runs of a round.
+    count: u64,
+}
+
+/// What one run of redis-benchmark says.
+#[derive(Debug)]
+struct Run {
+    rate: f64,
+    p50: f64,
+    p99: f64,
+    cpu: Cpu,
+}
+
+impl<'a> RedisAlone<'a> {
+    /// Loads the scripts, and tries how many commands last about as long as `window`.
+    pub(crate) fn new(redis: &'a Process, window: Duration) -> Result<Self> {
+        let load = |script| run(cli(redis).args(["SCRIPT", "LOAD", script]));
+        let acquire = load(ACQUIRE)?.trim().to_owned();
+        let release = load(RELEASE)?.trim().to_owned();
+        let mut alone = Self { redis, acquire, release, count: TRIAL };
+        let rate = alone.acquire()?.rate;
+        alone.flush()?;
+        alone.count = (rate * window.as_secs_f64() / 2.0) as u64;
+        Ok(alone)
+    }
+
+    /// As many acquires as releases. Of p50 and p99, those of the slower of the two.
+    pub(crate) fn measure(&self) -> Result<Slice> {
+        let acquire = self.acquire()?;
+        self.flush()?;
+        let release = self.release()?;
+        // Otherwise the locks would expire while others are measured.
+        self.flush()?;
+        let count = self.count as f64;
+        let seconds = count / acquire.rate + count / release.rate;
+        let cpu = acquire.cpu.and(release.cpu);
+        Ok(Slice {
+            rate: 2.0 * count / seconds,
+            p50: acquire.p50.max(release.p50),
+            p99: acquire.p99.max(release.p99),
+            cores: cpu.over(seconds),
+        })
+    }
+
+    fn acquire(&self) -> Result<Run> {
+        let lock = format!("{PREFIX}{DIGITS}");
+        let call = [&self.acquire, "2", &lock, COUNTER, TOKEN_HASH, "30000", "", ATTEMPT];
+        self.run(MANY, &call)
+    }
+
+    fn release(&self) -> Result<Run> {
+        let held = self.count * HELD_PER_RELEASE;
+        run(cli(self.redis).args(["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()]))?;
+        self.run(held, &[&self.release, "1", &format!("{PREFIX}{DIGITS}"), TOKEN_HASH])
+    }
+
+    fn run(&self, keys: u64, call: &[&str]) -> Result<Run> {
+        let mut command = Command::new("redis-benchmark");
+        command.args(["-p", &self.redis.address.port().to_string(), "--csv"]);
+        command.args(["-c", &CONNECTIONS.to_string(), "-n", &self.count.to_string()]);
+        command.args(["-r", &keys.to_string(), "EVALSHA"]).args(call);
+        let before = self.cpu()?;
+        let printed = run(&mut command)?;
+        let cpu = self.cpu()?.since(before);
+        let column = |name| column(&printed, name);
+        let (p50, p99) = (column("p50_latency_ms")?, column("p99_latency_ms")?);
+        Ok(Run { rate: column("rps")?, p50, p99, cpu })
+    }
+
+    fn cpu(&self) -> Result<Cpu> {
+        Ok(Cpu { generator: ended_cpu()?, service: 0.0, redis: self.redis.cpu()? })
+    }
+
+    fn flush(&self) -> Result<String> {
+        run(cli(self.redis).args(["FLUSHALL", "SYNC"]))
+    }
+}
+
+fn cli(redis: &Process) -> Command {
+    let mut command = Command::new("redis-cli");
+    // With -e, an error that the server answers is a failure.
+    command.args(["-e", "-p", &redis.address.port().to_string()]);
+    command
+}
+
+/// A number in the CSV of redis-benchmark: a line of names, then one of values. All are quoted,
+/// and no name or value of ours has a comma or a quote in it.
+fn column(csv: &str, name: &str) -> Result<f64> {
+    let unexpected = || format!("redis-benchmark printed no {name}: {csv}");
+    let mut lines = csv.lines().filter(|line| line.starts_with('"'));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let quoted = format!("\"{name}\"");
+    let at = names.split(',').position(|field| field == quoted).ok_or_else(unexpected)?;
+    let value = values.split(',').nth(at).ok_or_else(unexpected)?;
+    Ok(value.trim_matches('"').parse()?)
+}

@@ -1,0 +1,107 @@
+//! What was measured of one subject in one round, and what several rounds say together.
+
+use std::time::Duration;
+
+use crate::Result;
+
+/// One subject in one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slice {
+    /// Requests a second.
+    pub(crate) rate: f64,
+    /// Half of the requests took at most so long, in milliseconds.
+    pub(crate) p50: f64,
+    /// 99 of 100 requests took at most so long, in milliseconds.
+    pub(crate) p99: f64,
+    /// How many cores were busy.
+    pub(crate) cores: Cpu,
+}
+
+impl Slice {
+    /// What the latencies of all requests, in nanoseconds, and the CPU time come to.
+    pub(crate) fn new(mut latencies: Vec<u32>, elapsed: Duration, cpu: Cpu) -> Result<Self> {
+        latencies.sort_unstable();
+        let percentile = |percent: usize| {
+            let rank = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
+            latencies.get(rank).map(|&nanoseconds| f64::from(nanoseconds) / 1e6)
+        };
+        let (Some(p50), Some(p99)) = (percentile(50), percentile(99)) else {
+            return Err("not one request was answered while measuring".into());
+        };
+        let seconds = elapsed.as_secs_f64();
+        let rate = latencies.len() as f64 / seconds;
+        Ok(Self { rate, p50, p99, cores: cpu.over(seconds) })
+    }
+
+    /// CPU time that the service and its Redis spend on a request, in microseconds.
+    pub(crate) fn cost(&self) -> f64 {
+        (self.cores.service + self.cores.redis) / self.rate * 1e6
+    }
+}
+
+/// CPU time of all that take part, in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cpu {
+    pub(crate) generator: f64,
+    pub(crate) service: f64,
+    pub(crate) redis: f64,
+}
+
+impl Cpu {
+    pub(crate) fn since(self, then: Self) -> Self {
+        Self {
+            generator: self.generator - then.generator,
+            service: self.service - then.service,
+            redis: self.redis - then.redis,
+        }
+    }
+
+    pub(crate) fn and(self, more: Self) -> Self {
+        Self {
+            generator: self.generator + more.generator,
+            service: self.service + more.service,
+            redis: self.redis + more.redis,
+        }
+    }
+
+    pub(crate) fn over(self, seconds: f64) -> Self {
+        Self {
+            generator: self.generator / seconds,
+            service: self.service / seconds,
+            redis: self.redis / seconds,
+        }
+    }
+}
+
+/// A number that was measured in several rounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(slices: &[Slice], value: impl Fn(&Slice) -> f64) -> Self {
+        Self::new(slices.iter().map(value).collect())
+    }
+
+    /// Of the ratios of each round, which suffer less from noise that comes and goes than the
+    /// ratio of the medians.
+    pub(crate) fn of_ratios(
+        slices: &[Slice],
+        others: &[Slice],
+        ratio: impl Fn(&Slice, &Slice) -> f64,
+    ) -> Self {
+        let pairs = slices.iter().zip(others);
+        Self::new(pairs.map(|(slice, other)| ratio(slice, other)).collect())
+    }
+
+    fn new(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        let median = f64::midpoint(at(last / 2), at(last.div_ceil(2)));
+        Self { median, least: at(0), most: at(last) }
+    }
+}
