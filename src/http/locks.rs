@@ -37,7 +37,8 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
         ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
             description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
     ),
-    request_body(content = Option<CreateLock>, description = "Every member has a default"),
+    request_body(content = Option<CreateLock>, description = "Every member has a default",
+        example = json!({"ttl_ms": 30000, "owner": "ci runner 7"})),
     responses(
         (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
             ("Location" = String, description = "The lock's own URL"),
@@ -78,7 +79,8 @@ pub(super) async fn create(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
     ),
-    request_body(content = Option<RenewLock>, description = "Every member has a default"),
+    request_body(content = Option<RenewLock>, description = "Every member has a default",
+        example = json!({"ttl_ms": 60000})),
     responses(
         (status = 200, description = "The lease goes on", body = Lease<'static>,
             headers(("Lock-Token" = String, description = "The token of the lease"))),

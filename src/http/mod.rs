@@ -61,8 +61,6 @@ pub fn router(api: Api, observe: ObserveLayer, settings: &Settings) -> Router {
     let (documented, document) = documented().split_for_parts();
     documented
         .route("/v1/locks/", any(locks::empty_name))
-        .route("/metrics", get(system::metrics))
-        .route("/problems/{code}", get(system::problem_page))
         .route("/", get(system::index))
         .with_state(api)
         .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi::complete(document)))
@@ -85,4 +83,6 @@ fn documented() -> OpenApiRouter<Api> {
         .routes(routes!(system::info))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
+        .routes(routes!(system::metrics))
+        .routes(routes!(system::problem_page))
 }

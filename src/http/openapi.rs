@@ -75,6 +75,7 @@ problems! {
     ];
     GetProblems: [InvalidName, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
+    PageProblems: [NotFound];
     ReadyProblems: [StoreUnavailable, Overloaded];
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use super::About;
-use super::openapi::ReadyProblems;
+use super::openapi::{PageProblems, ReadyProblems};
 use super::problem::{Code, Problem};
 use crate::lock::{LockService, Outcome};
 use crate::metrics::Metrics;
@@ -122,7 +122,15 @@ pub(super) async fn readyz(
     Ok("ok")
 }
 
-/// The counters, for Prometheus.
+/// The counters
+///
+/// For Prometheus, in the OpenMetrics text format.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "system",
+    responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"))
+)]
 pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match metrics.encode() {
@@ -131,7 +139,19 @@ pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     }
 }
 
-/// The page that a problem's `type` leads to.
+/// What a problem means
+///
+/// The page that a problem's `type` leads to: what happened, and what to do.
+#[utoipa::path(
+    get,
+    path = "/problems/{code}",
+    tag = "system",
+    params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
+    responses(
+        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
+        PageProblems,
+    )
+)]
 pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
     let code = Code::ALL.into_iter().find(|code| code.slug() == slug);
     let row = code.ok_or_else(|| Problem::new(Code::NotFound, "There is no such problem."))?.row();
