@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 use super::body::HolderView;
 use crate::lock::{Holder, LockError, Outcome, StoreError};
 
-/// Every way in which a request can fail: the one table of statuses.
+/// Every way in which a request can fail. [`TABLE`] says what is said of each: the one table of
+/// statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the table below describes each")]
 pub enum Code {
@@ -38,33 +39,84 @@ pub enum Code {
 /// What is said of a [`Code`].
 #[derive(Debug)]
 pub(super) struct Row {
+    code: Code,
     pub(super) slug: &'static str,
     pub(super) status: StatusCode,
     pub(super) title: &'static str,
     pub(super) advice: &'static str,
 }
 
+const fn row(
+    code: Code,
+    slug: &'static str,
+    status: StatusCode,
+    title: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { code, slug, status, title, advice }
+}
+
+/// The table, in the order of the codes.
+#[rustfmt::skip]
+static TABLE: [Row; 17] = [
+    row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
+        "The lock name is not valid",
+        "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
+    row(Code::InvalidToken, "invalid-token", StatusCode::BAD_REQUEST,
+        "The Lock-Token is not valid",
+        "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits."),
+    row(Code::InvalidBody, "invalid-body", StatusCode::BAD_REQUEST,
+        "The request body is not valid",
+        "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong."),
+    row(Code::InvalidQuery, "invalid-query", StatusCode::BAD_REQUEST,
+        "The query is not valid",
+        "`field` names the parameter that is wrong."),
+    row(Code::NotFound, "not-found", StatusCode::NOT_FOUND,
+        "There is nothing here",
+        "See /docs for what there is. A `/` within a lock name travels as `%2F`."),
+    row(Code::LockNotHeld, "lock-not-held", StatusCode::NOT_FOUND,
+        "Nobody holds this lock",
+        "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew."),
+    row(Code::MethodNotAllowed, "method-not-allowed", StatusCode::METHOD_NOT_ALLOWED,
+        "The method is not for this resource",
+        "The Allow header lists the methods that are."),
+    row(Code::RequestTimeout, "request-timeout", StatusCode::REQUEST_TIMEOUT,
+        "The request did not arrive in time",
+        "The body took too long. Nothing was done; send the request again."),
+    row(Code::LockHeld, "lock-held", StatusCode::CONFLICT,
+        "The lock is held",
+        "Somebody else holds it; `holder` says who and for how long. Try again after `Retry-After` seconds."),
+    row(Code::TokenMismatch, "token-mismatch", StatusCode::PRECONDITION_FAILED,
+        "The lock is held with another token",
+        "Your lease is over and somebody else has the lock. Stop what you did under it."),
+    row(Code::PayloadTooLarge, "payload-too-large", StatusCode::PAYLOAD_TOO_LARGE,
+        "The request body is too large",
+        "A request for a lock takes some dozens of bytes."),
+    row(Code::TokenRequired, "token-required", StatusCode::PRECONDITION_REQUIRED,
+        "A Lock-Token is required",
+        "Send the token that the lock was created with in the Lock-Token header."),
+    row(Code::Internal, "internal", StatusCode::INTERNAL_SERVER_ERROR,
+        "Something went wrong in the service",
+        "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id."),
+    row(Code::StoreUnavailable, "store-unavailable", StatusCode::SERVICE_UNAVAILABLE,
+        "The store gave no answer",
+        "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely."),
+    row(Code::StoreTooSlow, "store-too-slow", StatusCode::SERVICE_UNAVAILABLE,
+        "The lease was over before it could be answered",
+        "The store took longer than the lease lasts. A new grant was given back. Use a longer TTL, or look after the store."),
+    row(Code::Overloaded, "overloaded", StatusCode::SERVICE_UNAVAILABLE,
+        "The service is full",
+        "Nothing was done. Try again after `Retry-After` seconds."),
+    row(Code::Timeout, "timeout", StatusCode::SERVICE_UNAVAILABLE,
+        "The request took too long",
+        "It may have been carried out: the same request with the same token may be repeated safely."),
+];
+
 impl Code {
     /// All codes, in the order of their statuses.
-    pub const ALL: [Self; 17] = [
-        Self::InvalidName,
-        Self::InvalidToken,
-        Self::InvalidBody,
-        Self::InvalidQuery,
-        Self::NotFound,
-        Self::LockNotHeld,
-        Self::MethodNotAllowed,
-        Self::RequestTimeout,
-        Self::LockHeld,
-        Self::TokenMismatch,
-        Self::PayloadTooLarge,
-        Self::TokenRequired,
-        Self::Internal,
-        Self::StoreUnavailable,
-        Self::StoreTooSlow,
-        Self::Overloaded,
-        Self::Timeout,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.code)
+    }
 
     /// The code as the API writes it.
     pub fn slug(self) -> &'static str {
@@ -76,49 +128,8 @@ impl Code {
         self.row().status
     }
 
-    #[rustfmt::skip]
     pub(super) fn row(self) -> &'static Row {
-        macro_rules! row {
-            ($slug:literal, $status:ident, $title:literal, $advice:literal) => {
-                &Row { slug: $slug, status: StatusCode::$status, title: $title, advice: $advice }
-            };
-        }
-        match self {
-            Self::InvalidName => row!("invalid-name", BAD_REQUEST, "The lock name is not valid",
-                "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
-            Self::InvalidToken => row!("invalid-token", BAD_REQUEST, "The Lock-Token is not valid",
-                "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits."),
-            Self::InvalidBody => row!("invalid-body", BAD_REQUEST, "The request body is not valid",
-                "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong."),
-            Self::InvalidQuery => row!("invalid-query", BAD_REQUEST, "The query is not valid",
-                "`field` names the parameter that is wrong."),
-            Self::NotFound => row!("not-found", NOT_FOUND, "There is nothing here",
-                "See /docs for what there is. A `/` within a lock name travels as `%2F`."),
-            Self::LockNotHeld => row!("lock-not-held", NOT_FOUND, "Nobody holds this lock",
-                "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew."),
-            Self::MethodNotAllowed => row!("method-not-allowed", METHOD_NOT_ALLOWED, "The method is not for this resource",
-                "The Allow header lists the methods that are."),
-            Self::RequestTimeout => row!("request-timeout", REQUEST_TIMEOUT, "The request did not arrive in time",
-                "The body took too long. Nothing was done; send the request again."),
-            Self::LockHeld => row!("lock-held", CONFLICT, "The lock is held",
-                "Somebody else holds it; `holder` says who and for how long. Try again after `Retry-After` seconds."),
-            Self::TokenMismatch => row!("token-mismatch", PRECONDITION_FAILED, "The lock is held with another token",
-                "Your lease is over and somebody else has the lock. Stop what you did under it."),
-            Self::PayloadTooLarge => row!("payload-too-large", PAYLOAD_TOO_LARGE, "The request body is too large",
-                "A request for a lock takes some dozens of bytes."),
-            Self::TokenRequired => row!("token-required", PRECONDITION_REQUIRED, "A Lock-Token is required",
-                "Send the token that the lock was created with in the Lock-Token header."),
-            Self::Internal => row!("internal", INTERNAL_SERVER_ERROR, "Something went wrong in the service",
-                "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id."),
-            Self::StoreUnavailable => row!("store-unavailable", SERVICE_UNAVAILABLE, "The store gave no answer",
-                "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely."),
-            Self::StoreTooSlow => row!("store-too-slow", SERVICE_UNAVAILABLE, "The lease was over before it could be answered",
-                "The store took longer than the lease lasts. A new grant was given back. Use a longer TTL, or look after the store."),
-            Self::Overloaded => row!("overloaded", SERVICE_UNAVAILABLE, "The service is full",
-                "Nothing was done. Try again after `Retry-After` seconds."),
-            Self::Timeout => row!("timeout", SERVICE_UNAVAILABLE, "The request took too long",
-                "It may have been carried out: the same request with the same token may be repeated safely."),
-        }
+        &TABLE[self as usize]
     }
 }
 
@@ -317,4 +328,17 @@ fn serialize_outcome<S: Serializer>(
 /// Whole seconds, rounded up, at least one: what `Retry-After` can say.
 fn whole_seconds(after: Duration) -> u64 {
     after.as_millis().div_ceil(1000).max(1).try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_each_code_at_its_place() {
+        for (place, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.code as usize, place, "{}", row.slug);
+        }
+        assert_eq!(Code::Timeout.row().slug, "timeout", "the last code has the last row");
+    }
 }

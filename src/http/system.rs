@@ -153,7 +153,7 @@ pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     )
 )]
 pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
-    let code = Code::ALL.into_iter().find(|code| code.slug() == slug);
+    let code = Code::all().find(|code| code.slug() == slug);
     let row = code.ok_or_else(|| Problem::new(Code::NotFound, "There is no such problem."))?.row();
     Ok(Html(format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\

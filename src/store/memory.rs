@@ -188,3 +188,31 @@ fn decode_cursor(cursor: &Cursor) -> Option<LockName> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
     LockName::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_forgets_expired_locks_and_keeps_the_rest() {
+        let store = MemoryStore::new();
+        for (name, millis) in [("short", 1000), ("long", 60_000)] {
+            let ask = Acquire {
+                name: LockName::parse(name).unwrap(),
+                token: crate::lock::Token::generate().unwrap().hash(),
+                ttl: Ttl::from_millis(millis).unwrap(),
+                owner: None,
+                attempt: Attempt::new(1),
+            };
+            store.acquire(&ask).await.unwrap();
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let kept =
+            || store.shards.iter().map(|shard| shard.lock().unwrap().locks.len()).sum::<usize>();
+        assert_eq!(kept(), 2);
+        store.sweep().await.unwrap();
+        assert_eq!(kept(), 1);
+    }
+}

@@ -1,5 +1,7 @@
 //! Everything that is tested against a whole service or a whole store, as one binary.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod bad_days;
 mod conformance;
 mod differential;
