@@ -1,0 +1,31 @@
+# The dependencies are built in a layer of their own, which stays until Cargo.toml or Cargo.lock
+# change.
+FROM rust:1.95-bookworm AS build
+WORKDIR /build
+COPY Cargo.toml Cargo.lock ./
+# Stand-ins: Cargo wants every target that Cargo.toml names to be there.
+RUN mkdir -p src benches/throughput \
+    && touch src/lib.rs \
+    && echo 'fn main() {}' | tee src/main.rs benches/throughput/main.rs \
+    && cargo build --release --locked
+
+COPY ARCHITECTURE.md ./
+COPY config config
+COPY src src
+# Cargo goes by time, and the copies may be older than what was built from the stand-ins.
+RUN touch src/lib.rs src/main.rs \
+    && cargo build --release --locked
+
+# What the binary links to, the CA certificates that `rediss://` needs, and nothing else: no shell
+# and no package manager that would have to be kept up to date.
+FROM gcr.io/distroless/cc-debian12
+COPY --from=build /build/target/release/keylatch /usr/local/bin/keylatch
+# By number, so that Kubernetes can see that it is not root.
+USER 65532:65532
+# Set the address by this variable and not by `--listen`: the health check reads it too.
+ENV KEYLATCH_LISTEN=0.0.0.0:7070
+EXPOSE 7070
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["/usr/local/bin/keylatch", "healthcheck"]
+ENTRYPOINT ["/usr/local/bin/keylatch"]
