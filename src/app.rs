@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::http::{self, About, Api, BodyTimeout, ObserveLayer, Server};
+use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server};
 use crate::lock::{LockService, LockStore};
 use crate::metrics::Metrics;
 use crate::store;
@@ -57,7 +57,10 @@ impl App {
             locks: Arc::clone(&locks),
             metrics: Arc::clone(&metrics),
             about: About { store: kind },
-            body_timeout: BodyTimeout(Duration::from_millis(config.server.body_timeout_ms)),
+            body_limits: BodyLimits {
+                bytes: config.server.body_limit_bytes,
+                time: Duration::from_millis(config.server.body_timeout_ms),
+            },
             closing: closing.clone(),
         };
         let deadline = Duration::from_millis(config.server.request_timeout_ms);
@@ -65,7 +68,7 @@ impl App {
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow);
-        let router = http::router(api, observe, &config.server);
+        let router = http::router(api, observe);
         Ok(Self { config, router, locks, metrics, closing })
     }
 

@@ -73,7 +73,9 @@ impl Config {
             merge_file(&mut settings, path)?;
         }
         for (variable, value) in environment {
-            if let Some(path) = variable.strip_prefix(PREFIX) {
+            if let Some(path) = variable.strip_prefix(PREFIX)
+                && !is_service_link(path)
+            {
                 set_variable(&mut settings, &variable, &path.to_lowercase(), &value)?;
             }
         }
@@ -146,6 +148,12 @@ fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> Config
 
 fn parse(source: &str, text: &str) -> Result<Table, ConfigError> {
     text.parse().map_err(|error: toml::de::Error| invalid(source, error.to_string()))
+}
+
+/// Whether Kubernetes made the variable: it puts `KEYLATCH_SERVICE_HOST`, `KEYLATCH_PORT` and the
+/// like into each pod beside a Service that is called `keylatch`.
+fn is_service_link(path: &str) -> bool {
+    path == "PORT" || path.starts_with("PORT_") || path.starts_with("SERVICE_")
 }
 
 /// A file is checked by itself too, so that an error in it names the file.

@@ -1,4 +1,4 @@
--- Holds the locks whose names end in a number below ARGV[3], each as acquire.lua leaves it.
+-- Holds, for a day, the locks whose names end in a number below ARGV[3], each as acquire.lua leaves it.
 --
 -- ARGV  1 what the keys begin with   2 token hash   3 how many
 
@@ -8,5 +8,5 @@ for number = 0, count - 1 do
   local lock = string.format('%s%012d', prefix, number)
   redis.call('HSET', lock, 'token', token, 'fence', '1779900000000000', 'ttl', '30000',
     'owner', '', 'acquired', '1779900000000', 'attempt', '9779900000000000000')
-  redis.call('PEXPIRE', lock, 30000)
+  redis.call('PEXPIRE', lock, 86400000)
 end

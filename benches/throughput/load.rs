@@ -102,11 +102,7 @@ impl Connection {
     }
 
     /// The time of each request while measuring, in nanoseconds.
-    async fn create_and_delete(
-        mut self,
-        names: Arc<Names>,
-        phase: Arc<Phase>,
-    ) -> Result<Vec<u32>> {
+    async fn create_and_delete(mut self, names: Arc<Names>, phase: Arc<Phase>) -> Result<Vec<u32>> {
         let mut latencies = Vec::new();
         let mut pair = Pair::new("");
         while !phase.over.load(Ordering::Relaxed) {

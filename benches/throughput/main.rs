@@ -42,7 +42,7 @@ struct Options {
     /// Measure one part
     #[arg(long)]
     only: Option<Part>,
-    /// Keep the load generator on the first core and the servers on the others
+    /// Keep the load generator, the service and Redis on cores of their own
     #[arg(long)]
     pin: bool,
     /// What cargo says to every benchmark

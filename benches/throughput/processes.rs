@@ -20,37 +20,62 @@ const TICKS: f64 = 100.0;
 #[derive(Debug)]
 pub(crate) struct Machine {
     count: usize,
-    pinned: bool,
-    /// Logs, and the working directories of Redis.
+    pinned: Option<Layout>,
+    /// Logs, and the working directory of Redis.
     directory: TempDir,
 }
 
+/// Who runs on which cores, as taskset has them. The load generator is always on the first.
+#[derive(Debug)]
+struct Layout {
+    service: String,
+    redis: &'static str,
+    redis_benchmark: &'static str,
+}
+
+impl Layout {
+    /// The service never shares a core. Where there are but two, Redis is with the load generator,
+    /// and redis-benchmark is where the service idles meanwhile.
+    fn of(count: usize) -> Result<Self> {
+        match count {
+            0 | 1 => Err("--pin needs at least 2 cores".into()),
+            2 => Ok(Self { service: "1".to_owned(), redis: "0", redis_benchmark: "1" }),
+            _ => {
+                let service = format!("2-{}", count - 1);
+                Ok(Self { service, redis: "1", redis_benchmark: "0" })
+            }
+        }
+    }
+}
+
 impl Machine {
-    /// With `pin`, this process keeps to the first core and leaves the others to the servers.
+    /// With `pin`, this process keeps to the first core.
     pub(crate) fn new(pin: bool) -> Result<Self> {
         let count = std::thread::available_parallelism()?.get();
-        let machine = Self { count, pinned: pin, directory: TempDir::new()? };
+        let pinned = if pin { Some(Layout::of(count)?) } else { None };
         if pin {
-            if count < 2 {
-                return Err("--pin needs at least 2 cores".into());
-            }
             let process = std::process::id().to_string();
             run(Command::new("taskset").args(["-cp", "0", &process]))?;
         }
-        Ok(machine)
+        Ok(Self { count, pinned, directory: TempDir::new()? })
     }
 
     /// The cores, in words.
     pub(crate) fn cores(&self) -> String {
-        let pinned = if self.pinned { "the load generator on the first" } else { "not pinned" };
-        format!("{} cores, {pinned}", self.count)
+        let Some(layout) = &self.pinned else { return format!("{} cores, not pinned", self.count) };
+        let Layout { service, redis, redis_benchmark } = layout;
+        format!(
+            "{} cores: load generator 0, service {service}, Redis {redis}, redis-benchmark \
+             {redis_benchmark}",
+            self.count
+        )
     }
 
     /// This program in the role of the bare handler.
     pub(crate) fn bare(&self) -> Result<Process> {
         let address = free_address()?;
         let program = std::env::current_exe()?;
-        let mut command = self.server(&program.to_string_lossy());
+        let mut command = self.on(|layout| &layout.service, &program.to_string_lossy());
         command.args(["bare", &address.to_string()]);
         self.start(command, address)
     }
@@ -58,7 +83,7 @@ impl Machine {
     /// keylatch as it is by default, on a store.
     pub(crate) fn keylatch(&self, store: &str) -> Result<Process> {
         let address = free_address()?;
-        let mut command = self.server(env!("CARGO_BIN_EXE_keylatch"));
+        let mut command = self.on(|layout| &layout.service, env!("CARGO_BIN_EXE_keylatch"));
         command.args(["serve", "--store", store, "--listen", &address.to_string()]);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("KEYLATCH_") {
@@ -70,20 +95,25 @@ impl Machine {
 
     /// A Redis that writes nothing to disk.
     pub(crate) fn redis(&self) -> Result<Process> {
+        require("redis-server")?;
         let address = free_address()?;
-        let mut command = self.server("redis-server");
+        let mut command = self.on(|layout| layout.redis, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(self.directory.path());
         self.start(command, address)
     }
 
-    /// A command that runs where servers run.
-    fn server(&self, program: &str) -> Command {
-        if !self.pinned {
-            return Command::new(program);
-        }
+    /// The load generator that comes with Redis.
+    pub(crate) fn redis_benchmark(&self) -> Result<Command> {
+        require("redis-benchmark")?;
+        Ok(self.on(|layout| layout.redis_benchmark, "redis-benchmark"))
+    }
+
+    /// A command that runs on the cores that are its own, if any are.
+    fn on(&self, cores: impl Fn(&Layout) -> &str, program: &str) -> Command {
+        let Some(layout) = &self.pinned else { return Command::new(program) };
         let mut command = Command::new("taskset");
-        command.args(["-c", &format!("1-{}", self.count - 1), program]);
+        command.args(["-c", cores(layout), program]);
         command
     }
 
@@ -176,6 +206,11 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
         return Err(format!("{command:?} failed ({}): {said}{errors}", output.status).into());
     }
     Ok(said)
+}
+
+/// Fails when `program` is missing, which taskset would not say.
+fn require(program: &str) -> Result<()> {
+    run(Command::new(program).arg("--version")).map(drop)
 }
 
 /// Why a command cannot be run, with the package that it is in.

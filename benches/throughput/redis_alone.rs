@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::load::CONNECTIONS;
-use crate::processes::{Process, ended_cpu, run};
+use crate::processes::{Machine, Process, ended_cpu, run};
 use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = include_str!("../../src/store/redis/lua/acquire.lua");
@@ -30,6 +30,7 @@ const TRIAL: u64 = 20_000;
 /// redis-benchmark, ready to run the scripts.
 #[derive(Debug)]
 pub(crate) struct RedisAlone<'a> {
+    machine: &'a Machine,
     redis: &'a Process,
     acquire: String,
     release: String,
@@ -48,14 +49,14 @@ struct Run {
 
 impl<'a> RedisAlone<'a> {
     /// Loads the scripts, and tries how many commands last about as long as `window`.
-    pub(crate) fn new(redis: &'a Process, window: Duration) -> Result<Self> {
+    pub(crate) fn new(machine: &'a Machine, redis: &'a Process, window: Duration) -> Result<Self> {
         let load = |script| run(cli(redis).args(["SCRIPT", "LOAD", script]));
         let acquire = load(ACQUIRE)?.trim().to_owned();
         let release = load(RELEASE)?.trim().to_owned();
-        let mut alone = Self { redis, acquire, release, count: TRIAL };
+        let mut alone = Self { machine, redis, acquire, release, count: TRIAL };
         let rate = alone.acquire()?.rate;
         alone.flush()?;
-        alone.count = (rate * window.as_secs_f64() / 2.0) as u64;
+        alone.count = (rate * window.as_secs_f64() / 2.0).max(1.0) as u64;
         Ok(alone)
     }
 
@@ -90,7 +91,7 @@ impl<'a> RedisAlone<'a> {
     }
 
     fn run(&self, keys: u64, call: &[&str]) -> Result<Run> {
-        let mut command = Command::new("redis-benchmark");
+        let mut command = self.machine.redis_benchmark()?;
         command.args(["-p", &self.redis.address.port().to_string(), "--csv"]);
         command.args(["-c", &CONNECTIONS.to_string(), "-n", &self.count.to_string()]);
         command.args(["-r", &keys.to_string(), "EVALSHA"]).args(call);

@@ -45,8 +45,7 @@ impl Pair {
             "POST /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let delete =
-            format!("DELETE /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\nLock-Token: ");
+        let delete = format!("DELETE /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\nLock-Token: ");
         let token = delete.len();
         Self { create: create.into_bytes(), delete: delete.into_bytes(), token }
     }

@@ -9,7 +9,7 @@ use crate::lock::{self, Holder, LockName, Owner, Page, Token, Ttl};
 
 /// What to create a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(example = json!({"ttl_ms": 30000, "owner": "ci runner 7"}))]
 pub(super) struct CreateLock {
     /// How long the lease lasts unless renewed, in milliseconds.
@@ -44,7 +44,7 @@ impl CreateLock {
 
 /// What to renew a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(example = json!({"ttl_ms": 60000}))]
 pub(super) struct RenewLock {
     /// How long the lease lasts from now, in milliseconds.

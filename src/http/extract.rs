@@ -1,23 +1,23 @@
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use axum::RequestExt as _;
-use axum::body::Bytes;
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::http::HeaderName;
 use axum::http::request::Parts;
-use axum::http::{HeaderName, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError};
-use serde::Deserialize;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
-use utoipa::IntoParams;
 
-use super::BodyTimeout;
+use super::BodyLimits;
 use super::problem::{Code, Problem};
 use crate::lock::{Cursor, ListLocks, LockName, Token};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 
-/// The lock that the path names.
+/// The lock that the path names. A query beside it is refused: whoever writes `?ttl_ms=` believes
+/// that it counts.
 pub(super) struct Name(pub(super) LockName);
 
 impl<S: Send + Sync> FromRequestParts<S> for Name {
@@ -25,12 +25,26 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let invalid = |why: &dyn Display| {
-            Problem::new(Code::InvalidName, format!("{why}.")).with_field("name")
+            Problem::new(Code::InvalidName, format!("The name is not valid: {why}."))
+                .with_field("name")
         };
+        if let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) {
+            let detail = format!("There is no parameter `{parameter}`; members go in the body.");
+            return Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter));
+        }
+        if !is_percent_encoded(parts.uri.path()) {
+            return Err(invalid(&"a `%` is not followed by two hexadecimal digits"));
+        }
         let path = Path::<String>::from_request_parts(parts, state).await;
-        let Path(name) = path.map_err(|_| invalid(&"a lock name must be UTF-8"))?;
+        let Path(name) = path.map_err(|_| invalid(&"it is not UTF-8"))?;
         Ok(Self(LockName::parse(&name).map_err(|error| invalid(&error))?))
     }
+}
+
+/// Whether each `%` begins an escape, so that no two paths are the same name by accident.
+fn is_percent_encoded(text: &str) -> bool {
+    let mut escapes = text.split('%').skip(1);
+    escapes.all(|rest| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The token of the `Lock-Token` header, if there is one.
@@ -41,12 +55,13 @@ impl<S: Send + Sync> FromRequestParts<S> for OptionalToken {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let invalid = |why: &dyn Display| {
-            Problem::new(Code::InvalidToken, format!("{why}.")).with_field("Lock-Token")
+            Problem::new(Code::InvalidToken, format!("The token is not valid: {why}."))
+                .with_field("Lock-Token")
         };
         let mut values = parts.headers.get_all(LOCK_TOKEN).iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
         if values.next().is_some() {
-            return Err(invalid(&"there must be one Lock-Token header"));
+            return Err(invalid(&"there is more than one Lock-Token header"));
         }
         // What is not visible ASCII is no token either, and parsing the empty text says so.
         let token = Token::parse(value.to_str().unwrap_or_default());
@@ -77,12 +92,12 @@ impl<S, T> FromRequest<S> for OptionalJson<T>
 where
     T: DeserializeOwned + Default,
     S: Send + Sync,
-    BodyTimeout: FromRef<S>,
+    BodyLimits: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let body = read(request, BodyTimeout::from_ref(state)).await?;
+        let body = read(request.into_body(), BodyLimits::from_ref(state)).await?;
         if body.is_empty() { Ok(Self(T::default())) } else { parse(&body).map(Self) }
     }
 }
@@ -108,42 +123,21 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 }
 
 /// The whole body, within the limits of size and time.
-async fn read(request: Request, BodyTimeout(limit): BodyTimeout) -> Result<Bytes, Problem> {
-    let body = request.with_limited_body().into_body();
-    match tokio::time::timeout(limit, body.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if is_too_large(&error) => {
-            Err(Problem::new(Code::PayloadTooLarge, "The body is larger than this service takes."))
-        }
-        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "The body ended before its end.")),
-        Err(_) => Err(Problem::new(Code::RequestTimeout, "The body did not arrive in time.")),
+async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format!("The body has more than {} bytes.", limits.bytes);
+        Problem::new(Code::PayloadTooLarge, detail)
+    };
+    // What says that it is too large is not even read.
+    if body.size_hint().lower() > limits.bytes as u64 {
+        return Err(too_large());
     }
-}
-
-fn is_too_large(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.is::<LengthLimitError>() || error.source().is_some_and(is_too_large)
-}
-
-/// What to list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ListParams {
-    /// Only locks whose names begin so.
-    #[serde(default)]
-    #[param(example = "deploy")]
-    prefix: String,
-    /// At most this many.
-    #[serde(default = "ListParams::default_limit")]
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
-    /// The `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
-impl ListParams {
-    fn default_limit() -> usize {
-        100
+    let limited = Limited::new(body, limits.bytes);
+    match tokio::time::timeout(limits.time, limited.collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "The body broke off.")),
+        Err(_) => Err(Problem::new(Code::RequestTimeout, "The body did not arrive in time.")),
     }
 }
 
@@ -153,24 +147,40 @@ pub(super) struct ListQuery(pub(super) ListLocks);
 impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let query = Query::<ListParams>::from_request_parts(parts, state).await;
-        let Query(params) = query.map_err(|rejection| {
-            debug_assert_eq!(rejection.status(), StatusCode::BAD_REQUEST, "a query is in the URL");
-            Problem::new(Code::InvalidQuery, format!("{}.", rejection.body_text()))
-        })?;
-        if !(1..=1000).contains(&params.limit) {
-            let detail = format!("`limit` must be 1 to 1000, not {}.", params.limit);
-            return Err(Problem::new(Code::InvalidQuery, detail).with_field("limit"));
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
+            let detail = "The query is not percent-encoded UTF-8.";
+            return Err(Problem::new(Code::InvalidQuery, detail));
         }
-        let cursor = params.cursor.as_deref().map(Cursor::parse).transpose();
+        let mut seen = BTreeMap::new();
+        for (parameter, value) in pairs(query) {
+            let known = ["prefix", "limit", "cursor"].contains(&&*parameter);
+            if !known || seen.contains_key(&parameter) {
+                let what = if known { "is there twice" } else { "is not a parameter" };
+                return Err(invalid_query(&parameter, what));
+            }
+            seen.insert(parameter, value);
+        }
+        let prefix = seen.remove("prefix").unwrap_or_default().into_owned();
+        let limit = seen.remove("limit").map_or(Ok(100), |limit| limit.parse());
+        let limit = limit.ok().filter(|limit| (1..=1000).contains(limit));
+        let limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
+        let cursor = seen.remove("cursor").map(|cursor| Cursor::parse(&cursor)).transpose();
         let cursor = cursor.map_err(|_| unknown_cursor())?;
-        Ok(Self(ListLocks { prefix: params.prefix, limit: params.limit, cursor }))
+        Ok(Self(ListLocks { prefix, limit, cursor }))
     }
 }
 
 /// The cursor is none that this service gave.
 pub(super) fn unknown_cursor() -> Problem {
-    let detail = "`cursor` is not one that this service gave.";
-    Problem::new(Code::InvalidQuery, detail).with_field("cursor")
+    invalid_query("cursor", "is not one that this service gave")
+}
+
+fn invalid_query(parameter: &str, what: &str) -> Problem {
+    Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
+}
+
+fn pairs(query: &str) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(query.as_bytes())
 }

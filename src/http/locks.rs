@@ -8,8 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::body::{CreateLock, Lease, LockPage, PublicLock, RenewLock};
 use super::extract::{
-    LOCK_TOKEN, ListParams, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
-    unknown_cursor,
+    LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
 };
 use super::openapi::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
@@ -156,7 +155,12 @@ pub(super) async fn get(
     get,
     path = "/v1/locks",
     tag = "locks",
-    params(ListParams),
+    params(
+        ("prefix" = Option<String>, Query, example = "deploy", description = "Only locks whose names begin so"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
+            description = "At most this many; 100 unless said otherwise"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+    ),
     responses((status = 200, description = "Some of the held locks", body = LockPage), ListProblems)
 )]
 pub(super) async fn list(
@@ -169,7 +173,7 @@ pub(super) async fn list(
 
 /// What a path without a name is answered.
 pub(super) async fn empty_name() -> Problem {
-    Problem::new(Code::InvalidName, "a lock name must not be empty.").with_field("name")
+    Problem::new(Code::InvalidName, "The name is not valid: it is empty.").with_field("name")
 }
 
 fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::FromRef;
+use axum::middleware::map_response;
 use axum::routing::{any, get};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -39,8 +40,8 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// What the service says of itself.
     pub about: About,
-    /// How long the body of a request may take to arrive.
-    pub body_timeout: BodyTimeout,
+    /// What the body of a request may be.
+    pub body_limits: BodyLimits,
     /// Cancelled when the service begins to shut down.
     pub closing: CancellationToken,
 }
@@ -52,21 +53,25 @@ pub struct About {
     pub store: &'static str,
 }
 
-/// How long the body of a request may take to arrive.
+/// What the body of a request may be.
 #[derive(Debug, Clone, Copy)]
-pub struct BodyTimeout(pub Duration);
+pub struct BodyLimits {
+    /// How large.
+    pub bytes: usize,
+    /// How long on its way.
+    pub time: Duration,
+}
 
 /// Every route of the service.
-pub fn router(api: Api, observe: ObserveLayer, settings: &Settings) -> Router {
+pub fn router(api: Api, observe: ObserveLayer) -> Router {
     let (documented, document) = documented().split_for_parts();
     documented
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
         .with_state(api)
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi::complete(document)))
+        .merge(swagger_ui(openapi::complete(document)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found)
-        .layer(axum::extract::DefaultBodyLimit::max(settings.body_limit_bytes))
         .layer(CatchPanicLayer::custom(problem::of_panic))
         .layer(observe)
 }
@@ -74,6 +79,11 @@ pub fn router(api: Api, observe: ObserveLayer, settings: &Settings) -> Router {
 /// The OpenAPI document of the service.
 pub fn openapi() -> OpenApi {
     openapi::complete(documented().into_openapi())
+}
+
+fn swagger_ui(document: OpenApi) -> Router {
+    let pages = Router::from(SwaggerUi::new("/docs").url("/openapi.json", document));
+    pages.layer(map_response(system::missing_page))
 }
 
 fn documented() -> OpenApiRouter<Api> {

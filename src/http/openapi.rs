@@ -62,18 +62,18 @@ macro_rules! problems {
 
 problems! {
     CreateProblems: [
-        InvalidName, InvalidToken, InvalidBody, RequestTimeout, LockHeld, PayloadTooLarge,
+        InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
         Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
     ];
     RenewProblems: [
-        InvalidName, InvalidToken, InvalidBody, LockNotHeld, RequestTimeout, TokenMismatch,
+        InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, TokenMismatch,
         PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
     ];
     ReleaseProblems: [
-        InvalidName, InvalidToken, LockNotHeld, TokenMismatch, TokenRequired, Internal,
+        InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired, Internal,
         StoreUnavailable, Overloaded, Timeout
     ];
-    GetProblems: [InvalidName, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
+    GetProblems: [InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
     PageProblems: [NotFound];
     ReadyProblems: [StoreUnavailable, Overloaded];

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -170,6 +170,15 @@ pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String
 /// Whoever opens the service in a browser wants to see what it can do.
 pub(super) async fn index() -> Redirect {
     Redirect::to("/docs/")
+}
+
+/// A page of the Swagger UI that is not there is a problem like every other.
+pub(super) async fn missing_page(response: Response) -> Response {
+    if response.status() == StatusCode::NOT_FOUND {
+        Problem::new(Code::NotFound, "There is no such page.").into_response()
+    } else {
+        response
+    }
 }
 
 pub(super) async fn not_found() -> Problem {

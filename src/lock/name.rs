@@ -65,12 +65,12 @@ impl fmt::Debug for LockName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// It has no bytes.
-    #[error("a lock name must not be empty")]
+    #[error("it is empty")]
     Empty,
     /// It has this many bytes, more than [`LockName::MAX_BYTES`].
-    #[error("a lock name has at most 255 bytes, this one has {0}")]
+    #[error("it has {0} bytes, and 255 is the most")]
     TooLong(usize),
     /// It has a control character.
-    #[error("a lock name must not contain control characters")]
+    #[error("it has a control character")]
     Control,
 }

@@ -81,9 +81,9 @@ impl fmt::Debug for TokenHash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {
     /// It is too short or too long.
-    #[error("a token has 20 to 128 characters")]
+    #[error("it must have 20 to 128 characters")]
     Length,
     /// It has a character that tokens do not have.
-    #[error("a token consists of A-Z, a-z, 0-9, '_' and '-'")]
+    #[error("it must be of A-Z, a-z, 0-9, `_` and `-`")]
     Character,
 }

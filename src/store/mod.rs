@@ -40,6 +40,7 @@ pub async fn open(
         Some(("redis" | "rediss" | "redis+unix" | "unix", _)) => {
             (observe(RedisStore::open(url, redis).await?, metrics), "redis")
         }
+        Some(("memory", _)) => return Err(OpenError::MemoryWithPath),
         Some((scheme, _)) => return Err(OpenError::UnknownScheme(scheme.to_owned())),
         None => return Err(OpenError::NoUrl),
     };
@@ -53,6 +54,9 @@ pub enum OpenError {
     /// No store has this scheme.
     #[error("there is no store `{0}:`; use `memory:` or `redis://HOST:PORT/DB`")]
     UnknownScheme(String),
+    /// Memory has no path.
+    #[error("`memory:` keeps nothing and takes nothing after the colon")]
+    MemoryWithPath,
     /// The text is no URL at all.
     #[error("the store must be a URL: `memory:` or `redis://HOST:PORT/DB`")]
     NoUrl,

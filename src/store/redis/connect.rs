@@ -177,7 +177,7 @@ impl Manager {
             return Err(ConnectError::Unfit(reason));
         }
         let health = server.health();
-        tracing::info!(tier = health.tier.as_str(), facts = ?health.facts, "connected to Redis");
+        tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
         Ok(Shared { connection, broken })
     }
 }

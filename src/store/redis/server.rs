@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use bb8_redis::redis::aio::MultiplexedConnection;
 use bb8_redis::redis::{RedisResult, cmd};
@@ -76,5 +77,15 @@ impl Server {
 
     fn get(&self, key: &str) -> &str {
         self.info.get(key).map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (fact, value)) in self.health().facts.iter().enumerate() {
+            let space = if place == 0 { "" } else { " " };
+            write!(f, "{space}{fact}={value}")?;
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,72 @@
+//! How numbers are printed.
+
+use std::fmt;
+
+use crate::slice::{Slice, Spread};
+
+/// Prints a row for each subject: what was measured, and then what `compare` makes of it.
+pub(crate) fn table(
+    headings: &[&str],
+    rows: &[(&str, &[Slice])],
+    compare: impl Fn(&[Slice]) -> Vec<Option<Spread>>,
+) {
+    print!("\n{:<22}{:>27}{:>9}{:>9}", "subject", "requests/s", "p50 ms", "p99 ms");
+    print!("{:>10}{:>9}{:>7}{:>8}", "generator", "service", "redis", "µs each");
+    for heading in headings {
+        print!("{heading:>20}");
+    }
+    println!();
+    for (subject, slices) in rows {
+        let of = |value: fn(&Slice) -> f64| Spread::of(slices, value);
+        let rate = Thousands(of(|slice| slice.rate)).to_string();
+        let (p50, p99) = (of(|slice| slice.p50).median, of(|slice| slice.p99).median);
+        print!("{subject:<22}{rate:>27}{p50:>9.3}{p99:>9.3}");
+        let (generator, service) =
+            (of(|slice| slice.cores.generator).median, of(|slice| slice.cores.service).median);
+        let (redis, cost) = (of(|slice| slice.cores.redis).median, of(Slice::cost).median);
+        print!("{generator:>10.2}{service:>9.2}{redis:>7.2}{cost:>8.1}");
+        for ratio in compare(slices) {
+            print!("{:>20}", ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
+        }
+        println!();
+    }
+}
+
+/// Prints what the columns of [`table`] mean.
+pub(crate) fn legend(of_latencies: &str) {
+    println!(
+        "\nNumbers are medians of the rounds; in parentheses, the least and the most. Ratios are \
+         taken round by round.\n{of_latencies}generator, service, redis: how many cores each kept \
+         busy.\nµs each: CPU time of service and Redis for a request."
+    );
+}
+
+/// Prints whether a goal was reached. Time is no assertion: it says as much of the machine.
+pub(crate) fn goal(what: &str, reached: bool, measured: impl fmt::Display) {
+    let verdict = if reached { "reached" } else { "missed" };
+    println!("  {verdict:<8} {what}: {measured}");
+}
+
+/// A ratio.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} ({:.2}–{:.2})", self.median, self.least, self.most)
+    }
+}
+
+/// A large number.
+struct Thousands(Spread);
+
+impl fmt::Display for Thousands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(Spread { median, least, most }) = self;
+        let group = |number: &f64| {
+            let number = number.round() as u64;
+            match (number / 1000, number % 1000) {
+                (0, rest) => rest.to_string(),
+                (thousands, rest) => format!("{thousands},{rest:03}"),
+            }
+        };
+        write!(f, "{} ({}–{})", group(median), group(least), group(most))
+    }
+}
