@@ -74,7 +74,7 @@ fn print(memory: &[Subject; 2], redis: &[Subject; 2], bytes: f64) {
         report::goal(&what, time.median <= GOAL_TIME, time);
         let cost =
             Spread::of_ratios(&many.rounds, &few.rounds, |many, few| many.cost() / few.cost());
-        println!("           and takes {cost} times the CPU time");
+        println!("           and by CPU time, which others disturb less, {cost}");
     }
     let what = format!("a lock in memory needs at most {GOAL_BYTES} bytes");
     report::goal(&what, bytes <= GOAL_BYTES, format_args!("{bytes:.0}"));

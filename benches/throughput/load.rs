@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::Result;
-use crate::processes::{Process, own_cpu};
+use crate::processes::{Process, machine_cpu, own_cpu};
 use crate::slice::{Cpu, Slice};
 use crate::wire::{Names, Pair, response};
 
@@ -168,7 +168,7 @@ async fn unless_ended<T: 'static>(
 
 fn cpu(service: &Process, redis: Option<&Process>) -> Result<Cpu> {
     let redis = redis.map_or(Ok(0.0), Process::cpu)?;
-    Ok(Cpu { generator: own_cpu()?, service: service.cpu()?, redis })
+    Ok(Cpu { generator: own_cpu()?, service: service.cpu()?, redis, machine: machine_cpu()? })
 }
 
 fn nanoseconds(time: Duration) -> u32 {

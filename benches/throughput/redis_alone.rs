@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::load::CONNECTIONS;
-use crate::processes::{Machine, Process, ended_cpu, run};
+use crate::processes::{Machine, Process, ended_cpu, machine_cpu, run};
 use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = include_str!("../../src/store/redis/lua/acquire.lua");
@@ -104,7 +104,8 @@ impl<'a> RedisAlone<'a> {
     }
 
     fn cpu(&self) -> Result<Cpu> {
-        Ok(Cpu { generator: ended_cpu()?, service: 0.0, redis: self.redis.cpu()? })
+        let redis = self.redis.cpu()?;
+        Ok(Cpu { generator: ended_cpu()?, service: 0.0, redis, machine: machine_cpu()? })
     }
 
     fn flush(&self) -> Result<String> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::slice::{Slice, Spread};
+use crate::slice::{Cpu, Slice, Spread};
 
 /// Prints a row for each subject: what was measured, and then what `compare` makes of it.
 pub(crate) fn table(
@@ -11,7 +11,7 @@ pub(crate) fn table(
     compare: impl Fn(&[Slice]) -> Vec<Option<Spread>>,
 ) {
     print!("\n{:<22}{:>27}{:>9}{:>9}", "subject", "requests/s", "p50 ms", "p99 ms");
-    print!("{:>10}{:>9}{:>7}{:>8}", "generator", "service", "redis", "µs each");
+    print!("{:>11}{:>9}{:>7}{:>8}{:>9}", "generator", "service", "redis", "others", "µs each");
     for heading in headings {
         print!("{heading:>20}");
     }
@@ -21,10 +21,11 @@ pub(crate) fn table(
         let rate = Thousands(of(|slice| slice.rate)).to_string();
         let (p50, p99) = (of(|slice| slice.p50).median, of(|slice| slice.p99).median);
         print!("{subject:<22}{rate:>27}{p50:>9.3}{p99:>9.3}");
-        let (generator, service) =
-            (of(|slice| slice.cores.generator).median, of(|slice| slice.cores.service).median);
-        let (redis, cost) = (of(|slice| slice.cores.redis).median, of(Slice::cost).median);
-        print!("{generator:>10.2}{service:>9.2}{redis:>7.2}{cost:>8.1}");
+        let cores = |value: fn(&Cpu) -> f64| Spread::of(slices, |slice| value(&slice.cores)).median;
+        let (generator, service) = (cores(|cpu| cpu.generator), cores(|cpu| cpu.service));
+        let (redis, others) = (cores(|cpu| cpu.redis), cores(|cpu| cpu.others()));
+        print!("{generator:>11.2}{service:>9.2}{redis:>7.2}{others:>8.2}");
+        print!("{:>9.1}", of(Slice::cost).median);
         for ratio in compare(slices) {
             print!("{:>20}", ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
         }
@@ -36,8 +37,9 @@ pub(crate) fn table(
 pub(crate) fn legend(of_latencies: &str) {
     println!(
         "\nNumbers are medians of the rounds; in parentheses, the least and the most. Ratios are \
-         taken round by round.\n{of_latencies}generator, service, redis: how many cores each kept \
-         busy.\nµs each: CPU time of service and Redis for a request."
+         taken round by round.\n{of_latencies}generator, service, redis, others: how many cores \
+         each kept busy; others is what takes no part and only disturbs.\nµs each: CPU time of \
+         service and Redis for a request."
     );
 }
 
@@ -50,7 +52,7 @@ pub(crate) fn goal(what: &str, reached: bool, measured: impl fmt::Display) {
 /// A ratio.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2} ({:.2}–{:.2})", self.median, self.least, self.most)
+        write!(f, "{:.3} ({:.2}–{:.2})", self.median, self.least, self.most)
     }
 }
 

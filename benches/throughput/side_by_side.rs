@@ -79,6 +79,9 @@ impl Rounds {
         let memory = ratio(&self.memory, &self.bare);
         let what = format!("on memory, at least {GOAL_MEMORY} of the bare handler");
         report::goal(&what, memory.median >= GOAL_MEMORY, memory);
+        let cost =
+            Spread::of_ratios(&self.bare, &self.memory, |bare, memory| bare.cost() / memory.cost());
+        println!("           and by CPU time for a request, which others disturb less, {cost}");
         let redis = ratio(&self.redis, &self.alone);
         let what = format!("on Redis, at least {GOAL_REDIS} of Redis alone");
         report::goal(&what, redis.median >= GOAL_REDIS, redis);

@@ -39,36 +39,40 @@ impl Slice {
     }
 }
 
-/// CPU time of all that take part, in seconds.
-#[derive(Debug, Clone, Copy, Default)]
+/// CPU time, in seconds.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu {
     pub(crate) generator: f64,
     pub(crate) service: f64,
     pub(crate) redis: f64,
+    /// Of everything that runs on the machine.
+    pub(crate) machine: f64,
 }
 
 impl Cpu {
     pub(crate) fn since(self, then: Self) -> Self {
-        Self {
-            generator: self.generator - then.generator,
-            service: self.service - then.service,
-            redis: self.redis - then.redis,
-        }
+        self.with(then, |now, then| now - then)
     }
 
     pub(crate) fn and(self, more: Self) -> Self {
-        Self {
-            generator: self.generator + more.generator,
-            service: self.service + more.service,
-            redis: self.redis + more.redis,
-        }
+        self.with(more, |some, more| some + more)
     }
 
     pub(crate) fn over(self, seconds: f64) -> Self {
+        self.with(self, |cpu, _| cpu / seconds)
+    }
+
+    /// What takes no part in the measurement.
+    pub(crate) fn others(self) -> f64 {
+        (self.machine - self.generator - self.service - self.redis).max(0.0)
+    }
+
+    fn with(self, other: Self, each: impl Fn(f64, f64) -> f64) -> Self {
         Self {
-            generator: self.generator / seconds,
-            service: self.service / seconds,
-            redis: self.redis / seconds,
+            generator: each(self.generator, other.generator),
+            service: each(self.service, other.service),
+            redis: each(self.redis, other.redis),
+            machine: each(self.machine, other.machine),
         }
     }
 }

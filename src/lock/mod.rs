@@ -19,7 +19,7 @@ pub use lease::{
 };
 pub use name::{InvalidName, LockName};
 pub use service::{Acquired, Grant, LockError, LockService, Renewed, Request};
-pub use state::{Command, LockState, Peek, Renew, Return, Withdraw};
+pub use state::{Command, Held, LockState, Peek, Record, Renew, Return, Withdraw};
 pub use store::{
     Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError, StoreHealth, Tier,
 };

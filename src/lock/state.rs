@@ -24,6 +24,37 @@ impl LockState {
         command.apply(self.held.as_ref().filter(|held| held.expires > moment.now), moment)
     }
 
+    /// What the state still says at `now`: a grant that has expired is none.
+    #[must_use]
+    pub fn live(&self, now: Duration) -> Self {
+        if self.is_free(now) { Self::free() } else { self.clone() }
+    }
+
+    /// The grant as a durable store writes it down; `None` for a free lock.
+    pub fn record(&self) -> Option<Record<'_>> {
+        self.held.as_ref().map(|held| Record {
+            token: held.token,
+            fence: held.fence,
+            owner: held.owner.as_ref(),
+            ttl: held.ttl,
+            acquired_at_millis: held.acquired_at_millis,
+        })
+    }
+
+    /// The state of a grant that was written down, read at `now` by a process that does not know
+    /// how long it was away: the lease lasts its full TTL again, so that it never ends early.
+    pub fn restore(record: &Record<'_>, now: Duration) -> Self {
+        Self::held(Held {
+            token: record.token,
+            fence: record.fence,
+            owner: record.owner.cloned(),
+            ttl: record.ttl,
+            expires: now + record.ttl,
+            acquired_at_millis: record.acquired_at_millis,
+            sole_attempt: None,
+        })
+    }
+
     /// Whether the lock is free at `now`, so that nothing of this state is worth keeping.
     pub fn is_free(&self, now: Duration) -> bool {
         self.held.as_ref().is_none_or(|held| held.expires <= now)
@@ -41,6 +72,22 @@ impl LockState {
     fn held(held: Held) -> Self {
         Self { held: Some(held) }
     }
+}
+
+/// What outlives the process of a grant. The time of its end does not: no clock that goes on while
+/// the process is away can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Who holds the lock.
+    pub token: TokenHash,
+    /// The grant's fencing token.
+    pub fence: FencingToken,
+    /// The holder's label.
+    pub owner: Option<&'a Owner>,
+    /// The TTL of the grant, or of its last renewal.
+    pub ttl: Duration,
+    /// When the lock was granted, in milliseconds since 1970.
+    pub acquired_at_millis: u64,
 }
 
 /// A grant as the store keeps it.

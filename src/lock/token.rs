@@ -65,6 +65,11 @@ impl fmt::Debug for Token {
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
+    /// A digest that a store kept.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The digest's bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

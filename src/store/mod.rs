@@ -1,14 +1,18 @@
 //! The stores, chosen by URL. [`open`] is the only list of them.
 
+mod embedded;
 mod memory;
 mod observed;
 mod redis;
+mod table;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::lock::LockStore;
 use crate::metrics::Metrics;
 
+pub use embedded::EmbeddedStore;
 pub use memory::MemoryStore;
 pub use observed::Observed;
 pub use redis::{RedisStore, Settings as RedisSettings};
@@ -22,7 +26,8 @@ pub struct Opened {
     pub kind: &'static str,
 }
 
-/// Opens the store that `url` names: `memory:`, or `redis://…`, `rediss://…`, `redis+unix://…`.
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
+/// `redis+unix://…`.
 ///
 /// A Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
@@ -36,6 +41,9 @@ pub async fn open(
     metrics: &Arc<Metrics>,
 ) -> Result<Opened, OpenError> {
     let (store, kind): (Arc<dyn LockStore>, _) = match url.split_once(':') {
+        Some(("embedded", path)) if !path.is_empty() => {
+            (observe(EmbeddedStore::open(Path::new(path)).await?, metrics), "embedded")
+        }
         Some(("memory", "")) => (observe(MemoryStore::new(), metrics), "memory"),
         Some(("redis" | "rediss" | "redis+unix" | "unix", _)) => {
             (observe(RedisStore::open(url, redis).await?, metrics), "redis")
@@ -52,13 +60,55 @@ pub async fn open(
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No store has this scheme.
-    #[error("there is no store `{0}:`; use `memory:` or `redis://HOST:PORT/DB`")]
+    #[error(
+        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:` or `redis://HOST:PORT/DB`"
+    )]
     UnknownScheme(String),
+    /// The data directory cannot be used.
+    #[error("the data directory {} cannot be used: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process has the data directory.
+    #[error("the data directory {} is in use by process {owner}", path.display())]
+    DirectoryInUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other process's id, or `unknown`.
+        owner: String,
+    },
+    /// The data file cannot be trusted.
+    #[error(
+        "the data file {} is damaged ({reason}); restore it from a backup, or move it away to start \
+         with no locks held, once every lease in it has surely ended", path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A newer version wrote the data file.
+    #[error(
+        "the data file {} has format {found}, and this version knows up to {known}: use the \
+         version that wrote it", path.display()
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// The file's format.
+        found: u64,
+        /// The newest format that is known.
+        known: u64,
+    },
     /// Memory has no path.
     #[error("`memory:` keeps nothing and takes nothing after the colon")]
     MemoryWithPath,
     /// The text is no URL at all.
-    #[error("the store must be a URL: `memory:` or `redis://HOST:PORT/DB`")]
+    #[error("the store must be `embedded:DIRECTORY`, `memory:` or `redis://HOST:PORT/DB`")]
     NoUrl,
     /// The URL's scheme is known, and the rest is not understood.
     #[error("the store's URL is not a Redis URL: {0}")]

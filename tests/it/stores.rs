@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use keylatch::lock::LockStore;
-use keylatch::store::{MemoryStore, RedisStore};
+use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
+use tempfile::TempDir;
 
 use crate::conformance::{self, Clock};
 use crate::support::{RedisServer, config};
@@ -54,15 +55,24 @@ macro_rules! conform {
 }
 
 conform! {
+    embedded => embedded();
     memory => memory();
     redis => redis();
 }
 
 type Subject = (Box<dyn LockStore>, Box<dyn Clock>);
 
+async fn embedded() -> Subject {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = EmbeddedStore::open(directory.path()).await.expect("the store opens");
+    tokio::time::pause();
+    // The directory lives as long as the clock, which a test keeps to its end.
+    (Box::new(store), Box::new(PausedClock { _directory: Some(directory) }))
+}
+
 async fn memory() -> Subject {
     tokio::time::pause();
-    (Box::new(MemoryStore::new()), Box::new(PausedClock))
+    (Box::new(MemoryStore::new()), Box::new(PausedClock { _directory: None }))
 }
 
 async fn redis() -> Subject {
@@ -73,7 +83,9 @@ async fn redis() -> Subject {
 }
 
 /// tokio's clock, which stands still until it is told.
-struct PausedClock;
+struct PausedClock {
+    _directory: Option<TempDir>,
+}
 
 #[async_trait]
 impl Clock for PausedClock {

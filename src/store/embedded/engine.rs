@@ -1,0 +1,219 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+};
+
+use super::OpenError;
+use crate::lock::{FencingToken, LockName, LockState, Owner, Record, TokenHash};
+
+/// The newest format of the file.
+const FORMAT: u64 = 1;
+
+/// Token hash, fencing token, TTL in ms, acquired at in ms, owner.
+type Row<'a> = (&'a [u8; 32], u64, u64, u64, Option<&'a str>);
+
+const LOCKS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("locks");
+const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
+
+/// Where the data is, and how it is opened: again after each I/O error, as redb wants it.
+pub(super) struct Medium {
+    /// What to call it.
+    pub(super) name: PathBuf,
+    pub(super) open: Box<dyn Fn() -> Result<Database, DatabaseError> + Send>,
+}
+
+/// What a batch of commands comes to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Changes {
+    pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) last_fence: FencingToken,
+}
+
+/// Why a batch is not on disk.
+#[derive(Debug, Clone)]
+pub(super) enum Failure {
+    /// It is not, and will not be.
+    NotKept(String),
+    /// Nobody can tell before the medium can be opened again.
+    InDoubt(String),
+}
+
+/// The file: one table of held locks, and one of numbers.
+///
+/// Each transaction carries its own number. When a commit fails, the file is opened again, and its
+/// number says whether the transaction is in it.
+pub(super) struct Engine {
+    medium: Medium,
+    database: Option<Database>,
+    last_fence: FencingToken,
+    commits: u64,
+    doubt: Option<Changes>,
+}
+
+/// Writes the tables into a new file.
+pub(super) fn create(database: &Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(LOCKS)?;
+    transaction.open_table(META)?.insert("format", FORMAT)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+impl Engine {
+    pub(super) fn open(medium: Medium) -> Result<Self, OpenError> {
+        let damaged = |reason: &dyn fmt::Display| OpenError::Damaged {
+            path: medium.name.clone(),
+            reason: reason.to_string(),
+        };
+        let cannot = |source| OpenError::Directory { path: medium.name.clone(), source };
+        let mut database = (medium.open)().map_err(|error| match error {
+            DatabaseError::Storage(StorageError::Io(source))
+                if source.kind() != std::io::ErrorKind::InvalidData =>
+            {
+                cannot(source)
+            }
+            error => damaged(&error),
+        })?;
+        if !database.check_integrity().map_err(|error| damaged(&error))? {
+            return Err(damaged(&"its checksums do not match"));
+        }
+        let format = number(&database, "format").map_err(|error| damaged(&error))?;
+        if format > FORMAT {
+            let path = medium.name.clone();
+            return Err(OpenError::NewerFormat { path, found: format, known: FORMAT });
+        }
+        if format == 0 {
+            return Err(damaged(&"it has no format"));
+        }
+        let last_fence = number(&database, "last_fence").map_err(|error| damaged(&error))?;
+        let commits = number(&database, "commits").map_err(|error| damaged(&error))?;
+        let last_fence = FencingToken::new(last_fence);
+        Ok(Self { medium, database: Some(database), last_fence, commits, doubt: None })
+    }
+
+    /// The largest fencing token ever given.
+    pub(super) fn last_fence(&self) -> FencingToken {
+        self.last_fence
+    }
+
+    /// Hands over every lock in the file; gives their number.
+    pub(super) fn load(
+        &mut self,
+        take: &mut dyn FnMut(&LockName, &Record<'_>),
+    ) -> Result<u64, OpenError> {
+        let loaded = self.database.as_ref().map_or(Ok(0), |database| load(database, take));
+        loaded.map_err(|error| OpenError::Damaged {
+            path: self.medium.name.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Puts the changes on disk. When this returns, they are, or it says that they are not.
+    pub(super) fn commit(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let number = self.commits + 1;
+        let last_fence = self.last_fence.max(changes.last_fence);
+        let Some(database) = &self.database else {
+            return Err(Failure::NotKept("the file is not open".to_owned()));
+        };
+        if let Err(error) = write(database, changes, last_fence, number) {
+            self.database = None;
+            self.doubt = Some(changes.clone());
+            return match self.settle() {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => Err(Failure::NotKept(error.to_string())),
+                Err(_) => Err(Failure::InDoubt(error.to_string())),
+            };
+        }
+        self.commits = number;
+        self.last_fence = last_fence;
+        Ok(())
+    }
+
+    /// Opens the file again after an error. Gives the changes that were in doubt if they turn out
+    /// to be on disk.
+    pub(super) fn settle(&mut self) -> Result<Option<Changes>, redb::Error> {
+        if self.database.is_some() {
+            return Ok(None);
+        }
+        let database = (self.medium.open)()?;
+        let commits = number(&database, "commits")?;
+        let kept = self.doubt.take().filter(|_| commits > self.commits);
+        if let Some(kept) = &kept {
+            self.last_fence = self.last_fence.max(kept.last_fence);
+        }
+        self.commits = commits;
+        self.database = Some(database);
+        Ok(kept)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("file", &self.medium.name).finish_non_exhaustive()
+    }
+}
+
+fn write(
+    database: &Database,
+    changes: &Changes,
+    last_fence: FencingToken,
+    number: u64,
+) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut locks = transaction.open_table(LOCKS)?;
+        for (name, state) in &changes.locks {
+            match state.record() {
+                Some(record) => {
+                    let ttl = u64::try_from(record.ttl.as_millis()).unwrap_or(u64::MAX);
+                    let owner = record.owner.map(Owner::as_str);
+                    let (token, fence) = (record.token.as_bytes(), record.fence.get());
+                    locks.insert(
+                        name.as_str(),
+                        (token, fence, ttl, record.acquired_at_millis, owner),
+                    )?;
+                }
+                None => {
+                    locks.remove(name.as_str())?;
+                }
+            }
+        }
+        let mut meta = transaction.open_table(META)?;
+        meta.insert("last_fence", last_fence.get())?;
+        meta.insert("commits", number)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn load(
+    database: &Database,
+    take: &mut dyn FnMut(&LockName, &Record<'_>),
+) -> Result<u64, Box<dyn std::error::Error>> {
+    let mut count = 0;
+    for row in database.begin_read()?.open_table(LOCKS)?.iter()? {
+        let (name, row) = row?;
+        let (token, fence, ttl, acquired_at_millis, owner) = row.value();
+        let owner = Owner::parse(owner.unwrap_or_default())?;
+        let record = Record {
+            token: TokenHash::from_bytes(*token),
+            fence: FencingToken::new(fence),
+            owner: owner.as_ref(),
+            ttl: Duration::from_millis(ttl),
+            acquired_at_millis,
+        };
+        take(&LockName::parse(name.value())?, &record);
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// A number of the file; 0 where it was never written.
+fn number(database: &Database, name: &str) -> Result<u64, redb::Error> {
+    let meta = database.begin_read()?.open_table(META)?;
+    Ok(meta.get(name)?.map_or(0, |value| value.value()))
+}

@@ -1,0 +1,145 @@
+//! The default store: locks in one process, on disk before they are answered.
+//!
+//! The [`Table`] in memory serves every read and every refusal. A change goes to the writer, one
+//! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
+//! and only then makes it the table's and answers. So the table never says what the disk does not.
+
+mod directory;
+#[cfg(test)]
+mod disk;
+mod engine;
+#[cfg(test)]
+mod faults;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::OpenError;
+use super::table::Table;
+use crate::lock::{
+    Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockStore, Page, Peek,
+    Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier, TokenHash, Ttl, Withdraw,
+};
+use directory::Directory;
+use engine::{Engine, Medium};
+use writer::Writer;
+
+/// How many expired locks one transaction takes off the disk.
+const SWEEP_BATCH: usize = 4096;
+
+/// A [`LockStore`] in a directory of its own.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    table: Arc<Table>,
+    writer: Writer,
+    path: PathBuf,
+    /// Given back after the writer has ended.
+    _directory: Option<Directory>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `path`, which is created if it is not there.
+    ///
+    /// A lease that was valid when the last process ended lasts its full TTL again from now.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be used or another process has it; the file in it is damaged, or was
+    /// written by a newer version.
+    pub async fn open(path: &Path) -> Result<Self, OpenError> {
+        let path = path.to_owned();
+        let opening = tokio::task::spawn_blocking(move || {
+            let directory = Directory::lock(&path)?;
+            let medium = directory.medium();
+            Self::on(medium, path, Some(directory))
+        });
+        opening.await.unwrap_or_else(|panic| {
+            let (path, reason) = (PathBuf::new(), panic.to_string());
+            Err(OpenError::Damaged { path, reason })
+        })
+    }
+
+    /// The store on a medium, be it a file or a test's.
+    fn on(medium: Medium, path: PathBuf, directory: Option<Directory>) -> Result<Self, OpenError> {
+        let mut engine = Engine::open(medium)?;
+        let table = Table::new(engine.last_fence());
+        let locks = engine.load(&mut |name, record| table.restore(name, record))?;
+        tracing::info!(directory = %path.display(), locks, "locks are kept on disk");
+        let table = Arc::new(table);
+        let writer = Writer::start(Arc::clone(&table), engine)
+            .map_err(|source| OpenError::Directory { path: path.clone(), source })?;
+        Ok(Self { table, writer, path, _directory: directory })
+    }
+
+    /// Answers from memory what changes nothing, and from the disk what does.
+    async fn run<C>(&self, name: &LockName, command: C) -> Result<C::Outcome, StoreError>
+    where
+        C: Command + Send + 'static,
+        C::Outcome: Send,
+    {
+        let step = self.table.consider(name, &command);
+        match step.change {
+            None => Ok(step.outcome),
+            Some(_) => self.writer.run(name.clone(), command).await,
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for EmbeddedStore {
+    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
+        self.run(&ask.name, ask.clone()).await
+    }
+
+    async fn withdraw(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        attempt: Attempt,
+    ) -> Result<(), StoreError> {
+        self.run(name, Withdraw { token: *token, attempt }).await
+    }
+
+    async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<Renewal, StoreError> {
+        self.run(name, Renew { token: *token, ttl }).await
+    }
+
+    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
+        self.run(name, Return { token: *token }).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        Ok(self.table.consider(name, &Peek { name: name.clone() }).outcome)
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        Ok(self.table.list(query))
+    }
+
+    async fn ping(&self) -> Result<StoreHealth, StoreError> {
+        self.writer.probe().await?;
+        let directory = self.path.display().to_string();
+        Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::from([("directory", directory)]) })
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let mut expired = Vec::new();
+        for bucket in 0..=u8::MAX {
+            expired.extend(self.table.expired(bucket));
+            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && !expired.is_empty()) {
+                self.writer.forget(std::mem::take(&mut expired)).await?;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+}

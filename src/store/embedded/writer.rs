@@ -1,0 +1,254 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::engine::{Changes, Engine, Failure};
+use crate::lock::{Command, FencingToken, LockName, StoreError};
+use crate::store::table::{Table, step};
+
+/// The most commands that share one transaction.
+const BATCH: usize = 1024;
+
+/// The one thread that changes the file and the table.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// `None` once the writer is told to end.
+    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    well: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the writer; it has to be called within a tokio runtime.
+    pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
+        let (jobs, waiting) = mpsc::channel();
+        let well = Arc::new(AtomicBool::new(true));
+        let work = Work { table, engine, well: Arc::clone(&well) };
+        let runtime = Handle::current();
+        let thread =
+            thread::Builder::new().name("keylatch-writer".to_owned()).spawn(move || {
+                // The table's clock is the runtime's.
+                let _runtime = runtime.enter();
+                work.run(&waiting);
+            })?;
+        Ok(Self { jobs: Some(jobs), well, thread: Some(thread) })
+    }
+
+    /// Carries a command out and waits until that is on disk.
+    pub(super) async fn run<C>(&self, name: LockName, command: C) -> Result<C::Outcome, StoreError>
+    where
+        C: Command + Send + 'static,
+        C::Outcome: Send,
+    {
+        self.submit(|answer| Box::new(Run { name, command, outcome: None, answer })).await
+    }
+
+    /// Forgets those of the locks that are still expired.
+    pub(super) async fn forget(&self, names: Vec<LockName>) -> Result<(), StoreError> {
+        self.submit(|answer| Box::new(Forget { names, answer })).await
+    }
+
+    /// Whether the last transaction was kept; if not, tries again with an empty one.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        if self.well.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.submit(|answer| Box::new(Probe { answer })).await
+    }
+
+    async fn submit<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Box<dyn Job>,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job(answer)).is_ok());
+        if !sent {
+            return Err(StoreError::Unreachable("the writer has ended".into()));
+        }
+        answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the writer has ended".into())))
+    }
+}
+
+impl Drop for Writer {
+    /// Ends the writer after what it was given, so that the file is closed when this returns.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writer ended by a panic");
+        }
+    }
+}
+
+/// Something that waits for the writer.
+trait Job: Send {
+    /// Runs it against the table as the batch would leave it.
+    fn stage(&mut self, batch: &mut Batch<'_>);
+    /// Answers it once the batch is on disk, or is not.
+    fn answer(self: Box<Self>, kept: &Result<(), Failure>);
+}
+
+/// What the jobs staged so far would make of the table.
+struct Batch<'a> {
+    table: &'a Table,
+    changes: Changes,
+    fences: BTreeMap<u8, FencingToken>,
+    /// Written although nothing changes, to see whether writing works.
+    probing: bool,
+}
+
+impl Batch<'_> {
+    fn run<C: Command>(&mut self, name: &LockName, command: &C) -> C::Outcome {
+        let (state, mut moment) = self.table.look(name);
+        let state = self.changes.locks.get(name).unwrap_or(&state);
+        let bucket = name.bucket();
+        let fence = self.fences.get(&bucket).copied().unwrap_or_default();
+        moment.last_fence = moment.last_fence.max(fence);
+        let step = step(Some(state), command, &moment);
+        if let Some(after) = step.change {
+            let fence = after.fence().unwrap_or_default().max(moment.last_fence);
+            self.fences.insert(bucket, fence);
+            self.changes.last_fence = self.changes.last_fence.max(fence);
+            self.changes.locks.insert(name.clone(), after);
+        }
+        step.outcome
+    }
+
+    fn forget(&mut self, name: &LockName) {
+        let (state, moment) = self.table.look(name);
+        let state = self.changes.locks.get(name).unwrap_or(&state);
+        if state.is_free(moment.now) {
+            self.changes.locks.insert(name.clone(), state.live(moment.now));
+        }
+    }
+}
+
+struct Work {
+    table: Arc<Table>,
+    engine: Engine,
+    well: Arc<AtomicBool>,
+}
+
+impl Work {
+    /// Takes what waits, batch by batch, until nobody can ask any more.
+    fn run(mut self, waiting: &mpsc::Receiver<Box<dyn Job>>) {
+        while let Ok(first) = waiting.recv() {
+            let mut jobs: Vec<_> =
+                std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
+            let kept = self.commit(&mut jobs);
+            self.note(&kept);
+            for job in jobs {
+                job.answer(&kept);
+            }
+        }
+    }
+
+    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+        match self.engine.settle() {
+            Ok(Some(kept)) => self.install(kept),
+            Ok(None) => {}
+            Err(error) => return Err(Failure::NotKept(error.to_string())),
+        }
+        let fences = BTreeMap::new();
+        let mut batch =
+            Batch { table: &self.table, changes: Changes::default(), fences, probing: false };
+        for job in jobs {
+            job.stage(&mut batch);
+        }
+        let Batch { changes, probing, .. } = batch;
+        if changes.locks.is_empty() && !probing {
+            return Ok(());
+        }
+        self.engine.commit(&changes)?;
+        self.install(changes);
+        Ok(())
+    }
+
+    fn install(&self, changes: Changes) {
+        for (name, state) in changes.locks {
+            self.table.install(&name, state);
+        }
+    }
+
+    fn note(&self, kept: &Result<(), Failure>) {
+        let was_well = self.well.swap(kept.is_ok(), Ordering::AcqRel);
+        match kept {
+            Err(Failure::NotKept(error) | Failure::InDoubt(error)) if was_well => {
+                tracing::error!(error, "changes cannot be kept on disk");
+            }
+            Ok(()) if !was_well => tracing::info!("changes are kept on disk again"),
+            _ => {}
+        }
+    }
+}
+
+struct Run<C: Command> {
+    name: LockName,
+    command: C,
+    outcome: Option<C::Outcome>,
+    answer: oneshot::Sender<Result<C::Outcome, StoreError>>,
+}
+
+impl<C> Job for Run<C>
+where
+    C: Command + Send,
+    C::Outcome: Send,
+{
+    fn stage(&mut self, batch: &mut Batch<'_>) {
+        self.outcome = Some(batch.run(&self.name, &self.command));
+    }
+
+    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
+        let staged = self.outcome.ok_or_else(|| StoreError::Refused("it was not tried".into()));
+        send(self.answer, kept, staged);
+    }
+}
+
+struct Forget {
+    names: Vec<LockName>,
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+impl Job for Forget {
+    fn stage(&mut self, batch: &mut Batch<'_>) {
+        for name in &self.names {
+            batch.forget(name);
+        }
+    }
+
+    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
+        send(self.answer, kept, Ok(()));
+    }
+}
+
+struct Probe {
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+impl Job for Probe {
+    fn stage(&mut self, batch: &mut Batch<'_>) {
+        batch.probing = true;
+    }
+
+    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
+        send(self.answer, kept, Ok(()));
+    }
+}
+
+/// Tells whoever asked; one who no longer listens is not missed.
+fn send<T>(
+    answer: oneshot::Sender<Result<T, StoreError>>,
+    kept: &Result<(), Failure>,
+    staged: Result<T, StoreError>,
+) {
+    let result = match kept {
+        Ok(()) => staged,
+        Err(Failure::NotKept(error)) => Err(StoreError::Refused(error.clone().into())),
+        Err(Failure::InDoubt(error)) => Err(StoreError::Lost(error.clone().into())),
+    };
+    drop(answer.send(result));
+}
