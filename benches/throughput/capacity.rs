@@ -66,7 +66,7 @@ fn print(memory: &[Subject; 2], redis: &[Subject; 2], bytes: f64) {
         ("Redis, 1,000,000 held", &redis[1].rounds),
     ];
     report::table(&[], &rows, |_| Vec::new());
-    report::legend("");
+    report::legend("", &rows);
     println!("\nGoals, with {MANY} locks held next to {FEW}:");
     for (store, [few, many]) in [("memory", memory), ("Redis", redis)] {
         let time = Spread::of_ratios(&few.rounds, &many.rounds, |few, many| few.rate / many.rate);

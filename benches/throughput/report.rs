@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::slice::{Cpu, Slice, Spread};
 
+/// A machine on which others keep so much of a core busy is not fit for measuring.
+const DISTURBED: f64 = 0.1;
+
 /// Prints a row for each subject: what was measured, and then what `compare` makes of it.
 pub(crate) fn table(
     headings: &[&str],
@@ -33,14 +36,20 @@ pub(crate) fn table(
     }
 }
 
-/// Prints what the columns of [`table`] mean.
-pub(crate) fn legend(of_latencies: &str) {
+/// Prints what the columns of [`table`] mean, and whether the numbers can be trusted.
+pub(crate) fn legend(of_latencies: &str, rows: &[(&str, &[Slice])]) {
     println!(
         "\nNumbers are medians of the rounds; in parentheses, the least and the most. Ratios are \
          taken round by round.\n{of_latencies}generator, service, redis, others: how many cores \
          each kept busy; others is what takes no part and only disturbs.\nµs each: CPU time of \
          service and Redis for a request."
     );
+    for (subject, slices) in rows {
+        let others = Spread::of(slices, |slice| slice.cores.others());
+        if others.median > DISTURBED {
+            println!("Measure again when the machine is idle: others disturbed {subject}.");
+        }
+    }
 }
 
 /// Prints whether a goal was reached. Time is no assertion: it says as much of the machine.

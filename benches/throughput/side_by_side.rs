@@ -60,6 +60,7 @@ impl Rounds {
         });
         report::legend(
             "p50, p99: of creates and deletes together; of Redis alone, of the slower of the two.\n",
+            &rows,
         );
         for (subject, slices) in rows {
             let generator = Spread::of(slices, |slice| slice.cores.generator).median;

@@ -4,6 +4,7 @@
 
 mod bad_days;
 mod conformance;
+mod crash;
 mod differential;
 mod fences;
 mod stores;

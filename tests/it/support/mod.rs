@@ -1,14 +1,22 @@
 //! What tests stand on: the service, real redis-servers, and a proxy that breaks connections.
 
+mod dice;
+mod process;
 mod proxy;
 mod redis;
 mod service;
+mod source;
+mod wire;
 
 use std::time::Duration;
 
+pub(crate) use dice::Dice;
+pub(crate) use process::{Ended, Process, run, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
 pub(crate) use service::{Answer, Service, config};
+pub(crate) use source::Source;
+pub(crate) use wire::{Wire, get, post, soon};
 
 /// Asks again and again until there is an answer, for what another process does in its own time.
 pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {

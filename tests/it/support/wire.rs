@@ -1,0 +1,131 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Answer;
+
+/// How long anything that has to happen may take, on the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `happens` gives; it has to happen within [`PATIENCE`].
+#[track_caller]
+pub(crate) fn soon<T>(what: &str, happens: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let happened = timeout(PATIENCE, happens).await;
+        happened.unwrap_or_else(|_| panic!("{caller}: {what} did not happen in time"))
+    }
+}
+
+/// A connection to a service, for what no HTTP client would send.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: BufReader<TcpStream>,
+}
+
+impl Wire {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        let stream = soon("a connection", TcpStream::connect(address)).await;
+        Self { stream: BufReader::new(stream.expect("the service accepts connections")) }
+    }
+
+    /// A connection on which these bytes were sent.
+    pub(crate) async fn sending(address: SocketAddr, bytes: &str) -> Self {
+        let mut wire = Self::connect(address).await;
+        wire.send(bytes).await;
+        wire
+    }
+
+    /// Sends bytes to a service that has to take them.
+    pub(crate) async fn send(&mut self, bytes: &str) {
+        assert!(self.try_send(bytes).await, "the service has closed the connection");
+    }
+
+    /// Whether bytes can be sent: the service may have closed the connection.
+    pub(crate) async fn try_send(&mut self, bytes: &str) -> bool {
+        soon("sending", self.stream.write_all(bytes.as_bytes())).await.is_ok()
+    }
+
+    /// The next answer, which has to come.
+    #[track_caller]
+    pub(crate) fn answer(&mut self) -> impl Future<Output = Answer> {
+        soon("an answer", self.read_answer())
+    }
+
+    /// `GET path` on this connection.
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+        self.send(&get(path)).await;
+        self.answer().await
+    }
+
+    /// Waits until the service closes the connection; it must not send another byte before.
+    pub(crate) async fn closed(&mut self) {
+        let rest = self.rest().await;
+        assert_eq!(rest, "", "the service sent something before it closed the connection");
+    }
+
+    /// Waits until the service closes the connection, and gives what it sent before.
+    #[track_caller]
+    pub(crate) fn rest(&mut self) -> impl Future<Output = String> {
+        soon("the end of the connection", async {
+            let mut rest = Vec::new();
+            // A connection that is closed with unread bytes in it is reset.
+            let _ = self.stream.read_to_end(&mut rest).await;
+            String::from_utf8(rest).expect("text")
+        })
+    }
+
+    /// Whether the connection is still open after `time`, in which the service has to be silent.
+    pub(crate) async fn stays_open(&mut self, time: Duration) -> bool {
+        match timeout(time, self.stream.read_u8()).await {
+            Err(_) => true,
+            Ok(Err(_)) => false,
+            Ok(Ok(byte)) => panic!("the service sent the byte {byte} without being asked"),
+        }
+    }
+
+    async fn read_answer(&mut self) -> Answer {
+        let line = self.line().await;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("not a status line: {line:?}"));
+        let mut headers = HeaderMap::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            let name: HeaderName = name.parse().expect("a header's name");
+            headers.append(name, HeaderValue::from_str(value).expect("a header's value"));
+        }
+        let length = headers.get("content-length").map_or(0, |length| {
+            length.to_str().ok().and_then(|length| length.parse().ok()).expect("a length")
+        });
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).await.expect("the whole body");
+        let text = String::from_utf8(body).expect("a body of text");
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let status = StatusCode::from_u16(status).expect("a status");
+        Answer { status, headers, json, text }
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.expect("a line of the answer's head");
+        assert!(!line.is_empty(), "the service closed the connection in place of an answer");
+        line.trim_end().to_owned()
+    }
+}
+
+/// The bytes of a `GET` request.
+pub(crate) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
+/// The head of a `POST` request with a body of `length` bytes.
+pub(crate) fn post(path: &str, length: usize) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n")
+}
