@@ -13,6 +13,9 @@ use keylatch::config::{Config, Flags};
 use keylatch::error::Error;
 use keylatch::{healthcheck, http, telemetry};
 
+/// A file has reached the process's size limit (Linux and the BSDs).
+const SIGXFSZ: i32 = 25;
+
 /// Locks over HTTP: leases by name, with fencing tokens and honest answers.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
@@ -38,7 +41,8 @@ struct Serve {
     /// The address to listen on [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where locks are kept: memory: or redis://HOST:PORT/DB [default: memory:]
+    /// Where locks are kept: embedded:DIRECTORY, memory: or redis://HOST:PORT/DB
+    /// [default: embedded:./keylatch-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// A file with settings that differ from the defaults
@@ -97,6 +101,8 @@ fn print_openapi() -> Result<(), Error> {
 
 async fn run(config: Config) -> Result<(), Error> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // A data file at its size limit is a full disk, which is an answer, and not this signal's end.
+    let _file_too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
     let address = config.listen.clone();
     let listen = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(&config.listen).await.map_err(listen)?;

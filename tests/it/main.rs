@@ -6,6 +6,7 @@ mod bad_days;
 mod conformance;
 mod crash;
 mod differential;
+mod embedded;
 mod fences;
 mod stores;
 mod support;

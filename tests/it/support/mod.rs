@@ -14,7 +14,7 @@ pub(crate) use dice::Dice;
 pub(crate) use process::{Ended, Process, run, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
-pub(crate) use service::{Answer, Service, config};
+pub(crate) use service::{Answer, Api, Service, config};
 pub(crate) use source::Source;
 pub(crate) use wire::{Wire, get, post, soon};
 

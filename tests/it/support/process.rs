@@ -51,9 +51,20 @@ impl Process {
 
     /// Sends a signal, such as `-TERM`.
     pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().expect("the process runs").to_string();
+        let pid = self.id().to_string();
         let sent = Program::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(sent.success(), "the process takes {signal}");
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id().expect("the process runs")
+    }
+
+    /// Ends the process by a signal.
+    pub(crate) async fn ended_by(self, signal: &str) -> Ended {
+        self.signal(signal);
+        self.ended().await
     }
 
     /// Waits for the end of the process.

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::ops::Deref;
 
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
@@ -18,10 +19,9 @@ pub(crate) fn config(store: &str) -> Config {
 /// A service on a free port, in the test's own process; it ends with the test.
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) address: SocketAddr,
+    api: Api,
     pub(crate) closing: CancellationToken,
     pub(crate) served: JoinHandle<Result<(), keylatch::error::Error>>,
-    client: Client,
     _guard: DropGuard,
 }
 
@@ -37,9 +37,29 @@ impl Service {
         let address = listener.local_addr().expect("an address");
         let closing = CancellationToken::new();
         let served = tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
-        let client = Client::builder().no_proxy().build().expect("a client");
         let guard = closing.clone().drop_guard();
-        Self { address, closing, served, client, _guard: guard }
+        Self { api: Api::at(address), closing, served, _guard: guard }
+    }
+}
+
+impl Deref for Service {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+/// The API of a service at some address, be it in the test's process or in one of its own.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) address: SocketAddr,
+    client: Client,
+}
+
+impl Api {
+    pub(crate) fn at(address: SocketAddr) -> Self {
+        Self { address, client: Client::builder().no_proxy().build().expect("a client") }
     }
 
     /// A request; `path` is used as it is, so it has to be percent-encoded.

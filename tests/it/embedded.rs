@@ -1,0 +1,160 @@
+//! The default store: what outlives the process, and what its directory and disk may do to it.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::{Api, Process, eventually, run, soon};
+
+const TOKEN: &str = "a-token-of-the-clients-own";
+
+#[tokio::test]
+async fn what_was_answered_outlives_a_kill_and_leases_last_their_full_ttl_again() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let held = api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
+    let gone = api.create_as("gone", TOKEN, &json!({})).await;
+    assert_eq!(api.release("gone", TOKEN).await.status, 204);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let again = api.create_as("held", TOKEN, &json!({})).await;
+    assert_eq!((again.status.as_u16(), again.fence()), (200, held.fence()));
+    assert_eq!((&again.json["owner"], &again.json["ttl_ms"]), (&json!("alice"), &json!(600_000)));
+    // The lease began anew when the store was opened, which is less than a minute ago.
+    assert!(again.json["valid_for_ms"].as_u64().expect("a number") > 530_000, "{again:?}");
+    api.create_as("held", "another-token-than-that", &json!({})).await.is_problem(409, "lock-held");
+    let other = api.create_as("gone", "another-token-than-that", &json!({})).await;
+    assert_eq!(other.status, 201);
+    assert!(other.fence() > gone.fence());
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_by_name() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let second = run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+    assert_eq!(second.code, Some(1));
+    assert!(second.stderr.contains(&data.path()), "{}", second.stderr);
+    assert!(second.stderr.contains(&format!("process {}", service.id())), "{}", second.stderr);
+    assert_eq!(Api::at(service.address).get("/readyz").await.status, 200);
+    service.ended_by("-TERM").await;
+    data.serve().await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
+    for damage in ["", "garbage", "long garbage"] {
+        let data = Data::new();
+        data.serve().await.ended_by("-TERM").await;
+        let file = data.0.path().join("locks.redb");
+        let content = if damage.starts_with("long") { "x".repeat(1 << 20) } else { damage.into() };
+        std::fs::write(&file, &content).unwrap();
+        let refused = run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+        assert_eq!(refused.code, Some(1), "{damage}: {}", refused.stderr);
+        assert!(refused.stderr.contains("is damaged"), "{damage}: {}", refused.stderr);
+        assert!(refused.stderr.contains("backup"), "{damage}: {}", refused.stderr);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), content, "{damage}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_used_is_named() {
+    let data = Data::new();
+    let file = data.0.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let store = format!("embedded:{}", file.display());
+    let refused = run(&["--listen", "127.0.0.1:0", "--store", &store]).await;
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains(&file.display().to_string()), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn a_file_that_may_not_grow_refuses_until_it_may_and_forgets_nothing() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.create_as("first", TOKEN, &json!({})).await.status, 201);
+    limit_files(service.id(), &std::fs::metadata(data.file()).unwrap().len().to_string());
+    let mut held = 0;
+    let refused = soon("the file to be full", async {
+        loop {
+            let answer =
+                api.create_as(&format!("lock-{held}"), TOKEN, &json!({"ttl_ms": 600_000})).await;
+            if answer.status != 201 {
+                return answer;
+            }
+            held += 1;
+        }
+    })
+    .await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed");
+    let name = format!("/v1/locks/lock-{held}");
+    api.get(&name).await.is_problem(404, "lock-not-held");
+    api.get("/readyz").await.is_problem(503, "store-unavailable");
+    assert_eq!(api.get("/livez").await.status, 200);
+    limit_files(service.id(), "unlimited");
+    eventually(async || (api.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(api.create_as(&format!("lock-{held}"), TOKEN, &json!({})).await.status, 201);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    for number in 0..=held {
+        assert_eq!(api.get(&format!("/v1/locks/lock-{number}")).await.status, 200, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn one_time_locks_leave_no_room_taken() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let before = std::fs::metadata(data.file()).unwrap().len();
+    for number in 0..500 {
+        let name = format!("once-{number}");
+        assert_eq!(api.create_as(&name, TOKEN, &json!({})).await.status, 201);
+        assert_eq!(api.release(&name, TOKEN).await.status, 204);
+    }
+    let after = std::fs::metadata(data.file()).unwrap().len();
+    assert!(after <= before * 3 / 2, "{before} bytes before, {after} after");
+}
+
+/// A data directory of one test.
+struct Data(TempDir);
+
+impl Data {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn url(&self) -> String {
+        format!("embedded:{}", self.path())
+    }
+
+    fn file(&self) -> impl AsRef<Path> {
+        self.0.path().join("locks.redb")
+    }
+
+    /// The real program on this directory.
+    async fn serve(&self) -> Process {
+        Process::start(&["--store", &self.url()], &[]).await
+    }
+}
+
+/// Sets how large a process's files may become, in bytes.
+fn limit_files(process: u32, bytes: &str) {
+    let limit = format!("--fsize={bytes}:unlimited");
+    let set = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();
+    assert!(set.expect("prlimit of util-linux runs").success());
+}
