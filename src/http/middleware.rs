@@ -144,8 +144,7 @@ where
         };
         let full = shared.metrics.in_flight.get() > shared.max_requests;
         let inner = (!full).then(|| self.inner.call(request));
-        let deadline = tokio::time::sleep_until(record.started + shared.deadline);
-        Observed { inner, deadline, record, shared }
+        Observed { inner, deadline: None, record, shared }
     }
 }
 
@@ -155,8 +154,9 @@ pin_project! {
         // None when the service is full and the request is not even tried.
         #[pin]
         inner: Option<F>,
+        // Set when the answer is not there at once.
         #[pin]
-        deadline: Sleep,
+        deadline: Option<Sleep>,
         record: Record,
         shared: Arc<Shared>,
     }
@@ -169,7 +169,7 @@ where
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
+        let mut this = self.project();
         let response = match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
             None => {
                 this.shared.metrics.shed.inc();
@@ -177,7 +177,11 @@ where
             }
             Some(Poll::Ready(response)) => response?,
             Some(Poll::Pending) => {
-                ready!(this.deadline.poll(cx));
+                let end = this.record.started + this.shared.deadline;
+                if this.deadline.is_none() {
+                    this.deadline.set(Some(tokio::time::sleep_until(end)));
+                }
+                ready!(this.deadline.as_pin_mut().map_or(Poll::Ready(()), |timer| timer.poll(cx)));
                 too_slow()
             }
         };

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::FromRef;
 use axum::middleware::map_response;
 use axum::routing::{any, get};
 use tokio_util::sync::CancellationToken;
@@ -32,7 +31,7 @@ pub use problem::{Code, Problem};
 pub use server::{ServeError, Server, Settings};
 
 /// What the handlers need.
-#[derive(Debug, Clone, FromRef)]
+#[derive(Debug)]
 pub struct Api {
     /// The locks.
     pub locks: Arc<LockService>,
@@ -68,7 +67,7 @@ pub fn router(api: Api, observe: ObserveLayer) -> Router {
     documented
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
-        .with_state(api)
+        .with_state(Arc::new(api))
         .merge(swagger_ui(openapi::complete(document)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found)
@@ -86,7 +85,7 @@ fn swagger_ui(document: OpenApi) -> Router {
     pages.layer(map_response(system::missing_page))
 }
 
-fn documented() -> OpenApiRouter<Api> {
+fn documented() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
         .routes(routes!(locks::list))

@@ -9,6 +9,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, header};
 use axum::response::IntoResponse;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -184,28 +186,51 @@ impl Serving {
         });
         let mut http = self.http.clone();
         let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
-        let mut check = pin!(sleep_until(Instant::now() + self.patience.first_byte));
-        let mut draining = false;
+        let mut events = self.events();
         loop {
             tokio::select! {
                 biased;
                 // How a connection ended is its client's affair.
                 _ = connection.as_mut() => return,
-                () = check.as_mut() => {
-                    match activity.deadline(&self.patience) {
+                event = events.next() => match event {
+                    Some(Event::Check) => match activity.deadline(&self.patience) {
                         Some(deadline) if deadline <= Instant::now() => return,
-                        Some(deadline) => check.as_mut().reset(deadline),
-                        None => check.as_mut().reset(Instant::now() + self.patience.shortest()),
-                    }
-                }
-                () = self.closing.cancelled(), if !draining => {
-                    draining = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = self.killed.cancelled() => return,
+                        deadline => events.push(self.check_at(deadline)),
+                    },
+                    Some(Event::Closing) => connection.as_mut().graceful_shutdown(),
+                    Some(Event::Killed) | None => return,
+                },
             }
         }
     }
+
+    /// What may happen to a connection from outside. Each is looked at when it has happened, and not
+    /// whenever the connection is, which would take the tokens' lock for each request.
+    fn events(&self) -> FuturesUnordered<BoxFuture<'static, Event>> {
+        let (closing, killed) = (self.closing.clone(), self.killed.clone());
+        let first = Some(Instant::now() + self.patience.first_byte);
+        FuturesUnordered::from_iter([
+            self.check_at(first),
+            closing.cancelled_owned().map(|()| Event::Closing).boxed(),
+            killed.cancelled_owned().map(|()| Event::Killed).boxed(),
+        ])
+    }
+
+    /// Looks at the connection at `deadline`; while it is busy, before it can have lost patience.
+    fn check_at(&self, deadline: Option<Instant>) -> BoxFuture<'static, Event> {
+        let at = deadline.unwrap_or_else(|| Instant::now() + self.patience.shortest());
+        sleep_until(at).map(|()| Event::Check).boxed()
+    }
+}
+
+/// Something that happens to a connection from outside.
+enum Event {
+    /// It is time to look whether its client is too slow.
+    Check,
+    /// The service is shutting down.
+    Closing,
+    /// The time for shutting down is over.
+    Killed,
 }
 
 /// The next connection. A client that is gone before it is accepted is none.

@@ -6,14 +6,12 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use super::About;
+use super::Api;
 use super::openapi::{PageProblems, ReadyProblems};
 use super::problem::{Code, Problem};
-use crate::lock::{LockService, Outcome};
-use crate::metrics::Metrics;
+use crate::lock::Outcome;
 
 /// What is promised, in the words of the README.
 pub(super) const PROMISE: [&str; 4] = [
@@ -66,16 +64,13 @@ pub(super) struct StoreInfo {
     tag = "system",
     responses((status = 200, description = "What this service is", body = Info))
 )]
-pub(super) async fn info(
-    State(locks): State<Arc<LockService>>,
-    State(about): State<About>,
-) -> Json<Info> {
-    let health = locks.ping().await.ok();
+pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<Info> {
+    let health = api.locks.ping().await.ok();
     Json(Info {
         name: "keylatch",
         version: env!("CARGO_PKG_VERSION"),
         store: StoreInfo {
-            kind: about.store,
+            kind: api.about.store,
             reachable: health.is_some(),
             tier: health.as_ref().map(|health| health.tier.as_str()),
             tier_means: health.as_ref().map(|health| health.tier.promise()),
@@ -110,15 +105,12 @@ pub(super) async fn livez() -> &'static str {
         ReadyProblems,
     )
 )]
-pub(super) async fn readyz(
-    State(locks): State<Arc<LockService>>,
-    State(closing): State<CancellationToken>,
-) -> Result<&'static str, Problem> {
-    if closing.is_cancelled() {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+    if api.closing.is_cancelled() {
         let leaving = Problem::new(Code::Overloaded, "The service is shutting down.");
         return Err(leaving.with_outcome(Outcome::NotExecuted));
     }
-    locks.ping().await?;
+    api.locks.ping().await?;
     Ok("ok")
 }
 
@@ -131,9 +123,9 @@ pub(super) async fn readyz(
     tag = "system",
     responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"))
 )]
-pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match metrics.encode() {
+    match api.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
     }
