@@ -42,10 +42,20 @@ impl Load {
     ///
     /// `redis` is the server behind the service, whose CPU time is counted too.
     pub(crate) fn measure(&self, service: &Process, redis: Option<&Process>) -> Result<Slice> {
+        self.measure_on(CONNECTIONS, service, redis)
+    }
+
+    /// The same on another number of connections.
+    pub(crate) fn measure_on(
+        &self,
+        count: usize,
+        service: &Process,
+        redis: Option<&Process>,
+    ) -> Result<Slice> {
         self.runtime.block_on(async {
             let phase = Arc::new(Phase::default());
             let mut connections = JoinSet::new();
-            for _ in 0..CONNECTIONS {
+            for _ in 0..count {
                 let connection = Connection::open(service.address).await?;
                 let (names, phase) = (Arc::clone(&self.names), Arc::clone(&phase));
                 connections.spawn(connection.create_and_delete(names, phase));
@@ -62,6 +72,16 @@ impl Load {
                 latencies.append(&mut ended??);
             }
             Slice::new(latencies, elapsed, spent)
+        })
+    }
+
+    /// Whether a service that has just been started answers; it is asked until it does.
+    pub(crate) fn wait_until_ready(&self, address: SocketAddr) -> Result<()> {
+        self.runtime.block_on(async {
+            let mut connection = Connection::open(address).await?;
+            let request = b"GET /v1/locks/ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            timeout(STUCK, connection.exchange(request, 404)).await??;
+            Ok(())
         })
     }
 

@@ -1,14 +1,16 @@
 //! What keylatch costs, measured side by side in one run.
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
-//! The second compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take
-//! turns, round by round, so that noise hits all alike. Times are reported and never asserted.
+//! The second says what keeping locks on disk costs. The third compares 1,000 held locks with
+//! 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that noise hits
+//! all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod bare;
 mod capacity;
+mod durable;
 mod load;
 mod processes;
 mod redis_alone;
@@ -56,6 +58,7 @@ struct Options {
 enum Part {
     Throughput,
     Capacity,
+    Durable,
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,10 +94,14 @@ fn measure(options: &Options) -> Result<()> {
         options.seconds.as_secs_f64(),
         machine.cores(),
     );
-    if options.only != Some(Part::Capacity) {
+    let wanted = |part| options.only.is_none_or(|only| only == part);
+    if wanted(Part::Throughput) {
         side_by_side::run(&machine, &load, options.rounds)?;
     }
-    if options.only != Some(Part::Throughput) {
+    if wanted(Part::Durable) {
+        durable::run(&machine, &load, options.rounds)?;
+    }
+    if wanted(Part::Capacity) {
         capacity::run(&machine, &load, options.rounds)?;
     }
     Ok(())

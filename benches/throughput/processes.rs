@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,11 @@ impl Machine {
             }
         }
         self.start(command, address)
+    }
+
+    /// A directory that goes when the run ends, on the disk that is measured.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// A Redis that writes nothing to disk.
