@@ -14,16 +14,20 @@ COPY config config
 COPY src src
 # Cargo goes by time, and the copies may be older than what was built from the stand-ins.
 RUN touch src/lib.rs src/main.rs \
-    && cargo build --release --locked
+    && cargo build --release --locked \
+    && mkdir /data
 
 # What the binary links to, the CA certificates that `rediss://` needs, and nothing else: no shell
 # and no package manager that would have to be kept up to date.
 FROM gcr.io/distroless/cc-debian12
 COPY --from=build /build/target/release/keylatch /usr/local/bin/keylatch
+# Where the embedded store keeps its locks: a volume, so that they outlive the container.
+COPY --from=build --chown=65532:65532 /data /data
+VOLUME /data
 # By number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 # Set the address by this variable and not by `--listen`: the health check reads it too.
-ENV KEYLATCH_LISTEN=0.0.0.0:7070
+ENV KEYLATCH_LISTEN=0.0.0.0:7070 KEYLATCH_STORE=embedded:/data
 EXPOSE 7070
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \

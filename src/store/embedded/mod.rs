@@ -51,7 +51,9 @@ impl EmbeddedStore {
     /// The directory cannot be used or another process has it; the file in it is damaged, or was
     /// written by a newer version.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
-        let path = path.to_owned();
+        // Absolute, so that whoever reads it in a log or an error knows where it is.
+        let path = std::path::absolute(path)
+            .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
         let opening = tokio::task::spawn_blocking(move || {
             let directory = Directory::lock(&path)?;
             let medium = directory.medium();
