@@ -22,6 +22,7 @@ const LAST_TASKS: Duration = Duration::from_secs(2);
 pub struct App {
     config: Config,
     router: Router,
+    observe: ObserveLayer,
     locks: Arc<LockService>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
@@ -68,8 +69,8 @@ impl App {
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow);
-        let router = http::router(api, observe);
-        Ok(Self { config, router, locks, metrics, closing })
+        let router = http::router(api, observe.clone());
+        Ok(Self { config, router, observe, locks, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -92,7 +93,8 @@ impl App {
             closing.await;
             token.cancel();
         });
-        let server = Server::new(listener, self.router, self.config.server, self.metrics);
+        let server =
+            Server::new(listener, self.router, self.observe, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
         if tokio::time::timeout(LAST_TASKS, self.locks.close()).await.is_err() {
             tracing::warn!("some grants that nobody reads are left to expire");

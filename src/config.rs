@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::http;
-use crate::store::RedisSettings;
+use crate::store::{RedisSettings, scheme_of};
 use crate::telemetry;
 
 /// Every setting with its default and a sentence about it, as TOML.
@@ -42,7 +42,7 @@ impl StoreUrl {
 
 impl std::fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StoreUrl({}:..)", self.0.split(':').next().unwrap_or_default())
+        write!(f, "StoreUrl({}:..)", scheme_of(&self.0).unwrap_or_default())
     }
 }
 
@@ -84,13 +84,11 @@ impl Config {
                 settings.insert(key.to_owned(), Value::String(value.clone()));
             }
         }
-        let config = deserialize("the configuration", settings)?;
-        config.check()?;
-        Ok(config)
+        deserialize("the configuration", settings)
     }
 
     /// What types alone do not rule out.
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
             ("server.max_connections", self.server.max_connections as u64),
@@ -107,6 +105,10 @@ impl Config {
         for (key, value) in positive {
             check(key, value > 0, "must be more than 0")?;
         }
+        let connections = self.server.max_connections;
+        check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
+        check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
+        check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
         let plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
@@ -138,8 +140,8 @@ pub enum ConfigError {
     },
 }
 
-fn check(key: &str, holds: bool, rule: &str) -> Result<(), ConfigError> {
-    if holds { Ok(()) } else { Err(invalid("the configuration", format!("`{key}` {rule}"))) }
+fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(format!("`{key}` {rule}")) }
 }
 
 fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> ConfigError {
@@ -147,7 +149,12 @@ fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> Config
 }
 
 fn parse(source: &str, text: &str) -> Result<Table, ConfigError> {
-    text.parse().map_err(|error: toml::de::Error| invalid(source, error.to_string()))
+    text.parse().map_err(|error: toml::de::Error| {
+        // The error's own text repeats the line, which may hold a password.
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        invalid(source, format!("line {line}: {}", error.message()))
+    })
 }
 
 /// Whether Kubernetes made the variable: it puts `KEYLATCH_SERVICE_HOST`, `KEYLATCH_PORT` and the
@@ -207,8 +214,11 @@ fn find<'a>(settings: &'a mut Table, path: &str) -> Option<&'a mut Value> {
 }
 
 fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {
-    serde_path_to_error::deserialize(Value::Table(settings)).map_err(|error| {
-        let message = error.inner().to_string();
-        invalid(source, format!("`{}`: {}", error.path(), message.trim()))
-    })
+    let config: Config =
+        serde_path_to_error::deserialize(Value::Table(settings)).map_err(|error| {
+            let message = error.inner().to_string();
+            invalid(source, format!("`{}`: {}", error.path(), message.trim()))
+        })?;
+    config.check().map_err(|message| invalid(source, message))?;
+    Ok(config)
 }

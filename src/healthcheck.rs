@@ -36,10 +36,10 @@ async fn ask(listen: &str) -> Result<hyper::StatusCode, Box<dyn std::error::Erro
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let request =
         Request::get("/livez").header(hyper::header::HOST, listen).body(Empty::<Bytes>::new())?;
-    tokio::select! {
-        ended = connection => Err(ended.err().map_or("closed without an answer".into(), Into::into)),
-        response = sender.send_request(request) => Ok(response?.status()),
-    }
+    // The connection ends when the sender is gone, if not before.
+    let asking = async move { sender.send_request(request).await.map(|answer| answer.status()) };
+    let (status, _) = tokio::join!(asking, connection);
+    Ok(status?)
 }
 
 /// A service that listens on every address is asked on loopback.

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::app::App;
-use keylatch::config::{Config, Flags};
+use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::{healthcheck, http, telemetry};
 
@@ -58,12 +58,22 @@ struct Serve {
 impl Serve {
     fn config(self) -> Result<Config, Error> {
         let flags = Flags { config: self.config, listen: self.listen, store: self.store };
-        // A variable that is not Unicode is none of ours, whose names and values are ASCII.
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        Ok(Config::load(&flags, environment)?)
+        Ok(Config::load(&flags, environment()?)?)
     }
+}
+
+/// The variables of the process. One that is not Unicode is an error if it could be ours.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let named = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string())));
+    let ours = named.filter(|(name, _)| name.starts_with("KEYLATCH_"));
+    ours.map(|(name, value)| match value {
+        Ok(value) => Ok((name, value)),
+        Err(_) => {
+            Err(ConfigError::Invalid { source_name: name, message: "is not Unicode".to_owned() })
+        }
+    })
+    .collect()
 }
 
 fn main() -> ExitCode {

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use serde::Deserialize;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -39,7 +40,11 @@ pub enum Format {
 impl Settings {
     /// Whether `level` is understood.
     pub fn has_valid_level(&self) -> bool {
-        EnvFilter::try_new(&self.level).is_ok()
+        // A word that is no level would be the name of a target, and silence all others.
+        let words =
+            self.level.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ':']));
+        let all_levels = words.into_iter().all(|word| word.parse::<LevelFilter>().is_ok());
+        all_levels && EnvFilter::try_new(&self.level).is_ok()
     }
 }
 

@@ -44,11 +44,14 @@ pub(crate) fn legend(of_latencies: &str, rows: &[(&str, &[Slice])]) {
          each kept busy; others is what takes no part and only disturbs.\nµs each: CPU time of \
          service and Redis for a request."
     );
-    for (subject, slices) in rows {
-        let others = Spread::of(slices, |slice| slice.cores.others());
-        if others.median > DISTURBED {
-            println!("Measure again when the machine is idle: others disturbed {subject}.");
-        }
+    let disturbed = |slices| Spread::of(slices, |slice| slice.cores.others()).median > DISTURBED;
+    let disturbed = rows.iter().filter(|(_, slices)| disturbed(slices));
+    let subjects: Vec<_> = disturbed.map(|(subject, _)| *subject).collect();
+    if !subjects.is_empty() {
+        println!(
+            "Others disturbed this; measure again when they are idle: {}.",
+            subjects.join("; ")
+        );
     }
 }
 

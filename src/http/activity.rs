@@ -1,10 +1,10 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Instant;
 
 /// How long a connection may be in each phase that only its client can end.
@@ -16,12 +16,14 @@ pub(super) struct Patience {
     pub(super) head: Duration,
     /// Between a response and the next request.
     pub(super) keep_alive: Duration,
+    /// Between the service's end of the connection and the client's.
+    pub(super) leave: Duration,
 }
 
 impl Patience {
     /// How often a connection that is being served is looked at.
     pub(super) fn shortest(&self) -> Duration {
-        self.first_byte.min(self.head).min(self.keep_alive)
+        self.first_byte.min(self.head).min(self.keep_alive).min(self.leave)
     }
 }
 
@@ -41,6 +43,7 @@ const FRESH: u8 = 0;
 const IDLE: u8 = 1;
 const HEAD: u8 = 2;
 const BUSY: u8 = 3;
+const LEAVING: u8 = 4;
 
 impl Activity {
     pub(super) fn new() -> Self {
@@ -64,6 +67,7 @@ impl Activity {
             FRESH => patience.first_byte,
             IDLE => patience.keep_alive,
             HEAD => patience.head,
+            LEAVING => patience.leave,
             _ => return None,
         };
         Some(self.opened + Duration::from_millis(self.since.load(Ordering::Acquire)) + limit)
@@ -94,11 +98,12 @@ impl Activity {
 pub(super) struct Noted<I> {
     inner: I,
     activity: std::sync::Arc<Activity>,
+    shut_down: bool,
 }
 
 impl<I> Noted<I> {
     pub(super) fn new(inner: I, activity: std::sync::Arc<Activity>) -> Self {
-        Self { inner, activity }
+        Self { inner, activity, shut_down: false }
     }
 
     fn note_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -123,7 +128,7 @@ impl<I: Read + Unpin> Read for Noted<I> {
     }
 }
 
-impl<I: Write + Unpin> Write for Noted<I> {
+impl<I: Read + Write + Unpin> Write for Noted<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -137,8 +142,24 @@ impl<I: Write + Unpin> Write for Noted<I> {
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
+    /// Says that nothing more will come, and waits for the client to say so too.
+    ///
+    /// A socket that is closed with unread bytes in it, such as a body that was refused, is reset,
+    /// and the client may lose the answer that it has not read yet.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        if !self.shut_down {
+            ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+            self.shut_down = true;
+            self.activity.enter(LEAVING);
+        }
+        let mut unread = [0; 4096];
+        loop {
+            let mut buffer = ReadBuf::new(&mut unread);
+            let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer.unfilled()));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -259,6 +259,10 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);
+        if matches!(parts.code, Code::RequestTimeout | Code::PayloadTooLarge) {
+            // The rest of the body is not read, so nothing can follow it.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(after) = parts.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
         }

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
 use super::activity::{Activity, Noted, Patience};
+use super::middleware::ObserveLayer;
 use super::problem::{Code, Problem};
 use crate::lock::Outcome;
 use crate::metrics::{Counted, Metrics};
@@ -32,6 +33,8 @@ use crate::metrics::{Counted, Metrics};
 const REFUSALS: usize = 256;
 /// How long a refused connection may take to read its refusal.
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// How long a client may go on sending after it was told that the connection ends.
+const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// How long accepting pauses when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -86,10 +89,11 @@ impl Server {
     pub fn new(
         listener: TcpListener,
         router: Router,
+        observe: ObserveLayer,
         settings: Settings,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let full = Router::new().fallback(async || full());
+        let full = Router::new().fallback(async || full()).layer(observe);
         Self { listener, router, full, settings, metrics }
     }
 
@@ -156,6 +160,7 @@ impl Serving {
             first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
             head: Duration::from_millis(settings.header_timeout_ms),
             keep_alive: Duration::from_millis(settings.keep_alive_timeout_ms),
+            leave: LEAVE_TIME,
         };
         Self { http, patience, closing, killed, metrics }
     }
@@ -208,17 +213,18 @@ impl Serving {
     /// whenever the connection is, which would take the tokens' lock for each request.
     fn events(&self) -> FuturesUnordered<BoxFuture<'static, Event>> {
         let (closing, killed) = (self.closing.clone(), self.killed.clone());
-        let first = Some(Instant::now() + self.patience.first_byte);
         FuturesUnordered::from_iter([
-            self.check_at(first),
+            self.check_at(None),
             closing.cancelled_owned().map(|()| Event::Closing).boxed(),
             killed.cancelled_owned().map(|()| Event::Killed).boxed(),
         ])
     }
 
-    /// Looks at the connection at `deadline`; while it is busy, before it can have lost patience.
+    /// Looks at the connection at `deadline`, and before any other phase that it may enter until
+    /// then can have lasted too long.
     fn check_at(&self, deadline: Option<Instant>) -> BoxFuture<'static, Event> {
-        let at = deadline.unwrap_or_else(|| Instant::now() + self.patience.shortest());
+        let soonest = Instant::now() + self.patience.shortest();
+        let at = deadline.map_or(soonest, |deadline| deadline.min(soonest));
         sleep_until(at).map(|()| Event::Check).boxed()
     }
 }

@@ -40,19 +40,27 @@ pub async fn open(
     redis: &RedisSettings,
     metrics: &Arc<Metrics>,
 ) -> Result<Opened, OpenError> {
-    let (store, kind): (Arc<dyn LockStore>, _) = match url.split_once(':') {
-        Some(("embedded", path)) if !path.is_empty() => {
-            (observe(EmbeddedStore::open(Path::new(path)).await?, metrics), "embedded")
+    let (store, kind): (Arc<dyn LockStore>, _) = match scheme_of(url) {
+        Some("embedded") if url.len() > "embedded:".len() => {
+            let path = Path::new(&url["embedded:".len()..]);
+            (observe(EmbeddedStore::open(path).await?, metrics), "embedded")
         }
-        Some(("memory", "")) => (observe(MemoryStore::new(), metrics), "memory"),
-        Some(("redis" | "rediss" | "redis+unix" | "unix", _)) => {
+        Some("memory") if url == "memory:" => (observe(MemoryStore::new(), metrics), "memory"),
+        Some("redis" | "rediss" | "redis+unix" | "unix") => {
             (observe(RedisStore::open(url, redis).await?, metrics), "redis")
         }
-        Some(("memory", _)) => return Err(OpenError::MemoryWithPath),
-        Some((scheme, _)) => return Err(OpenError::UnknownScheme(scheme.to_owned())),
+        Some("memory") => return Err(OpenError::MemoryWithPath),
+        Some(scheme) => return Err(OpenError::UnknownScheme(scheme.to_owned())),
         None => return Err(OpenError::NoUrl),
     };
     Ok(Opened { store, kind })
+}
+
+/// The scheme of a URL. What has other characters is none, and may be a password.
+pub fn scheme_of(url: &str) -> Option<&str> {
+    let (scheme, _) = url.split_once(':')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    scheme.chars().all(plain).then_some(scheme)
 }
 
 /// Why a store cannot be used. None of these says a word of the URL but its scheme, because a URL

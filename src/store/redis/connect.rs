@@ -147,7 +147,11 @@ impl Manager {
         let info = url.into_connection_info().map_err(bad_url)?;
         let timeout = Duration::from_millis(settings.connect_timeout_ms);
         // A peer that vanished without a word is noticed by the kernel.
-        let keepalive = TcpKeepalive::new().with_time(timeout * 5).with_interval(timeout);
+        // The kernel counts in seconds, 1 to 32767 of them.
+        let seconds =
+            |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
+        let keepalive =
+            TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
         let tcp = TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(keepalive)

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bb8_redis::redis::{ParsingError, Value, cmd, from_redis_value, pipe};
 
-use super::{Connections, Keys, Shared};
+use super::{Connections, Keys, Shared, store_error};
 use crate::lock::{Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -107,7 +107,7 @@ async fn holders(
     }
     let found = reads.query_async(&mut shared.connection).await;
     let mut found = shared.judged::<Vec<Value>>(found)?.into_iter();
-    let lost = |error: ParsingError| StoreError::Lost(error.into());
+    let lost = |error: ParsingError| store_error(error.into());
     let mut holders = Vec::with_capacity(names.len());
     for name in names {
         let (Some(fields), Some(pttl)) = (found.next(), found.next()) else { break };

@@ -12,7 +12,7 @@ mod script;
 mod server;
 
 use async_trait::async_trait;
-use bb8_redis::redis::RedisError;
+use bb8_redis::redis::{ErrorKind, RedisError};
 use serde::Deserialize;
 
 use crate::lock::{
@@ -152,6 +152,9 @@ impl LockStore for RedisStore {
 fn store_error(error: RedisError) -> StoreError {
     if error.code().is_some() {
         StoreError::Refused(error.into())
+    } else if error.kind() == ErrorKind::Parse {
+        // The error's own text repeats the value, which the log must not.
+        StoreError::Lost("the reply is not one that this service expects".into())
     } else {
         StoreError::Lost(error.into())
     }

@@ -1,6 +1,7 @@
 //! What tests stand on: the service, real redis-servers, and a proxy that breaks connections.
 
 mod dice;
+mod log;
 mod process;
 mod proxy;
 mod redis;
@@ -11,6 +12,7 @@ mod wire;
 use std::time::Duration;
 
 pub(crate) use dice::Dice;
+pub(crate) use log::Log;
 pub(crate) use process::{Ended, Process, run, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;

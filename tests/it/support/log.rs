@@ -1,0 +1,48 @@
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use keylatch::config::Config;
+use keylatch::telemetry;
+use serde_json::Value;
+use tracing::dispatcher::DefaultGuard;
+
+/// What is logged on this thread for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Log {
+    bytes: Bytes,
+    _guard: DefaultGuard,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("the lines").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    pub(crate) fn start(config: &Config, json: bool) -> Self {
+        let bytes = Bytes::default();
+        let writer = bytes.clone();
+        let subscriber = telemetry::subscriber(&config.log, json, false, move || writer.clone());
+        let dispatch = tracing::Dispatch::new(subscriber.expect("a valid level"));
+        Self { bytes, _guard: tracing::dispatcher::set_default(&dispatch) }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.bytes.0.lock().expect("the lines").clone()).expect("text")
+    }
+
+    /// The lines about requests, as JSON.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        let text = self.text();
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON"));
+        lines.filter(|line: &Value| line["message"] == "request").collect()
+    }
+}
