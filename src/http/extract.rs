@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{Code, Problem};
 use super::{Api, BodyLimits};
-use crate::lock::{Cursor, ListLocks, LockName, Token};
+use crate::lock::{Cursor, InvalidToken, ListLocks, LockName, Token};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
@@ -64,8 +64,8 @@ impl<S: Send + Sync> FromRequestParts<S> for OptionalToken {
         if values.next().is_some() {
             return Err(invalid(&"there is more than one Lock-Token header"));
         }
-        // What is not visible ASCII is no token either, and parsing the empty text says so.
-        let token = Token::parse(value.to_str().unwrap_or_default());
+        let text = value.to_str().map_err(|_| InvalidToken::Character);
+        let token = text.and_then(Token::parse);
         Ok(Self(Some(token.map_err(|error| invalid(&error))?)))
     }
 }
@@ -98,15 +98,15 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
     // serde reads a struct from an array as well; the API does not.
     if body.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::new(Code::InvalidBody, "The body must be a JSON object."));
     }
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let value: Option<T> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, error) = (error.path().to_string(), error.into_inner());
-        if error.is_data() && path != "." {
+        if path != "." {
             Problem::new(Code::InvalidBody, format!("`{path}`: {error}.")).with_field(path)
         } else {
             Problem::new(Code::InvalidBody, format!("The body is not valid: {error}."))
@@ -115,7 +115,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     json.end().map_err(|error| {
         Problem::new(Code::InvalidBody, format!("The body is more than one JSON object: {error}."))
     })?;
-    Ok(value)
+    Ok(value.unwrap_or_default())
 }
 
 /// The whole body, within the limits of size and time.

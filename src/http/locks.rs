@@ -189,7 +189,13 @@ fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
 }
 
 fn location(name: &LockName) -> HeaderValue {
-    let path = format!("/v1/locks/{}", utf8_percent_encode(name.as_str(), SEGMENT));
+    let segment = match name.as_str() {
+        // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        name => utf8_percent_encode(name, SEGMENT).to_string(),
+    };
+    let path = format!("/v1/locks/{segment}");
     // Percent-encoded text is ASCII, which a header always takes.
     HeaderValue::try_from(path).unwrap_or_else(|_| HeaderValue::from_static("/v1/locks"))
 }

@@ -143,7 +143,9 @@ where
             _in_flight: Counted::new(&shared.metrics.in_flight),
         };
         let full = shared.metrics.in_flight.get() > shared.max_requests;
-        let inner = (!full).then(|| self.inner.call(request));
+        // A full service is alive, and restarting it would not make it less full.
+        let live = record.route.as_ref().is_some_and(|route| route.as_str() == "/livez");
+        let inner = (!full || live).then(|| self.inner.call(request));
         Observed { inner, deadline: None, record, shared }
     }
 }

@@ -75,8 +75,9 @@ problems! {
     ];
     GetProblems: [InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
-    PageProblems: [NotFound];
-    ReadyProblems: [StoreUnavailable, Overloaded];
+    PageProblems: [NotFound, Internal, Overloaded, Timeout];
+    SystemProblems: [Internal, Overloaded, Timeout];
+    ReadyProblems: [Internal, StoreUnavailable, Overloaded, Timeout];
 }
 
 /// The responses for `codes`: one for each status, with an example for each code.

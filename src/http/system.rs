@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::openapi::{PageProblems, ReadyProblems};
+use super::openapi::{PageProblems, ReadyProblems, SystemProblems};
 use super::problem::{Code, Problem};
 use crate::lock::Outcome;
 
@@ -62,7 +63,7 @@ pub(super) struct StoreInfo {
     get,
     path = "/v1/info",
     tag = "system",
-    responses((status = 200, description = "What this service is", body = Info))
+    responses((status = 200, description = "What this service is", body = Info), SystemProblems)
 )]
 pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<Info> {
     let health = api.locks.ping().await.ok();
@@ -87,7 +88,10 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<Info> {
     get,
     path = "/livez",
     tag = "system",
-    responses((status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")))
+    responses(
+        (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
+        SystemProblems,
+    )
 )]
 pub(super) async fn livez() -> &'static str {
     "ok"
@@ -108,7 +112,9 @@ pub(super) async fn livez() -> &'static str {
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
     if api.closing.is_cancelled() {
         let leaving = Problem::new(Code::Overloaded, "The service is shutting down.");
-        return Err(leaving.with_outcome(Outcome::NotExecuted));
+        return Err(leaving
+            .with_outcome(Outcome::NotExecuted)
+            .with_retry_after(Duration::from_secs(1)));
     }
     api.locks.ping().await?;
     Ok("ok")
@@ -121,7 +127,10 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
     get,
     path = "/metrics",
     tag = "system",
-    responses((status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"))
+    responses(
+        (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
+        SystemProblems,
+    )
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

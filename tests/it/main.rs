@@ -3,16 +3,24 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod architecture;
+mod bad_bodies;
 mod bad_days;
+mod bad_input;
 mod commands;
 mod conformance;
 mod crash;
 mod differential;
 mod embedded;
+mod expiry;
 mod fences;
+mod listing;
+mod lock_names;
+mod locks;
 mod logging;
 mod network;
+mod openapi;
 mod secrets;
 mod shutdown;
 mod stores;
 mod support;
+mod system;

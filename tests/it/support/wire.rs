@@ -47,6 +47,11 @@ impl Wire {
         assert!(self.try_send(bytes).await, "the service has closed the connection");
     }
 
+    /// Says that nothing more is sent. The answer can still come.
+    pub(crate) async fn finish(&mut self) {
+        self.stream.shutdown().await.expect("the connection is open");
+    }
+
     /// Whether bytes can be sent: the service may have closed the connection.
     pub(crate) async fn try_send(&mut self, bytes: &str) -> bool {
         soon("sending", self.stream.write_all(bytes.as_bytes())).await.is_ok()
