@@ -101,7 +101,10 @@ fn serve(flags: Serve) -> Result<(), Error> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(config))
+    let ran = runtime.block_on(run(config));
+    // A name that is still being looked up does not hold the process.
+    runtime.shutdown_background();
+    ran
 }
 
 #[tokio::main(flavor = "current_thread")]

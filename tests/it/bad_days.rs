@@ -232,6 +232,19 @@ async fn a_stranger_in_the_locks_key_is_an_error_and_stays() {
 }
 
 #[tokio::test]
+async fn a_lock_that_a_stranger_made_unreadable_hides_no_other_in_a_listing() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+    let key = fence_key("broken").replace("fence", "lock:broken");
+    let () = redis.run(&["HSET", &key, "token", "x", "fence", "not a number"]).await;
+    let listed = service.get("/v1/locks").await;
+    assert_eq!(listed.status, 200, "{listed:?}");
+    assert_eq!(listed.json["locks"].as_array().map(Vec::len), Some(1), "{listed:?}");
+    assert_eq!(listed.json["locks"][0]["name"], "deploy");
+}
+
+#[tokio::test]
 async fn instances_share_the_locks_of_one_redis() {
     let redis = RedisServer::start().await;
     let (one, two) = (Service::start(&redis.url()).await, Service::start(&redis.url()).await);

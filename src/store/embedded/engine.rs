@@ -18,6 +18,10 @@ type Row<'a> = (&'a [u8; 32], u64, u64, u64, Option<&'a str>);
 
 const LOCKS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("locks");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
+/// What is written and taken away again to see whether there is room.
+const PROBE: TableDefinition<'static, (), &[u8]> = TableDefinition::new("probe");
+/// More than a usual transaction takes, so that one that fails is not followed by a probe that fits.
+const PROBE_BYTES: usize = 64 * 1024;
 
 /// Where the data is, and how it is opened: again after each I/O error, as redb wants it.
 pub(super) struct Medium {
@@ -31,6 +35,15 @@ pub(super) struct Medium {
 pub(super) struct Changes {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) last_fence: FencingToken,
+    /// Write or take away what shows whether there is room.
+    pub(super) probe: Option<Probing>,
+}
+
+/// One of the two transactions of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Probing {
+    Write,
+    TakeAway,
 }
 
 /// Why a batch is not on disk.
@@ -58,7 +71,14 @@ pub(super) struct Engine {
 pub(super) fn create(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(LOCKS)?;
-    transaction.open_table(META)?.insert("format", FORMAT)?;
+    transaction.commit()?;
+    set_format(database, FORMAT)
+}
+
+/// Marks a file as being of this format.
+pub(super) fn set_format(database: &Database, format: u64) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(META)?.insert("format", format)?;
     transaction.commit()?;
     Ok(())
 }
@@ -181,6 +201,13 @@ fn write(
                     locks.remove(name.as_str())?;
                 }
             }
+        }
+        if let Some(probing) = changes.probe {
+            let mut probe = transaction.open_table(PROBE)?;
+            match probing {
+                Probing::Write => probe.insert((), [0; PROBE_BYTES].as_slice())?,
+                Probing::TakeAway => probe.remove(())?,
+            };
         }
         let mut meta = transaction.open_table(META)?;
         meta.insert("last_fence", last_fence.get())?;

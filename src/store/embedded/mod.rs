@@ -54,14 +54,15 @@ impl EmbeddedStore {
         // Absolute, so that whoever reads it in a log or an error knows where it is.
         let path = std::path::absolute(path)
             .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
+        let directory = path.clone();
         let opening = tokio::task::spawn_blocking(move || {
             let directory = Directory::lock(&path)?;
             let medium = directory.medium();
             Self::on(medium, path, Some(directory))
         });
+        // redb gives up with a panic on some files that are not whole.
         opening.await.unwrap_or_else(|panic| {
-            let (path, reason) = (PathBuf::new(), panic.to_string());
-            Err(OpenError::Damaged { path, reason })
+            Err(OpenError::Damaged { path: directory, reason: panic.to_string() })
         })
     }
 

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::engine::{Changes, Engine, Failure};
+use super::engine::{Changes, Engine, Failure, Probing};
 use crate::lock::{Command, FencingToken, LockName, StoreError};
 use crate::store::table::{Table, step};
 
@@ -53,9 +53,10 @@ impl Writer {
         self.submit(|answer| Box::new(Forget { names, answer })).await
     }
 
-    /// Whether the last transaction was kept; if not, tries again with an empty one.
+    /// Whether the last transaction was kept; if not, tries whether there is room again.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        if self.well.load(Ordering::Acquire) {
+        let works = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        if works && self.well.load(Ordering::Acquire) {
             return Ok(());
         }
         self.submit(|answer| Box::new(Probe { answer })).await
@@ -97,7 +98,7 @@ struct Batch<'a> {
     table: &'a Table,
     changes: Changes,
     fences: BTreeMap<u8, FencingToken>,
-    /// Written although nothing changes, to see whether writing works.
+    /// Somebody wants to know whether writing works.
     probing: bool,
 }
 
@@ -160,11 +161,15 @@ impl Work {
             job.stage(&mut batch);
         }
         let Batch { changes, probing, .. } = batch;
-        if changes.locks.is_empty() && !probing {
-            return Ok(());
+        if probing {
+            for probe in [Probing::Write, Probing::TakeAway] {
+                self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
+            }
         }
-        self.engine.commit(&changes)?;
-        self.install(changes);
+        if !changes.locks.is_empty() {
+            self.engine.commit(&changes)?;
+            self.install(changes);
+        }
         Ok(())
     }
 

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bb8_redis::redis::{ParsingError, Value, cmd, from_redis_value, pipe};
+use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 
-use super::{Connections, Keys, Shared, store_error};
+use super::{Connections, Keys, Shared};
 use crate::lock::{Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -107,12 +107,13 @@ async fn holders(
     }
     let found = reads.query_async(&mut shared.connection).await;
     let mut found = shared.judged::<Vec<Value>>(found)?.into_iter();
-    let lost = |error: ParsingError| store_error(error.into());
     let mut holders = Vec::with_capacity(names.len());
     for name in names {
         let (Some(fields), Some(pttl)) = (found.next(), found.next()) else { break };
-        let fields = from_redis_value(fields).map_err(lost)?;
-        let pttl = from_redis_value(pttl).map_err(lost)?;
+        // What a stranger wrote into a lock's key is no lock, and hides none of the others.
+        let (Ok(fields), Ok(pttl)) = (from_redis_value(fields), from_redis_value(pttl)) else {
+            continue;
+        };
         holders.extend(holder(name, &fields, pttl));
     }
     Ok(holders)

@@ -44,11 +44,6 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// A file in the server's directory, such as a socket.
-    pub(crate) fn path(&self, file: &str) -> String {
-        self.directory.path().join(file).display().to_string()
-    }
-
     /// Kills the server; nothing that was not persisted is left.
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await.expect("redis-server can be killed");

@@ -7,7 +7,6 @@ use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The default configuration with a store.
@@ -20,8 +19,6 @@ pub(crate) fn config(store: &str) -> Config {
 #[derive(Debug)]
 pub(crate) struct Service {
     api: Api,
-    pub(crate) closing: CancellationToken,
-    pub(crate) served: JoinHandle<Result<(), keylatch::error::Error>>,
     _guard: DropGuard,
 }
 
@@ -36,9 +33,8 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let closing = CancellationToken::new();
-        let served = tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
-        let guard = closing.clone().drop_guard();
-        Self { api: Api::at(address), closing, served, _guard: guard }
+        tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
+        Self { api: Api::at(address), _guard: closing.drop_guard() }
     }
 }
 
