@@ -1,6 +1,6 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -199,7 +199,7 @@ fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
 
 /// The time on the wall clock after `duration`, to the millisecond.
 fn in_millis(duration: Duration) -> Timestamp {
-    let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-    let then = Timestamp::now().saturating_add(duration).unwrap_or(Timestamp::MAX);
-    Timestamp::from_millisecond(then.as_millisecond()).unwrap_or(then)
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let then = i64::try_from((since_1970 + duration).as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(then).unwrap_or(Timestamp::MAX)
 }

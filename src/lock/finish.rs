@@ -11,27 +11,27 @@ pub(super) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///
 /// A request's future is dropped when its client goes away, and a timeout drops what it times.
 /// A store command that was sent cannot be unsent, so somebody has to see what came of it.
-pub(super) struct Finish<T, O, F>
+pub(super) struct Finish<'a, T, O, F>
 where
     O: FnOnce(Call<T>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
     call: Option<Call<T>>,
     orphaned: Option<O>,
-    tasks: TaskTracker,
+    tasks: &'a TaskTracker,
 }
 
-impl<T, O, F> Finish<T, O, F>
+impl<'a, T, O, F> Finish<'a, T, O, F>
 where
     O: FnOnce(Call<T>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    pub(super) fn new(tasks: TaskTracker, call: Call<T>, orphaned: O) -> Self {
+    pub(super) fn new(tasks: &'a TaskTracker, call: Call<T>, orphaned: O) -> Self {
         Self { call: Some(call), orphaned: Some(orphaned), tasks }
     }
 }
 
-impl<T, O, F> Future for Finish<T, O, F>
+impl<T, O, F> Future for Finish<'_, T, O, F>
 where
     O: FnOnce(Call<T>) -> F + Unpin,
     F: Future<Output = ()> + Send + 'static,
@@ -48,7 +48,7 @@ where
     }
 }
 
-impl<T, O, F> Drop for Finish<T, O, F>
+impl<T, O, F> Drop for Finish<'_, T, O, F>
 where
     O: FnOnce(Call<T>) -> F,
     F: Future<Output = ()> + Send + 'static,

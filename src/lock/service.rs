@@ -127,23 +127,23 @@ impl LockService {
     pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
         let started = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
-        let ask = Acquire {
+        let ask = Arc::new(Acquire {
             name: request.name,
             token: token.hash(),
             ttl: request.ttl,
             owner: request.owner,
             attempt: Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed)),
-        };
-        let grant = |lease: Lease, ask: &Acquire| {
+        });
+        let grant = |lease: Lease| {
             let Some(valid_for) = valid_for(&lease, started.elapsed()) else {
-                self.tasks.spawn(withdraw(Arc::clone(&self.store), ask.clone()));
+                self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(&ask)));
                 return Err(LockError::TooLate);
             };
             Ok(Grant { token, lease, valid_for })
         };
         Ok(match self.ask(&ask).await? {
-            Acquisition::Granted(lease) => Acquired::New(grant(lease, &ask)?),
-            Acquisition::Repeated(lease) => Acquired::Again(grant(lease, &ask)?),
+            Acquisition::Granted(lease) => Acquired::New(grant(lease)?),
+            Acquisition::Repeated(lease) => Acquired::Again(grant(lease)?),
             Acquisition::Held(holder) => Acquired::Held(holder),
         })
     }
@@ -216,18 +216,18 @@ impl LockService {
     }
 
     /// One acquire that is finished in any case, and undone if nobody is there to read it.
-    async fn ask(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
+    async fn ask(&self, ask: &Arc<Acquire>) -> Result<Acquisition, StoreError> {
         let call: Call<_> = {
-            let (store, ask) = (Arc::clone(&self.store), ask.clone());
+            let (store, ask) = (Arc::clone(&self.store), Arc::clone(ask));
             Box::pin(async move { store.acquire(&ask).await })
         };
         let orphaned = {
-            let (store, ask) = (Arc::clone(&self.store), ask.clone());
+            let (store, ask) = (Arc::clone(&self.store), Arc::clone(ask));
             |call| give_back(store, ask, call)
         };
-        let answer = self.within(Finish::new(self.tasks.clone(), call, orphaned)).await;
+        let answer = self.within(Finish::new(&self.tasks, call, orphaned)).await;
         if let Err(StoreError::Lost(_)) = &answer {
-            self.tasks.spawn(withdraw(Arc::clone(&self.store), ask.clone()));
+            self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(ask)));
         }
         answer
     }
@@ -250,7 +250,7 @@ fn valid_for(lease: &Lease, spent: Duration) -> Option<Duration> {
 /// Waits for an acquire whose client has gone, and takes back what it got.
 async fn give_back(
     store: Arc<dyn LockStore>,
-    ask: Acquire,
+    ask: Arc<Acquire>,
     call: Call<Result<Acquisition, StoreError>>,
 ) {
     let nothing_got = match timeout(ORPHAN_LIMIT, call).await {
@@ -264,7 +264,7 @@ async fn give_back(
 }
 
 /// Takes back what an attempt may have got, trying until the lease is over by itself.
-async fn withdraw(store: Arc<dyn LockStore>, ask: Acquire) {
+async fn withdraw(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
     let trying = async {
         while let Err(error) = store.withdraw(&ask.name, &ask.token, ask.attempt).await {
             tracing::debug!(%error, "a lost grant is not yet taken back");

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::fmt;
 
 use base64::Engine as _;
@@ -22,8 +23,7 @@ impl Token {
     ///
     /// The operating system has no random bytes to give.
     pub fn generate() -> Result<Self, getrandom::Error> {
-        let mut bytes = [0; 24];
-        getrandom::fill(&mut bytes)?;
+        let bytes = RANDOM.with_borrow_mut(Random::draw)?;
         Ok(Self(URL_SAFE_NO_PAD.encode(bytes).into()))
     }
 
@@ -60,6 +60,32 @@ impl fmt::Debug for Token {
     }
 }
 
+thread_local! {
+    static RANDOM: RefCell<Random> = const { RefCell::new(Random { bytes: [0; 1536], used: 1536 }) };
+}
+
+/// Bytes from the operating system for some dozens of tokens: a system call for each token would
+/// be a good part of what a request costs.
+struct Random {
+    bytes: [u8; 1536],
+    used: usize,
+}
+
+impl Random {
+    /// 24 bytes that nobody was given before and nobody will be again.
+    fn draw(&mut self) -> Result<[u8; 24], getrandom::Error> {
+        if self.used == self.bytes.len() {
+            getrandom::fill(&mut self.bytes)?;
+            self.used = 0;
+        }
+        let mut drawn = [0; 24];
+        let source = &mut self.bytes[self.used..self.used + drawn.len()];
+        drawn.swap_with_slice(source);
+        self.used += drawn.len();
+        Ok(drawn)
+    }
+}
+
 /// The SHA-256 of a [`Token`]: enough to recognise it, not enough to use it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; 32]);
@@ -91,4 +117,18 @@ pub enum InvalidToken {
     /// It has a character that tokens do not have.
     #[error("it must be of A-Z, a-z, 0-9, `_` and `-`")]
     Character,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_token_is_made_twice() {
+        let made: HashSet<_> = (0..1000).map(|_| Token::generate().unwrap().0).collect();
+        assert_eq!(made.len(), 1000);
+        assert!(made.iter().all(|token| token.len() == 32 && Token::parse(token).is_ok()));
+    }
 }
