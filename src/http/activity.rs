@@ -1,6 +1,6 @@
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub(super) struct Activity {
     phase: AtomicU8,
     /// Milliseconds after `opened`.
     since: AtomicU64,
+    /// Whether something was sent while idle since this was last looked at.
+    sending: AtomicBool,
 }
 
 const FRESH: u8 = 0;
@@ -47,12 +49,18 @@ const LEAVING: u8 = 4;
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { opened: Instant::now(), phase: AtomicU8::new(FRESH), since: AtomicU64::new(0) }
+        Self {
+            opened: Instant::now(),
+            phase: AtomicU8::new(FRESH),
+            since: AtomicU64::new(0),
+            sending: AtomicBool::new(false),
+        }
     }
 
     /// The service has a request.
     pub(super) fn busy(&self) {
-        self.enter(BUSY);
+        // How long this lasts is the service's affair, so the time does not matter.
+        self.phase.store(BUSY, Ordering::Release);
     }
 
     /// The service has answered.
@@ -65,7 +73,12 @@ impl Activity {
     pub(super) fn deadline(&self, patience: &Patience) -> Option<Instant> {
         let limit = match self.phase.load(Ordering::Acquire) {
             FRESH => patience.first_byte,
-            IDLE => patience.keep_alive,
+            IDLE => {
+                if self.sending.swap(false, Ordering::AcqRel) {
+                    self.enter(IDLE);
+                }
+                patience.keep_alive
+            }
             HEAD => patience.head,
             LEAVING => patience.leave,
             _ => return None,
@@ -82,7 +95,7 @@ impl Activity {
     /// What is written while the service is idle is the rest of a long response.
     fn sent(&self) {
         if self.phase.load(Ordering::Acquire) == IDLE {
-            self.enter(IDLE);
+            self.sending.store(true, Ordering::Release);
         }
     }
 

@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 
 use super::problem::{Cause, Code, Problem};
 use crate::lock::Outcome;
-use crate::metrics::{Counted, Metrics};
+use crate::metrics::Metrics;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client.
@@ -134,19 +134,19 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Observed<S::Future> {
-        let shared = Arc::clone(&self.shared);
+        let before = self.shared.metrics.in_flight.inc();
         let record = Record {
             started: Instant::now(),
             method: method_label(request.method()),
             route: request.extensions().get::<MatchedPath>().cloned(),
-            id: shared.ids.of(&request),
-            _in_flight: Counted::new(&shared.metrics.in_flight),
+            id: self.shared.ids.of(&request),
+            shared: Arc::clone(&self.shared),
         };
-        let full = shared.metrics.in_flight.get() > shared.max_requests;
+        let full = before >= self.shared.max_requests;
         // A full service is alive, and restarting it would not make it less full.
         let live = record.route.as_ref().is_some_and(|route| route.as_str() == "/livez");
         let inner = (!full || live).then(|| self.inner.call(request));
-        Observed { inner, deadline: None, record, shared }
+        Observed { inner, deadline: None, record }
     }
 }
 
@@ -160,7 +160,6 @@ pin_project! {
         #[pin]
         deadline: Option<Sleep>,
         record: Record,
-        shared: Arc<Shared>,
     }
 }
 
@@ -174,12 +173,12 @@ where
         let mut this = self.project();
         let response = match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
             None => {
-                this.shared.metrics.shed.inc();
+                this.record.shared.metrics.shed.inc();
                 overloaded()
             }
             Some(Poll::Ready(response)) => response?,
             Some(Poll::Pending) => {
-                let end = this.record.started + this.shared.deadline;
+                let end = this.record.started + this.record.shared.deadline;
                 if this.deadline.is_none() {
                     this.deadline.set(Some(tokio::time::sleep_until(end)));
                 }
@@ -187,7 +186,7 @@ where
                 too_slow()
             }
         };
-        Poll::Ready(Ok(this.record.finish(response, this.shared)))
+        Poll::Ready(Ok(this.record.finish(response)))
     }
 }
 
@@ -197,11 +196,18 @@ struct Record {
     method: &'static str,
     route: Option<MatchedPath>,
     id: HeaderValue,
-    _in_flight: Counted,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.shared.metrics.in_flight.dec();
+    }
 }
 
 impl Record {
-    fn finish(&self, mut response: Response<Body>, shared: &Shared) -> Response<Body> {
+    fn finish(&self, mut response: Response<Body>) -> Response<Body> {
+        let shared = &self.shared;
         let took = self.started.elapsed();
         let status = response.status().as_u16();
         let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);

@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::middleware::map_response;
 use axum::routing::{any, get};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -71,8 +73,12 @@ pub fn router(api: Api, observe: ObserveLayer) -> Router {
         .merge(swagger_ui(openapi::complete(document)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found)
-        .layer(CatchPanicLayer::custom(problem::of_panic))
-        .layer(observe)
+        // One layer of three: axum boxes a request's future anew for each call of `layer`.
+        .layer((
+            observe,
+            MapResponseBodyLayer::new(Body::new),
+            CatchPanicLayer::custom(problem::of_panic),
+        ))
 }
 
 /// The OpenAPI document of the service.
