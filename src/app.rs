@@ -89,13 +89,14 @@ impl App {
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let token = self.closing.clone();
-        tokio::spawn(async move {
+        let told = tokio::spawn(async move {
             closing.await;
             token.cancel();
         });
         let server =
             Server::new(listener, self.router, self.observe, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
+        told.abort();
         if tokio::time::timeout(LAST_TASKS, self.locks.close()).await.is_err() {
             tracing::warn!("some grants that nobody reads are left to expire");
         }

@@ -1,6 +1,6 @@
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct Patience {
     pub(super) first_byte: Duration,
     /// From the first byte of a request's head to its last.
     pub(super) head: Duration,
-    /// Between a response and the next request.
+    /// Between an answer and the next request, in which the client reads the answer.
     pub(super) keep_alive: Duration,
     /// Between the service's end of the connection and the client's.
     pub(super) leave: Duration,
@@ -37,8 +37,6 @@ pub(super) struct Activity {
     phase: AtomicU8,
     /// Milliseconds after `opened`.
     since: AtomicU64,
-    /// Whether something was sent while idle since this was last looked at.
-    sending: AtomicBool,
 }
 
 const FRESH: u8 = 0;
@@ -49,12 +47,7 @@ const LEAVING: u8 = 4;
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self {
-            opened: Instant::now(),
-            phase: AtomicU8::new(FRESH),
-            since: AtomicU64::new(0),
-            sending: AtomicBool::new(false),
-        }
+        Self { opened: Instant::now(), phase: AtomicU8::new(FRESH), since: AtomicU64::new(0) }
     }
 
     /// The service has a request.
@@ -73,12 +66,7 @@ impl Activity {
     pub(super) fn deadline(&self, patience: &Patience) -> Option<Instant> {
         let limit = match self.phase.load(Ordering::Acquire) {
             FRESH => patience.first_byte,
-            IDLE => {
-                if self.sending.swap(false, Ordering::AcqRel) {
-                    self.enter(IDLE);
-                }
-                patience.keep_alive
-            }
+            IDLE => patience.keep_alive,
             HEAD => patience.head,
             LEAVING => patience.leave,
             _ => return None,
@@ -89,13 +77,6 @@ impl Activity {
     fn received(&self) {
         if matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
             self.enter(HEAD);
-        }
-    }
-
-    /// What is written while the service is idle is the rest of a long response.
-    fn sent(&self) {
-        if self.phase.load(Ordering::Acquire) == IDLE {
-            self.sending.store(true, Ordering::Release);
         }
     }
 
@@ -112,18 +93,16 @@ pub(super) struct Noted<I> {
     inner: I,
     activity: std::sync::Arc<Activity>,
     shut_down: bool,
+    /// How much of what nobody reads is still taken.
+    discards: usize,
 }
+
+/// More than any honest client has sent before it looks at the answer; a flood ends here.
+const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 
 impl<I> Noted<I> {
     pub(super) fn new(inner: I, activity: std::sync::Arc<Activity>) -> Self {
-        Self { inner, activity, shut_down: false }
-    }
-
-    fn note_sent(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if matches!(sent, Poll::Ready(Ok(bytes)) if bytes > 0) {
-            self.activity.sent();
-        }
-        sent
+        Self { inner, activity, shut_down: false, discards: MAX_DISCARDED }
     }
 }
 
@@ -147,8 +126,7 @@ impl<I: Read + Write + Unpin> Write for Noted<I> {
         cx: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.inner).poll_write(cx, buffer);
-        self.note_sent(sent)
+        Pin::new(&mut self.inner).poll_write(cx, buffer)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -169,9 +147,11 @@ impl<I: Read + Write + Unpin> Write for Noted<I> {
         loop {
             let mut buffer = ReadBuf::new(&mut unread);
             let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer.unfilled()));
-            if read.is_err() || buffer.filled().is_empty() {
+            let bytes = buffer.filled().len();
+            if read.is_err() || bytes == 0 || bytes > self.discards {
                 return Poll::Ready(Ok(()));
             }
+            self.discards -= bytes;
         }
     }
 
@@ -184,7 +164,6 @@ impl<I: Read + Write + Unpin> Write for Noted<I> {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.inner).poll_write_vectored(cx, buffers);
-        self.note_sent(sent)
+        Pin::new(&mut self.inner).poll_write_vectored(cx, buffers)
     }
 }

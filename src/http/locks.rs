@@ -70,7 +70,7 @@ pub(super) async fn create(
 /// Renew a lock
 ///
 /// The lease lasts `ttl_ms` from now, be that longer or shorter than what was left. The fencing
-/// token stays.
+/// token stays. When the outcome is unknown, count the shorter of both until you know.
 #[utoipa::path(
     put,
     path = "/v1/locks/{name}",

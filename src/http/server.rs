@@ -35,7 +35,7 @@ const REFUSALS: usize = 256;
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 /// How long a client may go on sending after it was told that the connection ends.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
-/// How long accepting pauses when the process has no more file descriptors.
+/// How long accepting pauses when none can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How the service meets the network.
@@ -111,8 +111,15 @@ impl Server {
         let serving = Arc::new(Serving::new(&settings, closing.clone(), killed.clone(), metrics));
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let refusals = Arc::new(Semaphore::new(REFUSALS));
+        let mut served = Ok(());
         while let Some(accepted) = closing.run_until_cancelled(accept(&listener)).await {
-            let (stream, _) = accepted?;
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    served = Err(ServeError(error));
+                    break;
+                }
+            };
             let serving = Arc::clone(&serving);
             if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                 connections.spawn(serving.connection(stream, router.clone(), true, place));
@@ -131,7 +138,7 @@ impl Server {
             killed.cancel();
             connections.wait().await;
         }
-        Ok(())
+        served
     }
 }
 
@@ -245,18 +252,22 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
         match listener.accept().await {
             Ok(accepted) => return Ok(accepted),
             Err(error) if is_the_clients(&error) => {}
-            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+            Err(error) if matches!(error.raw_os_error(), Some(EBADF | EINVAL | ENOTSOCK)) => {
+                return Err(error);
+            }
+            // No file descriptors, no memory, no network: it passes.
+            Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted now");
                 sleep(ACCEPT_PAUSE).await;
             }
-            Err(error) => return Err(error),
         }
     }
 }
 
-/// The process, or the system, has no more file descriptors (errno of Linux and the BSDs).
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
+/// The listener itself is broken (errno of Linux, accept(2)).
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const ENOTSOCK: i32 = 88;
 
 fn is_the_clients(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};

@@ -39,10 +39,11 @@ where
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(call) = self.call.as_mut() else { return Poll::Pending };
+        // Taken out, so that a call that panics is not polled again by the drop.
+        let Some(mut call) = self.call.take() else { return Poll::Pending };
         let polled = call.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.call = None;
+        if polled.is_pending() {
+            self.call = Some(call);
         }
         polled
     }

@@ -19,6 +19,13 @@ use super::{
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
 /// How often taking a lost grant back is tried again while the store is away.
 const WITHDRAW_PAUSE: Duration = Duration::from_millis(250);
+/// How long one try of taking a grant back may take.
+const WITHDRAW_LIMIT: Duration = Duration::from_secs(5);
+/// When a grant whose answer was lost is taken back again: the acquire itself may still be on its
+/// way to the store, behind the first withdrawal.
+const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// How many grants that nobody reads may be on their way back before new ones are refused.
+const MAX_ORPHANS: usize = 10_000;
 /// How often expired locks are swept out of the store.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 
@@ -220,6 +227,10 @@ impl LockService {
 
     /// One acquire that is finished in any case, and undone if nobody is there to read it.
     async fn ask(&self, ask: &Arc<Acquire>) -> Result<Acquisition, StoreError> {
+        if self.tasks.len() > MAX_ORPHANS {
+            let why = "too many grants that nobody reads are on their way back";
+            return Err(StoreError::Refused(why.into()));
+        }
         let call: Call<_> = {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(ask));
             Box::pin(async move { store.acquire(&ask).await })
@@ -230,7 +241,7 @@ impl LockService {
         };
         let answer = self.within(Finish::new(&self.tasks, call, orphaned)).await;
         if let Err(StoreError::Lost(_)) = &answer {
-            self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(ask)));
+            self.tasks.spawn(withdraw_lost(Arc::clone(&self.store), Arc::clone(ask)));
         }
         answer
     }
@@ -245,6 +256,13 @@ impl LockService {
             return answer;
         }
         timeout(self.deadline, call).await.unwrap_or(Err(StoreError::Deadline(self.deadline)))
+    }
+}
+
+impl Drop for LockService {
+    /// The sweep ends with the service, also when nobody closed it.
+    fn drop(&mut self) {
+        self.closing.cancel();
     }
 }
 
@@ -274,13 +292,27 @@ async fn give_back(
 /// Takes back what an attempt may have got, trying until the lease is over by itself.
 async fn withdraw(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
     let trying = async {
-        while let Err(error) = store.withdraw(&ask.name, &ask.token, ask.attempt).await {
-            tracing::debug!(%error, "a lost grant is not yet taken back");
+        loop {
+            let withdrawal = store.withdraw(&ask.name, &ask.token, ask.attempt);
+            match timeout(WITHDRAW_LIMIT, withdrawal).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => tracing::debug!(%error, "a lost grant is not yet taken back"),
+                Err(_) => tracing::debug!("taking a lost grant back is not answered"),
+            }
             tokio::time::sleep(WITHDRAW_PAUSE).await;
         }
     };
     if timeout(ask.ttl.get(), trying).await.is_err() {
         tracing::warn!("a lost grant could not be taken back and was left to expire");
+    }
+}
+
+/// The same for an acquire of which only the answer is known to be lost.
+async fn withdraw_lost(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
+    withdraw(Arc::clone(&store), Arc::clone(&ask)).await;
+    for pause in AFTER_LOST {
+        tokio::time::sleep(pause).await;
+        withdraw(Arc::clone(&store), Arc::clone(&ask)).await;
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -51,7 +51,7 @@ impl Table {
         let moment = self.moment(shard.last_fence);
         let step = step(shard.locks.get(name.as_str()), command, &moment);
         if let Some(state) = step.change {
-            shard.install(name, state, moment.now);
+            shard.install(name, state);
         }
         step.outcome
     }
@@ -72,8 +72,13 @@ impl Table {
 
     /// Makes `state` the lock's.
     pub(super) fn install(&self, name: &LockName, state: LockState) {
-        let now = self.start.elapsed();
-        self.shard(name.bucket()).install(name, state, now);
+        self.shard(name.bucket()).install(name, state);
+    }
+
+    /// Lets the bucket's fencing tokens go on above `fence`.
+    pub(super) fn raise(&self, bucket: u8, fence: FencingToken) {
+        let mut shard = self.shard(bucket);
+        shard.last_fence = shard.last_fence.max(fence);
     }
 
     /// Takes a grant in that an earlier process wrote down.
@@ -156,9 +161,10 @@ impl Table {
 }
 
 impl Shard {
-    fn install(&mut self, name: &LockName, state: LockState, now: Duration) {
+    /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
+    fn install(&mut self, name: &LockName, state: LockState) {
         self.last_fence = self.last_fence.max(state.fence().unwrap_or_default());
-        if state.is_free(now) {
+        if state.record().is_none() {
             self.locks.remove(name.as_str());
         } else if let Some(old) = self.locks.get_mut(name.as_str()) {
             *old = state;

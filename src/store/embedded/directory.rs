@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use redb::Database;
 
 use super::OpenError;
+use super::backend::{SyncFailed, Watched};
 use super::engine::{self, Medium};
 
 /// The data file in the directory.
@@ -25,7 +26,7 @@ impl Directory {
     /// Takes the directory at `path`, and makes it and its data file if they are not there.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let cannot = |source| OpenError::Directory { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(cannot)?;
+        create_directory(path).map_err(cannot)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut lock = options.open(path.join(LOCK)).map_err(cannot)?;
@@ -49,16 +50,19 @@ impl Directory {
 
     /// How the data file is opened, now and again after an error.
     pub(super) fn medium(&self) -> Medium {
-        let file = self.path.join(DATA);
+        let (file, sync_failed) = (self.path.join(DATA), SyncFailed::default());
+        let failed = sync_failed.clone();
         Medium {
             name: file.clone(),
+            sync_failed,
             // Not `create`: a file that lost its content must not become an empty store.
             open: Box::new(move || {
-                if fs::metadata(&file)?.len() == 0 {
+                let data = OpenOptions::new().read(true).write(true).open(&file)?;
+                if data.metadata()?.len() == 0 {
                     let empty = io::Error::new(io::ErrorKind::InvalidData, "it is empty");
                     return Err(empty.into());
                 }
-                Database::open(&file)
+                Database::builder().create_with_backend(Watched::file(data, failed.clone())?)
             }),
         }
     }
@@ -81,4 +85,13 @@ impl Directory {
         fs::rename(&new, &file).map_err(cannot)?;
         File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(cannot)
     }
+}
+
+/// Makes a directory that stays: its name is on disk when this returns.
+fn create_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(path)?;
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

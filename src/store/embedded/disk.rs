@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::{Database, StorageBackend};
 
+use super::backend::{SyncFailed, Watched};
 use super::engine::Medium;
 
 /// A disk in memory that knows what was synced. Clones are the same disk.
@@ -28,8 +29,11 @@ struct State {
     honest: bool,
     /// Bytes there is room for.
     capacity: u64,
-    /// Whether writing and syncing fail.
+    /// Whether writing fails, or after how many operations it will.
     broken: bool,
+    breaks_in: Option<u64>,
+    /// Whether the next sync fails.
+    sync_fails: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -65,6 +69,8 @@ impl Disk {
             honest: true,
             capacity: u64::MAX,
             broken: false,
+            breaks_in: None,
+            sync_fails: false,
         })))
     }
 
@@ -78,9 +84,13 @@ impl Disk {
     }
 
     pub(super) fn medium(&self) -> Medium {
-        let disk = self.clone();
-        let open = move || Database::builder().create_with_backend(disk.clone());
-        Medium { name: "a disk".into(), open: Box::new(open) }
+        let (disk, sync_failed) = (self.clone(), SyncFailed::default());
+        let failed = sync_failed.clone();
+        let open = move || {
+            let watched = Watched::new(disk.clone(), failed.clone());
+            Database::builder().create_with_backend(watched)
+        };
+        Medium { name: "a disk".into(), open: Box::new(open), sync_failed }
     }
 
     /// From now on a sync does nothing, as on a disk that lies.
@@ -119,11 +129,26 @@ impl Disk {
         self.state().broken = true;
     }
 
+    /// Breaks down in the middle of what comes.
+    pub(super) fn break_down_after(&self, operations: u64) {
+        self.state().breaks_in = Some(operations);
+    }
+
+    pub(super) fn fail_the_next_sync(&self) {
+        self.state().sync_fails = true;
+    }
+
+    /// What a power cut would leave at least.
+    pub(super) fn durable(&self) -> Vec<u8> {
+        self.state().durable.clone()
+    }
+
     /// Makes room, and mends what was broken.
     pub(super) fn mend(&self) {
         let mut state = self.state();
         state.capacity = u64::MAX;
         state.broken = false;
+        state.breaks_in = None;
     }
 
     /// The content as a process reads it.
@@ -172,7 +197,12 @@ impl State {
         self.burn();
     }
 
-    fn fits(&self, end: u64) -> io::Result<()> {
+    fn fits(&mut self, end: u64) -> io::Result<()> {
+        match &mut self.breaks_in {
+            Some(0) => self.broken = true,
+            Some(left) => *left -= 1,
+            None => {}
+        }
         if self.broken {
             return Err(io::Error::other("the disk is broken"));
         }
@@ -218,12 +248,18 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.fits(0)?;
+        if std::mem::take(&mut state.sync_fails) {
+            // As Linux does: the pages count as written, and no later sync writes them.
+            state.unsynced.clear();
+            return Err(io::Error::other("the sync failed"));
+        }
         // The power may go just before the sync, or just after it.
         state.burn();
         if state.honest {
-            state.durable = state.seen.clone();
-            state.unsynced.clear();
+            let synced = std::mem::take(&mut state.unsynced);
+            for write in synced {
+                write.apply(&mut state.durable);
+            }
         }
         state.burn();
         Ok(())

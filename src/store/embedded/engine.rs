@@ -8,6 +8,7 @@ use redb::{
 };
 
 use super::OpenError;
+use super::backend::SyncFailed;
 use crate::lock::{FencingToken, LockName, LockState, Owner, Record, TokenHash};
 
 /// The newest format of the file.
@@ -28,15 +29,24 @@ pub(super) struct Medium {
     /// What to call it.
     pub(super) name: PathBuf,
     pub(super) open: Box<dyn Fn() -> Result<Database, DatabaseError> + Send>,
+    /// What `open` opens says here when a sync fails.
+    pub(super) sync_failed: SyncFailed,
 }
 
 /// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Changes {
     pub(super) locks: BTreeMap<LockName, LockState>,
-    pub(super) last_fence: FencingToken,
+    /// The last fencing token of each bucket that gave one.
+    pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
     pub(super) probe: Option<Probing>,
+}
+
+impl Changes {
+    fn last_fence(&self) -> FencingToken {
+        self.fences.values().copied().max().unwrap_or_default()
+    }
 }
 
 /// One of the two transactions of a probe.
@@ -72,13 +82,13 @@ pub(super) fn create(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(LOCKS)?;
     transaction.commit()?;
-    set_format(database, FORMAT)
+    set_number(database, "format", FORMAT)
 }
 
-/// Marks a file as being of this format.
-pub(super) fn set_format(database: &Database, format: u64) -> Result<(), redb::Error> {
+/// Writes one of the file's numbers.
+pub(super) fn set_number(database: &Database, name: &str, value: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
-    transaction.open_table(META)?.insert("format", format)?;
+    transaction.open_table(META)?.insert(name, value)?;
     transaction.commit()?;
     Ok(())
 }
@@ -135,7 +145,7 @@ impl Engine {
     /// Puts the changes on disk. When this returns, they are, or it says that they are not.
     pub(super) fn commit(&mut self, changes: &Changes) -> Result<(), Failure> {
         let number = self.commits + 1;
-        let last_fence = self.last_fence.max(changes.last_fence);
+        let last_fence = self.last_fence.max(changes.last_fence());
         let Some(database) = &self.database else {
             return Err(Failure::NotKept("the file is not open".to_owned()));
         };
@@ -145,7 +155,7 @@ impl Engine {
             return match self.settle() {
                 Ok(Some(_)) => Ok(()),
                 Ok(None) => Err(Failure::NotKept(error.to_string())),
-                Err(_) => Err(Failure::InDoubt(error.to_string())),
+                Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
             };
         }
         self.commits = number;
@@ -155,15 +165,22 @@ impl Engine {
 
     /// Opens the file again after an error. Gives the changes that were in doubt if they turn out
     /// to be on disk.
+    ///
+    /// After a failed sync, reading proves nothing and nothing is settled until the process starts
+    /// anew.
     pub(super) fn settle(&mut self) -> Result<Option<Changes>, redb::Error> {
         if self.database.is_some() {
             return Ok(None);
+        }
+        if self.medium.sync_failed.has_happened() {
+            let failed = std::io::Error::other("a sync failed: mend the disk and restart");
+            return Err(redb::Error::Io(failed));
         }
         let database = (self.medium.open)()?;
         let commits = number(&database, "commits")?;
         let kept = self.doubt.take().filter(|_| commits > self.commits);
         if let Some(kept) = &kept {
-            self.last_fence = self.last_fence.max(kept.last_fence);
+            self.last_fence = self.last_fence.max(kept.last_fence());
         }
         self.commits = commits;
         self.database = Some(database);

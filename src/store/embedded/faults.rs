@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::disk::{Dice, Disk};
-use super::engine::set_format;
+use super::engine::set_number;
 use super::*;
 use crate::lock::{FencingToken, Outcome, Owner, Token};
 
@@ -115,11 +115,99 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
     assert!(noticed > 0, "no byte mattered");
 }
 
+#[tokio::test]
+async fn what_is_in_doubt_is_never_answered_from_memory() {
+    let mut doubts = 0;
+    for round in 0..60 {
+        let disk = Disk::formatted(round);
+        let store = open(&disk).unwrap();
+        let ask = ask("lock", "one");
+        disk.break_down_after(round % 12);
+        let answer = store.acquire(&ask).await;
+        disk.break_down();
+        if answer.is_err_and(|error| error.outcome() == Outcome::Unknown) {
+            doubts += 1;
+            let withdrawn = store.withdraw(&ask.name, &ask.token, ask.attempt).await;
+            assert!(withdrawn.is_err(), "a grant in doubt cannot be known to be taken back");
+            assert!(store.release(&ask.name, &ask.token).await.is_err(), "round {round}");
+            assert!(store.get(&ask.name).await.is_err(), "round {round}");
+        }
+        disk.mend();
+        store.withdraw(&ask.name, &ask.token, ask.attempt).await.expect("it is mended");
+        assert_eq!(store.get(&ask.name).await.unwrap(), None, "round {round}: it came back");
+    }
+    assert!(doubts > 0, "nothing was ever in doubt");
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_never_taken_for_success() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    disk.fail_the_next_sync();
+    let error = store.acquire(&ask("lock", "one")).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    assert!(store.ping().await.is_err(), "nothing that is read proves what is on disk");
+    let again = open(&Disk::new(disk.durable(), 1)).unwrap();
+    assert!(matches!(again.acquire(&ask("lock", "two")).await, Ok(Acquisition::Granted(_))));
+}
+
+#[tokio::test]
+async fn a_batch_without_changes_does_not_make_a_full_disk_well() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    disk.fill_up_to(0);
+    let mut number = 0;
+    while store.acquire(&ask(&format!("lock {number}"), "one")).await.is_ok() {
+        number += 1;
+    }
+    store.writer.forget(Vec::new()).await.expect("there is nothing to write");
+    assert!(store.ping().await.is_err(), "the disk is as full as before");
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_grant_and_release_in_one_batch() {
+    let disk = Disk::formatted(1);
+    // A counter ahead of the clock, as after the clock was set back.
+    let database = (disk.medium().open)().unwrap();
+    set_number(&database, "last_fence", 1 << 52).unwrap();
+    drop(database);
+    let store = open(&disk).unwrap();
+    let (ask, mut last) = (ask("lock", "one"), FencingToken::NONE);
+    for _ in 0..50 {
+        let release = Return { token: ask.token };
+        let both = tokio::join!(
+            store.writer.run(ask.name.clone(), ask.clone()),
+            store.writer.run(ask.name.clone(), release)
+        );
+        let (Ok(Acquisition::Granted(lease)), Ok(Release::Released)) = both else {
+            panic!("granted and released, not {both:?}");
+        };
+        assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
+        last = lease.fence;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    tokio::time::pause();
+    let ask = Acquire { ttl: Ttl::from_millis(100).unwrap(), ..ask("lock", "one") };
+    store.acquire(&ask).await.unwrap();
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    let expired = store.table.look(&ask.name).0;
+    store.table.install(&ask.name, expired);
+    store.sweep().await.unwrap();
+    drop(store);
+    let again = open(&Disk::new(disk.content(), 1)).unwrap();
+    assert_eq!(again.get(&ask.name).await.unwrap(), None);
+}
+
 #[test]
 fn a_file_of_a_newer_format_is_refused_with_a_sentence() {
     let disk = Disk::formatted(1);
     let database = (disk.medium().open)().unwrap();
-    set_format(&database, 2).unwrap();
+    set_number(&database, "format", 2).unwrap();
     drop(database);
     let refused = Engine::open(disk.medium()).unwrap_err().to_string();
     assert!(refused.contains("format 2") && refused.contains("up to 1"), "{refused}");

@@ -4,6 +4,7 @@
 //! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
 //! and only then makes it the table's and answers. So the table never says what the disk does not.
 
+mod backend;
 mod directory;
 #[cfg(test)]
 mod disk;
@@ -78,17 +79,20 @@ impl EmbeddedStore {
         Ok(Self { table, writer, path, _directory: directory })
     }
 
-    /// Answers from memory what changes nothing, and from the disk what does.
+    /// Answers from memory what changes nothing, and from the disk what does. While the table may
+    /// lack what the disk has, everything goes to the writer, which settles that first.
     async fn run<C>(&self, name: &LockName, command: C) -> Result<C::Outcome, StoreError>
     where
         C: Command + Send + 'static,
         C::Outcome: Send,
     {
-        let step = self.table.consider(name, &command);
-        match step.change {
-            None => Ok(step.outcome),
-            Some(_) => self.writer.run(name.clone(), command).await,
+        if self.writer.is_certain() {
+            let step = self.table.consider(name, &command);
+            if step.change.is_none() {
+                return Ok(step.outcome);
+            }
         }
+        self.writer.run(name.clone(), command).await
     }
 }
 
@@ -104,7 +108,8 @@ impl LockStore for EmbeddedStore {
         token: &TokenHash,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        self.run(name, Withdraw { token: *token, attempt }).await
+        // Always behind the acquire that it takes back, which may still be on its way.
+        self.writer.run(name.clone(), Withdraw { token: *token, attempt }).await
     }
 
     async fn renew(
@@ -121,10 +126,13 @@ impl LockStore for EmbeddedStore {
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        Ok(self.table.consider(name, &Peek { name: name.clone() }).outcome)
+        self.run(name, Peek { name: name.clone() }).await
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        if !self.writer.is_certain() {
+            self.writer.probe().await?;
+        }
         Ok(self.table.list(query))
     }
 

@@ -1,42 +1,62 @@
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::engine::{Changes, Engine, Failure, Probing};
-use crate::lock::{Command, FencingToken, LockName, StoreError};
+use crate::lock::{Command, LockName, StoreError};
 use crate::store::table::{Table, step};
 
 /// The most commands that share one transaction.
 const BATCH: usize = 1024;
+/// How long the writer may take to end.
+const END: Duration = Duration::from_millis(900);
 
 /// The one thread that changes the file and the table.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// `None` once the writer is told to end.
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
-    well: Arc<AtomicBool>,
+    state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
+}
+
+/// How the writer is doing.
+#[derive(Debug, Default)]
+struct State {
+    /// The last transaction was not kept.
+    unwell: AtomicBool,
+    /// The disk may have changes that the table does not.
+    in_doubt: AtomicBool,
 }
 
 impl Writer {
     /// Starts the writer; it has to be called within a tokio runtime.
     pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::channel();
-        let well = Arc::new(AtomicBool::new(true));
-        let work = Work { table, engine, well: Arc::clone(&well) };
+        let (ending, ended) = mpsc::channel();
+        let state = Arc::new(State::default());
+        let work = Work { table, engine, state: Arc::clone(&state) };
         let runtime = Handle::current();
         let thread =
             thread::Builder::new().name("keylatch-writer".to_owned()).spawn(move || {
                 // The table's clock is the runtime's.
                 let _runtime = runtime.enter();
                 work.run(&waiting);
+                drop(ending);
             })?;
-        Ok(Self { jobs: Some(jobs), well, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), state, thread: Some(thread), ended: Mutex::new(ended) })
+    }
+
+    /// Whether the table says all that the disk does.
+    pub(super) fn is_certain(&self) -> bool {
+        self.is_alive() && !self.state.in_doubt.load(Ordering::Acquire)
     }
 
     /// Carries a command out and waits until that is on disk.
@@ -55,11 +75,14 @@ impl Writer {
 
     /// Whether the last transaction was kept; if not, tries whether there is room again.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        let works = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        if works && self.well.load(Ordering::Acquire) {
+        if self.is_alive() && !self.state.unwell.load(Ordering::Acquire) {
             return Ok(());
         }
         self.submit(|answer| Box::new(Probe { answer })).await
+    }
+
+    fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     async fn submit<T>(
@@ -76,10 +99,14 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Ends the writer after what it was given, so that the file is closed when this returns.
+    /// Ends the writer after what it was given, so that the file is closed when this returns; a
+    /// disk that hangs does not hold the process.
     fn drop(&mut self) {
         self.jobs = None;
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the disk gives no answer; what was not answered may not be kept");
+        } else if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writer ended by a panic");
         }
     }
@@ -97,7 +124,6 @@ trait Job: Send {
 struct Batch<'a> {
     table: &'a Table,
     changes: Changes,
-    fences: BTreeMap<u8, FencingToken>,
     /// Somebody wants to know whether writing works.
     probing: bool,
 }
@@ -107,13 +133,12 @@ impl Batch<'_> {
         let (state, mut moment) = self.table.look(name);
         let state = self.changes.locks.get(name).unwrap_or(&state);
         let bucket = name.bucket();
-        let fence = self.fences.get(&bucket).copied().unwrap_or_default();
+        let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
         moment.last_fence = moment.last_fence.max(fence);
         let step = step(Some(state), command, &moment);
         if let Some(after) = step.change {
             let fence = after.fence().unwrap_or_default().max(moment.last_fence);
-            self.fences.insert(bucket, fence);
-            self.changes.last_fence = self.changes.last_fence.max(fence);
+            self.changes.fences.insert(bucket, fence);
             self.changes.locks.insert(name.clone(), after);
         }
         step.outcome
@@ -131,7 +156,7 @@ impl Batch<'_> {
 struct Work {
     table: Arc<Table>,
     engine: Engine,
-    well: Arc<AtomicBool>,
+    state: Arc<State>,
 }
 
 impl Work {
@@ -142,21 +167,22 @@ impl Work {
                 std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
             let kept = self.commit(&mut jobs);
             self.note(&kept);
+            let kept = kept.map(|_| ());
             for job in jobs {
                 job.answer(&kept);
             }
         }
     }
 
-    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+    /// Puts what the jobs come to on disk and then in the table. Whether there was anything to
+    /// write.
+    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<bool, Failure> {
         match self.engine.settle() {
-            Ok(Some(kept)) => self.install(kept),
-            Ok(None) => {}
-            Err(error) => return Err(Failure::NotKept(error.to_string())),
+            Ok(kept) => kept.into_iter().for_each(|kept| self.install(kept)),
+            Err(error) => return Err(Failure::InDoubt(error.to_string())),
         }
-        let fences = BTreeMap::new();
-        let mut batch =
-            Batch { table: &self.table, changes: Changes::default(), fences, probing: false };
+        self.state.in_doubt.store(false, Ordering::Release);
+        let mut batch = Batch { table: &self.table, changes: Changes::default(), probing: false };
         for job in jobs {
             job.stage(&mut batch);
         }
@@ -166,27 +192,41 @@ impl Work {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
             }
         }
-        if !changes.locks.is_empty() {
-            self.engine.commit(&changes)?;
-            self.install(changes);
+        if changes.locks.is_empty() {
+            return Ok(probing);
         }
-        Ok(())
+        self.engine.commit(&changes)?;
+        self.install(changes);
+        Ok(true)
     }
 
     fn install(&self, changes: Changes) {
+        for (bucket, fence) in changes.fences {
+            self.table.raise(bucket, fence);
+        }
         for (name, state) in changes.locks {
             self.table.install(&name, state);
         }
     }
 
-    fn note(&self, kept: &Result<(), Failure>) {
-        let was_well = self.well.swap(kept.is_ok(), Ordering::AcqRel);
+    /// Remembers how the batch went, before anybody is answered. One that had nothing to write says
+    /// nothing of the disk.
+    fn note(&self, kept: &Result<bool, Failure>) {
+        if matches!(kept, Err(Failure::InDoubt(_))) {
+            self.state.in_doubt.store(true, Ordering::Release);
+        }
         match kept {
-            Err(Failure::NotKept(error) | Failure::InDoubt(error)) if was_well => {
-                tracing::error!(error, "changes cannot be kept on disk");
+            Err(Failure::NotKept(error) | Failure::InDoubt(error)) => {
+                if !self.state.unwell.swap(true, Ordering::AcqRel) {
+                    tracing::error!(error, "changes cannot be kept on disk");
+                }
             }
-            Ok(()) if !was_well => tracing::info!("changes are kept on disk again"),
-            _ => {}
+            Ok(true) => {
+                if self.state.unwell.swap(false, Ordering::AcqRel) {
+                    tracing::info!("changes are kept on disk again");
+                }
+            }
+            Ok(false) => {}
         }
     }
 }

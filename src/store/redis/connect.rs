@@ -110,7 +110,7 @@ impl Shared {
             {
                 self.broken.store(true, Ordering::Relaxed);
             }
-            store_error(error)
+            store_error(&error)
         })
     }
 

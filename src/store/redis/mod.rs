@@ -77,7 +77,7 @@ impl LockStore for RedisStore {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
             "held" => Ok(Acquisition::Held(reply.holder(&ask.name)?)),
-            _ => Err(reply.unexpected()),
+            _ => Err(Reply::unexpected()),
         }
     }
 
@@ -107,7 +107,7 @@ impl LockStore for RedisStore {
             "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
             "not-held" => Ok(Renewal::NotHeld),
             "mismatch" => Ok(Renewal::Mismatch),
-            _ => Err(reply.unexpected()),
+            _ => Err(Reply::unexpected()),
         }
     }
 
@@ -119,7 +119,7 @@ impl LockStore for RedisStore {
             "released" => Ok(Release::Released),
             "not-held" => Ok(Release::NotHeld),
             "mismatch" => Ok(Release::Mismatch),
-            _ => Err(reply.unexpected()),
+            _ => Err(Reply::unexpected()),
         }
     }
 
@@ -130,7 +130,7 @@ impl LockStore for RedisStore {
         match reply.found() {
             "held" => reply.holder(name).map(Some),
             "not-held" => Ok(None),
-            _ => Err(reply.unexpected()),
+            _ => Err(Reply::unexpected()),
         }
     }
 
@@ -147,15 +147,37 @@ impl LockStore for RedisStore {
     }
 }
 
-/// What a failed command means. A reply of the server's own says that it did nothing; anything
-/// else leaves open whether it did.
-fn store_error(error: RedisError) -> StoreError {
-    if error.code().is_some() {
-        StoreError::Refused(error.into())
-    } else if error.kind() == ErrorKind::Parse {
-        // The error's own text repeats the value, which the log must not.
-        StoreError::Lost("the reply is not one that this service expects".into())
-    } else {
-        StoreError::Lost(error.into())
+/// The errors by which Redis itself says that a command was not carried out. Of any other, such as
+/// one of a proxy in between, nobody knows.
+const REFUSALS: [&str; 17] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNKILLABLE",
+    "WRONGTYPE",
+];
+
+/// What a failed command means. Redis's own words stay out of it: they repeat the command, and with
+/// it the name and the token's hash.
+fn store_error(error: &RedisError) -> StoreError {
+    match error.code().and_then(|code| REFUSALS.iter().find(|refusal| **refusal == code)) {
+        Some(code) => StoreError::Refused(format!("Redis answered {code}").into()),
+        None if error.code().is_some() => StoreError::Lost("Redis answered with an error".into()),
+        None if error.kind() == ErrorKind::Parse => {
+            StoreError::Lost("the reply is not one that this service expects".into())
+        }
+        None => StoreError::Lost(error.to_string().into()),
     }
 }

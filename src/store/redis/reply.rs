@@ -49,12 +49,12 @@ impl Reply {
     }
 
     /// The reply is not one that the script gives.
-    pub(super) fn unexpected(&self) -> StoreError {
-        StoreError::Lost(format!("unexpected script reply `{}`", self.found).into())
+    pub(super) fn unexpected() -> StoreError {
+        StoreError::Lost("the reply is not one that this service expects".into())
     }
 
     fn grant(&self) -> Result<&GrantReply, StoreError> {
-        self.grant.as_ref().ok_or_else(|| self.unexpected())
+        self.grant.as_ref().ok_or_else(Self::unexpected)
     }
 }
 

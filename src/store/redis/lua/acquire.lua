@@ -17,7 +17,13 @@ if held[1] then
       redis.call('HSET', lock, 'attempt', '')
     end
   end
-  return {found, held[2], held[3], redis.call('PTTL', lock), held[4], held[5]}
+  local left = redis.call('PTTL', lock)
+  if left < 0 then
+    -- Somebody took the expiry away (PERSIST). A lock without one would be held for ever.
+    redis.call('PEXPIRE', lock, held[3])
+    left = tonumber(held[3])
+  end
+  return {found, held[2], held[3], left, held[4], held[5]}
 end
 
 -- The time is a floor under the counter, for the day on which the counter is lost. Numbers have 53
