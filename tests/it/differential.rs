@@ -1,5 +1,6 @@
-//! The Redis scripts against the rules: the same random commands on both give the same outcomes.
+//! Every store against the rules: the same random commands on both give the same outcomes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -7,33 +8,48 @@ use keylatch::lock::{
     Acquire, Acquisition, Attempt, FencingToken, Holder, Lease, LockName, LockState, LockStore,
     Moment, Owner, Peek, Renew, Renewal, Return, Token, TokenHash, Ttl, Withdraw,
 };
-use keylatch::store::RedisStore;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 
-use crate::support::{RedisServer, config};
+use crate::conformance::Clock;
+use crate::stores::{self, Subject};
 
-/// How much older a lock in Redis may be than its model: the time that commands really take.
+/// How much older a lock in a store may be than its model: the time that commands really take.
 const SLACK: Duration = Duration::from_secs(20);
 
 #[test]
 fn the_redis_scripts_follow_the_rules() {
-    let runtime = Runtime::new().expect("a runtime");
-    let server = runtime.block_on(RedisServer::start());
-    let settings = config("memory:").redis;
-    let store = runtime.block_on(RedisStore::open(&server.url(), &settings)).expect("it opens");
+    follows_the_rules(stores::redis());
+}
+
+#[test]
+fn the_embedded_store_follows_the_rules() {
+    follows_the_rules(stores::embedded());
+}
+
+#[test]
+fn the_memory_store_follows_the_rules() {
+    follows_the_rules(stores::memory());
+}
+
+/// Runs random sequences of commands on the store and on the rules alone.
+fn follows_the_rules(subject: impl Future<Output = Subject>) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (store, clock) = runtime.block_on(subject);
     let cases =
         std::env::var("DIFFERENTIAL_CASES").map_or(200, |cases| cases.parse().expect("a number"));
     let mut runner =
         TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let sequence = Cell::new(0);
     let commands = prop::collection::vec(command(), 1..60);
     let ran = runner.run(&commands, |commands| {
+        // Each sequence has locks of its own.
+        sequence.set(sequence.get() + 1);
+        let mut model = Model { sequence: sequence.get(), ..Model::default() };
         runtime.block_on(async {
-            let () = server.run(&["FLUSHALL"]).await;
-            let mut model = Model::default();
             for (step, command) in commands.iter().enumerate() {
-                let found = on_redis(&store, &server, command).await;
+                let found = on_store(store.as_ref(), clock.as_ref(), model.sequence, command).await;
                 let expected = model.apply(command);
                 same(&expected, &found, &mut model).map_err(|why| {
                     TestCaseError::fail(format!("step {step}, {command:?}: {why}"))
@@ -108,19 +124,20 @@ enum Found {
 /// The rules alone, with a clock of their own.
 #[derive(Default)]
 struct Model {
+    sequence: u64,
     now: Duration,
     grants: u64,
     locks: BTreeMap<u8, LockState>,
-    /// The fencing tokens that Redis gave for the model's, in the order of the model's.
+    /// The fencing tokens that the store gave for the model's, in the order of the model's.
     fences: BTreeMap<FencingToken, FencingToken>,
 }
 
 impl Model {
     fn apply(&mut self, command: &Command) -> Found {
         match *command {
-            Command::Acquire { lock, .. } => {
-                Found::Acquired(self.step(lock, &acquire(command).expect("an acquire")))
-            }
+            Command::Acquire { lock, .. } => Found::Acquired(
+                self.step(lock, &acquire(self.sequence, command).expect("an acquire")),
+            ),
             Command::Withdraw { lock, holder, attempt } => {
                 let withdraw = Withdraw { token: token(holder), attempt: Attempt::new(attempt) };
                 self.step(lock, &withdraw);
@@ -133,7 +150,9 @@ impl Model {
             Command::Release { lock, holder } => {
                 Found::Released(self.step(lock, &Return { token: token(holder) }))
             }
-            Command::Get { lock } => Found::Seen(self.step(lock, &Peek { name: name(lock) })),
+            Command::Get { lock } => {
+                Found::Seen(self.step(lock, &Peek { name: name(self.sequence, lock) }))
+            }
             Command::Pass { minutes } => {
                 self.now += Duration::from_secs(minutes * 60);
                 Found::Nothing
@@ -152,10 +171,16 @@ impl Model {
     }
 }
 
-async fn on_redis(store: &dyn LockStore, server: &RedisServer, command: &Command) -> Found {
+async fn on_store(
+    store: &dyn LockStore,
+    clock: &dyn Clock,
+    sequence: u64,
+    command: &Command,
+) -> Found {
+    let name = |lock| name(sequence, lock);
     match *command {
         Command::Acquire { .. } => {
-            let ask = acquire(command).expect("an acquire");
+            let ask = acquire(sequence, command).expect("an acquire");
             Found::Acquired(store.acquire(&ask).await.unwrap())
         }
         Command::Withdraw { lock, holder, attempt } => {
@@ -171,7 +196,7 @@ async fn on_redis(store: &dyn LockStore, server: &RedisServer, command: &Command
         }
         Command::Get { lock } => Found::Seen(store.get(&name(lock)).await.unwrap()),
         Command::Pass { minutes } => {
-            server.age(Duration::from_secs(minutes * 60)).await;
+            clock.advance(Duration::from_secs(minutes * 60)).await;
             Found::Nothing
         }
     }
@@ -183,7 +208,7 @@ fn same(expected: &Found, found: &Found, model: &mut Model) -> Result<(), String
     if let (Some((left, fence)), Some((found_left, found_fence))) = (clock(expected), clock(found))
     {
         if found_left > left || found_left + SLACK < left {
-            return Err(format!("{found_left:?} left in Redis, {left:?} by the rules"));
+            return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
         }
         let known = model.fences.insert(fence, found_fence);
         if known.is_some_and(|known| known != found_fence)
@@ -196,7 +221,7 @@ fn same(expected: &Found, found: &Found, model: &mut Model) -> Result<(), String
     if expected == found {
         Ok(())
     } else {
-        Err(format!("{found:?} in Redis, {expected:?} by the rules"))
+        Err(format!("{found:?} in the store, {expected:?} by the rules"))
     }
 }
 
@@ -238,10 +263,10 @@ fn timeless(found: Found) -> Found {
     }
 }
 
-fn acquire(command: &Command) -> Option<Acquire> {
+fn acquire(sequence: u64, command: &Command) -> Option<Acquire> {
     let Command::Acquire { lock, holder, ttl, owner, attempt } = *command else { return None };
     Some(Acquire {
-        name: name(lock),
+        name: name(sequence, lock),
         token: token(holder),
         ttl: Ttl::from_millis(ttl).unwrap(),
         owner: owner.and_then(|owner| Owner::parse(&format!("owner {owner}")).unwrap()),
@@ -249,8 +274,8 @@ fn acquire(command: &Command) -> Option<Acquire> {
     })
 }
 
-fn name(lock: u8) -> LockName {
-    LockName::parse(&format!("lock {lock}")).unwrap()
+fn name(sequence: u64, lock: u8) -> LockName {
+    LockName::parse(&format!("lock {lock} of {sequence}")).unwrap()
 }
 
 fn token(holder: u8) -> TokenHash {

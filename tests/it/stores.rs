@@ -60,9 +60,10 @@ conform! {
     redis => redis();
 }
 
-type Subject = (Box<dyn LockStore>, Box<dyn Clock>);
+/// A store, and what moves its time on.
+pub(crate) type Subject = (Box<dyn LockStore>, Box<dyn Clock>);
 
-async fn embedded() -> Subject {
+pub(crate) async fn embedded() -> Subject {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = EmbeddedStore::open(directory.path()).await.expect("the store opens");
     tokio::time::pause();
@@ -70,12 +71,12 @@ async fn embedded() -> Subject {
     (Box::new(store), Box::new(PausedClock { _directory: Some(directory) }))
 }
 
-async fn memory() -> Subject {
+pub(crate) async fn memory() -> Subject {
     tokio::time::pause();
     (Box::new(MemoryStore::new()), Box::new(PausedClock { _directory: None }))
 }
 
-async fn redis() -> Subject {
+pub(crate) async fn redis() -> Subject {
     let server = RedisServer::start().await;
     let settings = config("memory:").redis;
     let store = RedisStore::open(&server.url(), &settings).await.expect("the store opens");
