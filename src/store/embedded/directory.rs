@@ -15,6 +15,10 @@ const NEW: &str = "locks.redb.new";
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
 
+/// How much of the file redb keeps in memory. Every read is served from the table, so this is for
+/// the pages that the next transaction changes.
+const CACHE: usize = 16 * 1024 * 1024;
+
 /// A data directory that is this process's alone.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -62,7 +66,8 @@ impl Directory {
                     let empty = io::Error::new(io::ErrorKind::InvalidData, "it is empty");
                     return Err(empty.into());
                 }
-                Database::builder().create_with_backend(Watched::file(data, failed.clone())?)
+                let watched = Watched::file(data, failed.clone())?;
+                Database::builder().set_cache_size(CACHE).create_with_backend(watched)
             }),
         }
     }
