@@ -19,6 +19,7 @@ mod locks;
 mod logging;
 mod network;
 mod openapi;
+mod redis_urls;
 mod secrets;
 mod shutdown;
 mod stores;
