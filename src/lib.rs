@@ -5,6 +5,7 @@ pub mod config;
 pub mod error;
 pub mod healthcheck;
 pub mod http;
+pub mod idempotency;
 pub mod lock;
 pub mod metrics;
 pub mod store;

@@ -1,17 +1,22 @@
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::StoreError;
+
 /// A call that has to be finished even if nobody waits for it any more.
-pub(super) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Polls `call` in place; when dropped before the end, hands what is left of it to `orphaned` and
 /// runs that as a task of its own.
 ///
 /// A request's future is dropped when its client goes away, and a timeout drops what it times.
 /// A store command that was sent cannot be unsent, so somebody has to see what came of it.
-pub(super) struct Finish<'a, T, O, F>
+pub(crate) struct Finish<'a, T, O, F>
 where
     O: FnOnce(Call<T>) -> F,
     F: Future<Output = ()> + Send + 'static,
@@ -26,7 +31,7 @@ where
     O: FnOnce(Call<T>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    pub(super) fn new(tasks: &'a TaskTracker, call: Call<T>, orphaned: O) -> Self {
+    pub(crate) fn new(tasks: &'a TaskTracker, call: Call<T>, orphaned: O) -> Self {
         Self { call: Some(call), orphaned: Some(orphaned), tasks }
     }
 }
@@ -59,4 +64,17 @@ where
             self.tasks.spawn(orphaned(call));
         }
     }
+}
+
+/// The store's answer, if it comes within `deadline`.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let mut call = pin!(call);
+    // Memory answers at once, and then needs no timer.
+    if let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+        return answer;
+    }
+    timeout(deadline, call).await.unwrap_or(Err(StoreError::Deadline(deadline)))
 }

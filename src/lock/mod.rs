@@ -12,6 +12,8 @@ mod state;
 mod store;
 mod token;
 
+pub(crate) use finish::{Call, Finish, within};
+
 pub use fence::{FencingToken, Moment};
 pub use lease::{
     Acquire, Acquisition, Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Release,

@@ -1,15 +1,12 @@
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::finish::{Call, Finish};
+use super::finish::{Call, Finish, within};
 use super::{
     Acquire, Acquisition, Attempt, Holder, Lease, ListLocks, LockName, LockStore, Outcome, Owner,
     Page, Release, Renewal, StoreError, StoreHealth, Token, Ttl,
@@ -171,7 +168,7 @@ impl LockService {
     ) -> Result<Renewed, LockError> {
         let started = Instant::now();
         let token = token.hash();
-        Ok(match self.within(self.store.renew(name, &token, ttl)).await? {
+        Ok(match within(self.deadline, self.store.renew(name, &token, ttl)).await? {
             Renewal::Renewed(lease) => {
                 let valid_for = valid_for(&lease, started.elapsed()).ok_or(LockError::TooLate)?;
                 Renewed::Renewed { lease, valid_for }
@@ -187,7 +184,7 @@ impl LockService {
     ///
     /// The store could not find out.
     pub async fn release(&self, name: &LockName, token: &Token) -> Result<Release, StoreError> {
-        self.within(self.store.release(name, &token.hash())).await
+        within(self.deadline, self.store.release(name, &token.hash())).await
     }
 
     /// Who holds a lock.
@@ -196,7 +193,7 @@ impl LockService {
     ///
     /// The store could not find out.
     pub async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        self.within(self.store.get(name)).await
+        within(self.deadline, self.store.get(name)).await
     }
 
     /// A page of held locks; `None` when the cursor is not one that the store gave.
@@ -205,7 +202,7 @@ impl LockService {
     ///
     /// The store could not find out.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        self.within(self.store.list(query)).await
+        within(self.deadline, self.store.list(query)).await
     }
 
     /// Whether the store can do its work, and what it is.
@@ -214,7 +211,7 @@ impl LockService {
     ///
     /// The store could not find out.
     pub async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        self.within(self.store.ping()).await
+        within(self.deadline, self.store.ping()).await
     }
 
     /// Ends the service's own tasks: sweeping stops, and what is still being given back is waited
@@ -239,23 +236,11 @@ impl LockService {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(ask));
             |call| give_back(store, ask, call)
         };
-        let answer = self.within(Finish::new(&self.tasks, call, orphaned)).await;
+        let answer = within(self.deadline, Finish::new(&self.tasks, call, orphaned)).await;
         if let Err(StoreError::Lost(_)) = &answer {
             self.tasks.spawn(withdraw_lost(Arc::clone(&self.store), Arc::clone(ask)));
         }
         answer
-    }
-
-    async fn within<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let mut call = pin!(call);
-        // Memory answers at once, and then needs no timer.
-        if let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
-            return answer;
-        }
-        timeout(self.deadline, call).await.unwrap_or(Err(StoreError::Deadline(self.deadline)))
     }
 }
 

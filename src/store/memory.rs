@@ -1,16 +1,21 @@
-//! The store that keeps nothing: locks in the memory of one process.
+//! The store that keeps nothing: locks and records in the memory of one process.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::table::Table;
+use super::table::{Entry, Table};
+use crate::idempotency::{
+    self, Abandon, Abandonment, Begin, Begun, Complete, Completion, Extend, Extension, Find,
+    RecordKey, RecordState, RecordStore, Resolution, Resolve, View,
+};
 use crate::lock::{
-    Acquire, Acquisition, Attempt, FencingToken, Holder, ListLocks, LockName, LockStore, Page,
-    Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier, TokenHash, Ttl, Withdraw,
+    self, Acquire, Acquisition, Attempt, FencingToken, Holder, ListLocks, LockName, LockState,
+    LockStore, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
+    TokenHash, Ttl, Withdraw,
 };
 
-/// A [`LockStore`] in memory.
+/// A [`LockStore`] and [`RecordStore`] in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
     table: Table,
@@ -20,6 +25,22 @@ impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self { table: Table::new(FencingToken::NONE) }
+    }
+
+    fn lock<C: lock::Command>(&self, name: &LockName, command: &C) -> C::Outcome {
+        self.table.run(name, |state: &LockState, moment| state.apply(command, moment))
+    }
+
+    fn record<C: idempotency::Command>(&self, key: &RecordKey, command: &C) -> C::Outcome {
+        self.table.run(key, |state: &RecordState, moment| state.apply(command, moment))
+    }
+
+    /// Forgets what has expired, with room for others in between.
+    async fn forget<E: Entry>(&self) {
+        for bucket in 0..=u8::MAX {
+            self.table.forget_expired::<E>(bucket);
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -32,7 +53,7 @@ impl Default for MemoryStore {
 #[async_trait]
 impl LockStore for MemoryStore {
     async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        Ok(self.table.run(&ask.name, ask))
+        Ok(self.lock(&ask.name, ask))
     }
 
     async fn withdraw(
@@ -41,7 +62,7 @@ impl LockStore for MemoryStore {
         token: &TokenHash,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        self.table.run(name, &Withdraw { token: *token, attempt });
+        self.lock(name, &Withdraw { token: *token, attempt });
         Ok(())
     }
 
@@ -51,15 +72,15 @@ impl LockStore for MemoryStore {
         token: &TokenHash,
         ttl: Ttl,
     ) -> Result<Renewal, StoreError> {
-        Ok(self.table.run(name, &Renew { token: *token, ttl }))
+        Ok(self.lock(name, &Renew { token: *token, ttl }))
     }
 
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        Ok(self.table.run(name, &Return { token: *token }))
+        Ok(self.lock(name, &Return { token: *token }))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        Ok(self.table.run(name, &Peek { name: name.clone() }))
+        Ok(self.lock(name, &Peek { name: name.clone() }))
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
@@ -71,10 +92,39 @@ impl LockStore for MemoryStore {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        for bucket in 0..=u8::MAX {
-            self.table.forget_expired(bucket);
-            tokio::task::yield_now().await;
-        }
+        self.forget::<LockState>().await;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl RecordStore for MemoryStore {
+    async fn begin(&self, ask: &Begin) -> Result<Begun, StoreError> {
+        Ok(self.record(&ask.key, ask))
+    }
+
+    async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
+        Ok(self.record(key, &Extend { token: *token }))
+    }
+
+    async fn complete(&self, ask: &Complete) -> Result<Completion, StoreError> {
+        Ok(self.record(&ask.key, ask))
+    }
+
+    async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
+        Ok(self.record(key, &Abandon { token: *token }))
+    }
+
+    async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
+        Ok(self.record(&ask.key, ask))
+    }
+
+    async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
+        Ok(self.record(key, &Find))
+    }
+
+    async fn forget_expired(&self) -> Result<(), StoreError> {
+        self.forget::<RecordState>().await;
         Ok(())
     }
 }
@@ -91,7 +141,7 @@ mod tests {
         for (name, millis) in [("short", 1000), ("long", 60_000)] {
             let ask = Acquire {
                 name: LockName::parse(name).unwrap(),
-                token: crate::lock::Token::generate().unwrap().hash(),
+                token: lock::Token::generate().unwrap().hash(),
                 ttl: Ttl::from_millis(millis).unwrap(),
                 owner: None,
                 attempt: Attempt::new(1),

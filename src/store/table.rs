@@ -1,24 +1,24 @@
-//! The locks of one process, by the rules of [`LockState`]: what the memory store is and the
-//! embedded store serves from.
+//! The locks and records of one process, by the rules of [`LockState`] and [`RecordState`]: what the
+//! memory store is and the embedded store serves from.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
+use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{
-    Command, Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek,
-    Record,
+    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek, Record,
 };
 
-/// A table of locks in memory.
+/// A table of locks and records in memory.
 ///
-/// A lock lives in the shard of its bucket, next to the bucket's fencing counter, so that one
-/// short critical section sees all that a step needs. A shard is ordered by name, for listing.
+/// Each lives in the shard of its bucket, next to the bucket's fencing counter, so that one short
+/// critical section sees all that a step needs. A shard is ordered by name, for listing.
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
@@ -26,53 +26,143 @@ pub(super) struct Table {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+pub(super) struct Shard {
     last_fence: FencingToken,
     locks: BTreeMap<LockName, LockState>,
+    records: BTreeMap<RecordKey, RecordState>,
 }
 
-/// What a command comes to: what it found, and the lock's new state if that is another.
+/// What the table keeps under a key: a lock under its name, a record under its own.
+pub(super) trait Entry: Clone + Default + PartialEq {
+    type Key: Clone + Ord;
+
+    fn bucket(key: &Self::Key) -> u8;
+    fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
+    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
+    /// What it still says at `moment`.
+    fn live(&self, moment: &Moment) -> Self;
+    /// Whether that is another than what was written.
+    fn is_stale(&self, now: Duration) -> bool;
+    /// The last fencing token that it gave.
+    fn fence(&self) -> Option<FencingToken>;
+    /// Whether there is nothing to keep, be it expired or not.
+    fn is_empty(&self) -> bool;
+}
+
+impl Entry for LockState {
+    type Key = LockName;
+
+    fn bucket(name: &LockName) -> u8 {
+        name.bucket()
+    }
+
+    fn all(shard: &Shard) -> &BTreeMap<LockName, Self> {
+        &shard.locks
+    }
+
+    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<LockName, Self> {
+        &mut shard.locks
+    }
+
+    fn live(&self, moment: &Moment) -> Self {
+        self.live(moment.now)
+    }
+
+    fn is_stale(&self, now: Duration) -> bool {
+        self.is_free(now)
+    }
+
+    fn fence(&self) -> Option<FencingToken> {
+        self.fence()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record().is_none()
+    }
+}
+
+impl Entry for RecordState {
+    type Key = RecordKey;
+
+    fn bucket(key: &RecordKey) -> u8 {
+        key.bucket()
+    }
+
+    fn all(shard: &Shard) -> &BTreeMap<RecordKey, Self> {
+        &shard.records
+    }
+
+    fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
+        &mut shard.records
+    }
+
+    fn live(&self, moment: &Moment) -> Self {
+        self.live(moment)
+    }
+
+    fn is_stale(&self, now: Duration) -> bool {
+        self.is_stale(now)
+    }
+
+    fn fence(&self) -> Option<FencingToken> {
+        self.fence()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record().is_none()
+    }
+}
+
+/// What a rule comes to: what it found, and the entry's new state if that is another.
 #[derive(Debug)]
-pub(super) struct Step<O> {
+pub(super) struct Step<E, O> {
     pub(super) outcome: O,
-    pub(super) change: Option<LockState>,
+    pub(super) change: Option<E>,
 }
 
 impl Table {
-    /// A table without locks, whose fencing tokens rise above `last_fence`.
+    /// A table without locks and records, whose fencing tokens rise above `last_fence`.
     pub(super) fn new(last_fence: FencingToken) -> Self {
-        let shard = || Mutex::new(Shard { last_fence, locks: BTreeMap::new() });
+        let shard = || Mutex::new(Shard { last_fence, ..Shard::default() });
         Self { start: Instant::now(), shards: (0..LockName::BUCKETS).map(|_| shard()).collect() }
     }
 
-    /// Carries a command out.
-    pub(super) fn run<C: Command>(&self, name: &LockName, command: &C) -> C::Outcome {
-        let mut shard = self.shard(name.bucket());
+    /// Carries a rule out, such as `|state, moment| state.apply(&command, moment)`.
+    pub(super) fn run<E: Entry, O>(
+        &self,
+        key: &E::Key,
+        rule: impl FnOnce(&E, &Moment) -> (E, O),
+    ) -> O {
+        let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
-        let step = step(shard.locks.get(name.as_str()), command, &moment);
+        let step = step(E::all(&shard).get(key), rule, &moment);
         if let Some(state) = step.change {
-            shard.install(name, state);
+            shard.install(key, state);
         }
         step.outcome
     }
 
-    /// What a command would come to, with nothing changed.
-    pub(super) fn consider<C: Command>(&self, name: &LockName, command: &C) -> Step<C::Outcome> {
-        let shard = self.shard(name.bucket());
+    /// What a rule would come to, with nothing changed.
+    pub(super) fn consider<E: Entry, O>(
+        &self,
+        key: &E::Key,
+        rule: impl FnOnce(&E, &Moment) -> (E, O),
+    ) -> Step<E, O> {
+        let shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
-        step(shard.locks.get(name.as_str()), command, &moment)
+        step(E::all(&shard).get(key), rule, &moment)
     }
 
-    /// The state of a lock and the moment at which the next command finds it.
-    pub(super) fn look(&self, name: &LockName) -> (LockState, Moment) {
-        let shard = self.shard(name.bucket());
-        let state = shard.locks.get(name.as_str()).cloned().unwrap_or_default();
+    /// An entry and the moment at which the next command finds it.
+    pub(super) fn look<E: Entry>(&self, key: &E::Key) -> (E, Moment) {
+        let shard = self.shard(E::bucket(key));
+        let state = E::all(&shard).get(key).cloned().unwrap_or_default();
         (state, self.moment(shard.last_fence))
     }
 
-    /// Makes `state` the lock's.
-    pub(super) fn install(&self, name: &LockName, state: LockState) {
-        self.shard(name.bucket()).install(name, state);
+    /// Makes `state` the entry's.
+    pub(super) fn install<E: Entry>(&self, key: &E::Key, state: E) {
+        self.shard(E::bucket(key)).install(key, state);
     }
 
     /// Lets the bucket's fencing tokens go on above `fence`.
@@ -106,18 +196,19 @@ impl Table {
         Some(Page { locks, next })
     }
 
-    /// Forgets the expired locks of one bucket.
-    pub(super) fn forget_expired(&self, bucket: u8) {
-        let now = self.start.elapsed();
-        self.shard(bucket).locks.retain(|_, state| !state.is_free(now));
+    /// Forgets what has expired in one bucket, and writes down what has ended by itself.
+    pub(super) fn forget_expired<E: Entry>(&self, bucket: u8) {
+        let mut shard = self.shard(bucket);
+        let moment = self.moment(shard.last_fence);
+        for key in shard.stale::<E>(moment.now) {
+            let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
+            shard.install(&key, live.unwrap_or_default());
+        }
     }
 
-    /// The expired locks of one bucket.
-    pub(super) fn expired(&self, bucket: u8) -> Vec<LockName> {
-        let now = self.start.elapsed();
-        let shard = self.shard(bucket);
-        let expired = shard.locks.iter().filter(|(_, state)| state.is_free(now));
-        expired.map(|(name, _)| name.clone()).collect()
+    /// What has expired or ended by itself in one bucket.
+    pub(super) fn expired<E: Entry>(&self, bucket: u8) -> Vec<E::Key> {
+        self.shard(bucket).stale::<E>(self.start.elapsed())
     }
 
     /// How many locks the table remembers, expired ones included.
@@ -144,9 +235,7 @@ impl Table {
             .locks
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| {
-                step(Some(state), &Peek { name: name.clone() }, &moment).outcome
-            });
+            .filter_map(|(name, state)| state.apply(&Peek { name: name.clone() }, &moment).1);
         locks.extend(matching.take(query.limit - locks.len()));
     }
 
@@ -161,27 +250,33 @@ impl Table {
 }
 
 impl Shard {
+    fn stale<E: Entry>(&self, now: Duration) -> Vec<E::Key> {
+        let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(now));
+        stale.map(|(key, _)| key.clone()).collect()
+    }
+
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    fn install(&mut self, name: &LockName, state: LockState) {
+    fn install<E: Entry>(&mut self, key: &E::Key, state: E) {
         self.last_fence = self.last_fence.max(state.fence().unwrap_or_default());
-        if state.record().is_none() {
-            self.locks.remove(name.as_str());
-        } else if let Some(old) = self.locks.get_mut(name.as_str()) {
+        let all = E::all_mut(self);
+        if state.is_empty() {
+            all.remove(key);
+        } else if let Some(old) = all.get_mut(key) {
             *old = state;
         } else {
-            self.locks.insert(name.clone(), state);
+            all.insert(key.clone(), state);
         }
     }
 }
 
-/// One step of the rules on a lock that is in this state, or in none.
-pub(super) fn step<C: Command>(
-    state: Option<&LockState>,
-    command: &C,
+/// One step of the rules on an entry that is in this state, or in none.
+pub(super) fn step<E: Entry, O>(
+    state: Option<&E>,
+    rule: impl FnOnce(&E, &Moment) -> (E, O),
     moment: &Moment,
-) -> Step<C::Outcome> {
-    let live = state.map(|state| state.live(moment.now)).unwrap_or_default();
-    let (after, outcome) = live.apply(command, moment);
+) -> Step<E, O> {
+    let live = state.map(|state| state.live(moment)).unwrap_or_default();
+    let (after, outcome) = rule(&live, moment);
     Step { outcome, change: (after != live).then_some(after) }
 }
 

@@ -195,7 +195,7 @@ async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
     let ask = Acquire { ttl: Ttl::from_millis(100).unwrap(), ..ask("lock", "one") };
     store.acquire(&ask).await.unwrap();
     tokio::time::advance(std::time::Duration::from_secs(1)).await;
-    let expired = store.table.look(&ask.name).0;
+    let expired = store.table.look::<LockState>(&ask.name).0;
     store.table.install(&ask.name, expired);
     store.sweep().await.unwrap();
     drop(store);
@@ -351,7 +351,7 @@ impl Client {
 impl EmbeddedStore {
     /// The least that the counters start from: what was on disk, without the floor of the time.
     fn last_fence(&self) -> FencingToken {
-        self.table.look(&LockName::parse("any").unwrap()).1.last_fence
+        self.table.look::<LockState>(&LockName::parse("any").unwrap()).1.last_fence
     }
 }
 

@@ -22,8 +22,9 @@ use async_trait::async_trait;
 use super::OpenError;
 use super::table::Table;
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockStore, Page, Peek,
-    Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier, TokenHash, Ttl, Withdraw,
+    Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockState, LockStore,
+    Moment, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier, TokenHash,
+    Ttl, Withdraw,
 };
 use directory::Directory;
 use engine::{Engine, Medium};
@@ -87,7 +88,8 @@ impl EmbeddedStore {
         C::Outcome: Send,
     {
         if self.writer.is_certain() {
-            let step = self.table.consider(name, &command);
+            let rule = |state: &LockState, moment: &Moment| state.apply(&command, moment);
+            let step = self.table.consider(name, rule);
             if step.change.is_none() {
                 return Ok(step.outcome);
             }
@@ -145,7 +147,7 @@ impl LockStore for EmbeddedStore {
     async fn sweep(&self) -> Result<(), StoreError> {
         let mut expired = Vec::new();
         for bucket in 0..=u8::MAX {
-            expired.extend(self.table.expired(bucket));
+            expired.extend(self.table.expired::<LockState>(bucket));
             if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && !expired.is_empty()) {
                 self.writer.forget(std::mem::take(&mut expired)).await?;
             }

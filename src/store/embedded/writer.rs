@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::engine::{Changes, Engine, Failure, Probing};
-use crate::lock::{Command, LockName, StoreError};
+use crate::lock::{Command, LockName, LockState, StoreError};
 use crate::store::table::{Table, step};
 
 /// The most commands that share one transaction.
@@ -130,12 +130,12 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     fn run<C: Command>(&mut self, name: &LockName, command: &C) -> C::Outcome {
-        let (state, mut moment) = self.table.look(name);
+        let (state, mut moment) = self.table.look::<LockState>(name);
         let state = self.changes.locks.get(name).unwrap_or(&state);
         let bucket = name.bucket();
         let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
         moment.last_fence = moment.last_fence.max(fence);
-        let step = step(Some(state), command, &moment);
+        let step = step(Some(state), |state, moment| state.apply(command, moment), &moment);
         if let Some(after) = step.change {
             let fence = after.fence().unwrap_or_default().max(moment.last_fence);
             self.changes.fences.insert(bucket, fence);
@@ -145,7 +145,7 @@ impl Batch<'_> {
     }
 
     fn forget(&mut self, name: &LockName) {
-        let (state, moment) = self.table.look(name);
+        let (state, moment) = self.table.look::<LockState>(name);
         let state = self.changes.locks.get(name).unwrap_or(&state);
         if state.is_free(moment.now) {
             self.changes.locks.insert(name.clone(), state.live(moment.now));

@@ -1,0 +1,251 @@
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// A client's name for one intent: 1 to 255 visible ASCII characters. Case counts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct IdempotencyKey(Box<str>);
+
+impl IdempotencyKey {
+    /// The most characters a key has.
+    pub const MAX_CHARS: usize = 255;
+
+    /// Reads the value of an `Idempotency-Key` header.
+    ///
+    /// That is a structured-field string with parameters, which are ignored
+    /// (draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651, section 3.3.3), or the key
+    /// bare, as most clients send it: `"k-1"` and `k-1` are one key.
+    ///
+    /// # Errors
+    ///
+    /// Says which rule the value breaks.
+    pub fn from_header(value: &[u8]) -> Result<Self, InvalidKey> {
+        let value = value.trim_ascii();
+        let (key, rest) = match value.strip_prefix(b"\"") {
+            Some(quoted) => unquote(quoted)?,
+            None => {
+                let end = value.iter().position(|byte| b";,".contains(byte));
+                let (key, rest) = value.split_at(end.unwrap_or(value.len()));
+                let bare = key.trim_ascii_end();
+                if bare.contains(&b'"') {
+                    return Err(InvalidKey::Quote);
+                }
+                (bare.to_vec(), rest)
+            }
+        };
+        check_parameters(rest)?;
+        Self::from_bytes(&key)
+    }
+
+    /// A key as it stands, without quotes or parameters.
+    ///
+    /// # Errors
+    ///
+    /// Says which rule it breaks.
+    pub fn parse(key: &str) -> Result<Self, InvalidKey> {
+        Self::from_bytes(key.as_bytes())
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn from_bytes(key: &[u8]) -> Result<Self, InvalidKey> {
+        match std::str::from_utf8(key) {
+            Ok("") => Err(InvalidKey::Empty),
+            Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                if text.len() > Self::MAX_CHARS {
+                    return Err(InvalidKey::TooLong(text.len()));
+                }
+                Ok(Self(text.into()))
+            }
+            _ => Err(InvalidKey::Character),
+        }
+    }
+}
+
+impl fmt::Debug for IdempotencyKey {
+    /// A key is a client's own, and no log needs it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IdempotencyKey(..)")
+    }
+}
+
+/// The text of a structured-field string after its opening quote, and what follows it.
+fn unquote(quoted: &[u8]) -> Result<(Vec<u8>, &[u8]), InvalidKey> {
+    let mut text = Vec::with_capacity(quoted.len());
+    let mut bytes = quoted.iter().enumerate();
+    while let Some((place, &byte)) = bytes.next() {
+        match byte {
+            b'"' => return Ok((text, &quoted[place + 1..])),
+            b'\\' => match bytes.next() {
+                Some((_, &escaped @ (b'"' | b'\\'))) => text.push(escaped),
+                _ => return Err(InvalidKey::Quote),
+            },
+            byte => text.push(byte),
+        }
+    }
+    Err(InvalidKey::Quote)
+}
+
+/// Parameters are ignored; what is none makes the value a list or nonsense.
+fn check_parameters(rest: &[u8]) -> Result<(), InvalidKey> {
+    let rest = rest.trim_ascii_start();
+    if rest.is_empty() {
+        return Ok(());
+    }
+    if rest[0] == b',' {
+        return Err(InvalidKey::List);
+    }
+    if rest[0] != b';' {
+        return Err(InvalidKey::Quote);
+    }
+    let mut quoted = false;
+    let mut bytes = rest.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => drop(bytes.next()),
+            b',' if !quoted => return Err(InvalidKey::List),
+            _ => {}
+        }
+    }
+    if quoted { Err(InvalidKey::Quote) } else { Ok(()) }
+}
+
+/// Why a value is not an [`IdempotencyKey`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKey {
+    /// It has no characters.
+    #[error("it is empty")]
+    Empty,
+    /// It has this many characters, more than [`IdempotencyKey::MAX_CHARS`].
+    #[error("it has {0} characters, and 255 is the most")]
+    TooLong(usize),
+    /// It has a character that is not visible ASCII.
+    #[error("it has a character that is not visible ASCII")]
+    Character,
+    /// Its quotes are not balanced.
+    #[error("its quotes are not balanced")]
+    Quote,
+    /// It is more than one key.
+    #[error("it is a list, and one key is wanted")]
+    List,
+}
+
+/// Whose keys, and for what: the same key of another principal, for another method or on another
+/// path is another key.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// Who asks: an identity that outlives the refreshing of a credential. Empty for nobody.
+    pub principal: &'a str,
+    /// The method.
+    pub method: &'a str,
+    /// The normalised path.
+    pub path: &'a str,
+}
+
+impl Scope<'_> {
+    /// The name under which stores keep the record of `key`.
+    pub fn record(&self, key: &IdempotencyKey) -> RecordKey {
+        let mut hash = Sha256::new();
+        for part in [self.principal, self.method, self.path, key.as_str()] {
+            // With its length, or parts could flow into one another.
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        RecordKey(hash.finalize().into())
+    }
+}
+
+/// The SHA-256 of a key and its scope: all that a store learns of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordKey([u8; 32]);
+
+impl RecordKey {
+    /// A digest that a store kept.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The digest's bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The bucket whose counter gives this record its fencing tokens.
+    pub fn bucket(&self) -> u8 {
+        self.0[0]
+    }
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_and_bare_are_one_key() {
+        for value in
+            ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", "k-1;a=b", "k-1 ; a"]
+        {
+            let key = IdempotencyKey::from_header(value.as_bytes());
+            assert_eq!(key.as_ref().map(IdempotencyKey::as_str), Ok("k-1"), "{value}");
+        }
+        for (value, key) in [("\"a\\\"b\\\\\"", "a\"b\\"), ("42", "42"), ("\"a;b,c\"", "a;b,c")] {
+            let read = IdempotencyKey::from_header(value.as_bytes());
+            assert_eq!(read.as_ref().map(IdempotencyKey::as_str), Ok(key), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let long = "k".repeat(256);
+        let cases: [(&[u8], InvalidKey); 17] = [
+            (b"", InvalidKey::Empty),
+            (b"  ", InvalidKey::Empty),
+            (b"\"\"", InvalidKey::Empty),
+            (b";a=b", InvalidKey::Empty),
+            (long.as_bytes(), InvalidKey::TooLong(256)),
+            (b"\"k", InvalidKey::Quote),
+            (b"k\"", InvalidKey::Quote),
+            (b"\"k\"x", InvalidKey::Quote),
+            (b"\"k\\x\"", InvalidKey::Quote),
+            (b"\"k\";a=\"b", InvalidKey::Quote),
+            (b"a,b", InvalidKey::List),
+            (b"\"a\", \"b\"", InvalidKey::List),
+            (b"\"a\";p=1, \"b\"", InvalidKey::List),
+            (b"a b", InvalidKey::Character),
+            (b"\"a b\"", InvalidKey::Character),
+            (b"a\x01b", InvalidKey::Character),
+            ("schlüssel".as_bytes(), InvalidKey::Character),
+        ];
+        for (value, why) in cases {
+            assert_eq!(IdempotencyKey::from_header(value), Err(why), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_scopes_share_a_record() {
+        let key = |text| IdempotencyKey::parse(text).unwrap();
+        let scope = |principal, method, path| Scope { principal, method, path };
+        let records = [
+            scope("a", "POST", "/x").record(&key("k")),
+            scope("", "POST", "/x").record(&key("k")),
+            scope("a", "PATCH", "/x").record(&key("k")),
+            scope("a", "POST", "/y").record(&key("k")),
+            scope("a", "POST", "/x").record(&key("K")),
+            scope("aP", "OST", "/x").record(&key("k")),
+            scope("a", "POST/", "x").record(&key("k")),
+            scope("a", "POST", "/").record(&key("xk")),
+        ];
+        let different: std::collections::BTreeSet<_> = records.iter().collect();
+        assert_eq!(different.len(), records.len());
+    }
+}

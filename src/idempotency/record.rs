@@ -1,0 +1,282 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Fingerprint, RecordKey};
+use crate::lock::{FencingToken, TokenHash};
+
+/// What a caller wants when it begins.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// The record.
+    pub key: RecordKey,
+    /// The proof with which the caller will complete it.
+    pub token: TokenHash,
+    /// What is to be done: another fingerprint under the same key is another request.
+    pub fingerprint: Fingerprint,
+    /// How long the caller may go unheard before it counts as gone.
+    pub lease: Duration,
+    /// How long the record is kept once its end is known.
+    pub retention: Duration,
+    /// What a caller that is gone leaves behind.
+    pub on_crash: OnCrash,
+}
+
+/// What becomes of a record whose caller went away in the middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnCrash {
+    /// Nobody knows whether it was done, so it is not done again before somebody says so.
+    Unknown,
+    /// The next one who begins does it again, under a higher fencing token.
+    Rerun,
+}
+
+/// What became of a [`Begin`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// The caller is to do it now.
+    Started(Run),
+    /// The caller's token had started it already, and it is still to be done.
+    Again(Run),
+    /// It was begun before.
+    Found(View),
+    /// The key was used for something else.
+    Reused(View),
+}
+
+/// A run that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Larger than that of every earlier run under the key.
+    pub fence: FencingToken,
+    /// Which run it is, from 1.
+    pub attempts: u32,
+    /// What is left of its lease, by the store's clock.
+    pub lease: Duration,
+}
+
+/// Ends a run, if the token still has it.
+#[derive(Debug, Clone)]
+pub struct Complete {
+    /// The record.
+    pub key: RecordKey,
+    /// The token that began.
+    pub token: TokenHash,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// It was done.
+    Done(Kept),
+    /// Nobody knows.
+    Unknown(Reason),
+}
+
+/// What is kept of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// All of it.
+    Answer(Arc<Answer>),
+    /// Only that it was given, with this HTTP status: it was too large, or a stream.
+    Mark(u16),
+}
+
+impl Kept {
+    /// The status of the answer.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Answer(answer) => answer.status,
+            Self::Mark(status) => *status,
+        }
+    }
+
+    /// What a store writes down.
+    ///
+    /// # Errors
+    ///
+    /// The answer cannot be written, which no answer of HTTP is.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Malformed> {
+        let written = match self {
+            Self::Answer(answer) => Written::Answer(Answer::clone(answer)),
+            Self::Mark(status) => Written::Mark(*status),
+        };
+        postcard::to_allocvec(&written).map_err(Malformed)
+    }
+
+    /// Reads what a store wrote down.
+    ///
+    /// # Errors
+    ///
+    /// It is not what [`Kept::to_bytes`] gives.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
+        Ok(match postcard::from_bytes(bytes).map_err(Malformed)? {
+            Written::Answer(answer) => Self::Answer(Arc::new(answer)),
+            Written::Mark(status) => Self::Mark(status),
+        })
+    }
+}
+
+/// A [`Kept`] as it is written.
+#[derive(Serialize, Deserialize)]
+enum Written {
+    Answer(Answer),
+    Mark(u16),
+}
+
+/// Bytes that are no [`Kept`].
+#[derive(Debug, thiserror::Error)]
+#[error("what was kept of an answer cannot be read")]
+pub struct Malformed(#[source] postcard::Error);
+
+/// An answer that every repeat is given.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Header names, in lower case, and values, in their order.
+    pub headers: Vec<(String, Bytes)>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl fmt::Debug for Answer {
+    /// What it says is nobody's business but the client's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Answer({}, ..)", self.status)
+    }
+}
+
+/// Why nobody knows how a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Whoever ran it has not been heard of for a whole lease.
+    Interrupted,
+    /// It answered with a server error.
+    Failed,
+    /// It panicked.
+    Panicked,
+    /// It was sent on, and no answer came back.
+    NoAnswer,
+}
+
+impl Reason {
+    /// The reason as stores and the API write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Panicked => "panicked",
+            Self::NoAnswer => "no-answer",
+        }
+    }
+
+    /// Reads what [`Reason::as_str`] gives.
+    pub fn parse(text: &str) -> Option<Self> {
+        let all = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
+        all.into_iter().find(|reason| reason.as_str() == text)
+    }
+}
+
+/// What became of a [`Complete`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// The end is kept; the same again is the same end.
+    Kept(View),
+    /// The run is no longer the token's: its lease ended, or it never was.
+    Refused(View),
+    /// There is no such record.
+    Absent,
+}
+
+/// What became of letting a lease last anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extension {
+    /// It lasts its full time from now.
+    Extended,
+    /// The run is no longer the token's.
+    Lost,
+}
+
+/// What became of an attempt to abandon a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Abandonment {
+    /// The key is as if it had never been used.
+    Abandoned,
+    /// The run is no longer the token's.
+    Refused(View),
+    /// There is no such record.
+    Absent,
+}
+
+/// Settles a record of which nobody knew how it ended.
+#[derive(Debug, Clone)]
+pub struct Resolve {
+    /// The record.
+    pub key: RecordKey,
+    /// The run that is meant, if the caller wants to be sure that there was no later one.
+    pub fence: Option<FencingToken>,
+    /// What is known now: what it was answered, or that it was not done and the key is free.
+    pub end: Option<Kept>,
+}
+
+/// What became of a [`Resolve`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// Settled: every repeat is given the answer.
+    Completed(View),
+    /// Settled: the key is free.
+    Freed,
+    /// There is nothing to settle: it is in flight, or done, or a later run.
+    Refused(View),
+    /// There is no such record.
+    Absent,
+}
+
+/// A record as everybody may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The fencing token of its last run.
+    pub fence: FencingToken,
+    /// How many runs there were.
+    pub attempts: u32,
+    /// When it was first begun by the store's wall clock, in milliseconds since 1970. For people
+    /// to read; nothing compares it.
+    pub begun_at_millis: u64,
+    /// How long the key is remembered, at least, by the store's clock.
+    pub expires_in: Duration,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// How far a record is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// It is being done. Nothing is left of the lease when whoever did it is gone and the next one
+    /// may do it again.
+    InFlight {
+        /// What is left of its lease, by the store's clock.
+        lease: Duration,
+    },
+    /// It was done.
+    Done {
+        /// When, by the store's wall clock, in milliseconds since 1970.
+        at_millis: u64,
+        /// The answer.
+        kept: Kept,
+    },
+    /// Nobody knows whether it was done.
+    Unknown {
+        /// Since when, by the store's wall clock, in milliseconds since 1970.
+        since_millis: u64,
+        /// Why.
+        reason: Reason,
+    },
+}

@@ -1,0 +1,319 @@
+use std::time::Duration;
+
+use super::{
+    Abandonment, Begin, Begun, Complete, Completion, End, Extension, Fingerprint, Kept, OnCrash,
+    Phase, Reason, Resolution, Resolve, Run, View,
+};
+use crate::lock::{FencingToken, Moment, TokenHash};
+
+/// How long an unknown outcome is kept for somebody to resolve it.
+pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What a store remembers under one key, and the rules by which it changes.
+///
+/// The rules are a pure function of the state, a command and the moment, as those of
+/// [`LockState`](crate::lock::LockState) are, and for the same reasons.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordState {
+    record: Option<Record>,
+}
+
+impl RecordState {
+    /// The state after `command`, and what the command found.
+    ///
+    /// A run takes its fencing token from `moment`; the store has to keep it as the bucket's last.
+    #[must_use]
+    pub fn apply<C: Command>(&self, command: &C, moment: &Moment) -> (Self, C::Outcome) {
+        let live = self.live(moment);
+        let (record, outcome) = command.apply(live.record.as_ref(), moment);
+        (Self { record }, outcome)
+    }
+
+    /// What the state says at `moment`: a run whose lease is over has an unknown outcome, and what
+    /// was kept for long enough is forgotten.
+    #[must_use]
+    pub fn live(&self, moment: &Moment) -> Self {
+        let kept = self.record.as_ref().filter(|record| record.expires() > moment.now);
+        Self { record: kept.map(|record| record.at(moment)) }
+    }
+
+    /// Whether [`RecordState::live`] says something else at `now`: it has expired, or a lease is over.
+    pub fn is_stale(&self, now: Duration) -> bool {
+        self.record.as_ref().is_some_and(|record| {
+            record.expires() <= now || (record.is_interrupted(now) && !record.may_run_again(now))
+        })
+    }
+
+    /// The fencing token of the last run, if there is a record.
+    pub fn fence(&self) -> Option<FencingToken> {
+        self.record.as_ref().map(|record| record.fence)
+    }
+
+    /// The record, if there is one.
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// The state of a record that was written down, read at `now` by a process that does not know
+    /// how long it was away: a lease and a retention last their full time again.
+    #[must_use]
+    pub fn restore(mut record: Record, now: Duration) -> Self {
+        record.since = now;
+        Self { record: Some(record) }
+    }
+}
+
+/// A record as a store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Who runs it, or ended it.
+    pub token: TokenHash,
+    /// What is to be done.
+    pub fingerprint: Fingerprint,
+    /// The fencing token of the last run.
+    pub fence: FencingToken,
+    /// How many runs there were.
+    pub attempts: u32,
+    /// When it was first begun, in milliseconds since 1970.
+    pub begun_at_millis: u64,
+    /// How long a run may go unheard.
+    pub lease: Duration,
+    /// How long a known end is kept.
+    pub retention: Duration,
+    /// What a run that was interrupted leaves behind.
+    pub on_crash: OnCrash,
+    /// How far it is.
+    pub stage: Stage,
+    /// When the stage or its lease began, on the store's monotonic clock. This alone does not
+    /// outlive the process.
+    pub since: Duration,
+}
+
+/// How far a [`Record`] is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// It is being done.
+    InFlight,
+    /// It was done at this time, in milliseconds since 1970.
+    Done(u64, Kept),
+    /// Nobody knows since this time, in milliseconds since 1970.
+    Unknown(u64, Reason),
+}
+
+impl Record {
+    fn expires(&self) -> Duration {
+        let kept = match (&self.stage, self.on_crash) {
+            (Stage::InFlight, OnCrash::Rerun) => self.lease + self.retention,
+            (Stage::InFlight, OnCrash::Unknown) => self.lease + UNKNOWN_RETENTION,
+            (Stage::Done(..), _) => self.retention,
+            (Stage::Unknown(..), _) => UNKNOWN_RETENTION,
+        };
+        self.since + kept
+    }
+
+    fn lease_left(&self, now: Duration) -> Duration {
+        (self.since + self.lease).saturating_sub(now)
+    }
+
+    /// Whether it is in flight and its lease is over.
+    fn is_interrupted(&self, now: Duration) -> bool {
+        self.stage == Stage::InFlight && self.lease_left(now).is_zero()
+    }
+
+    fn may_run_again(&self, now: Duration) -> bool {
+        self.is_interrupted(now) && self.on_crash == OnCrash::Rerun
+    }
+
+    /// The record at `moment`, when a lease may have ended since it was written.
+    fn at(&self, moment: &Moment) -> Self {
+        let now = moment.now;
+        if !self.is_interrupted(now) || self.may_run_again(now) {
+            return self.clone();
+        }
+        let since = self.since + self.lease;
+        let over_millis = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
+        let ended = (moment.unix_micros / 1000).saturating_sub(over_millis);
+        let stage = Stage::Unknown(ended, Reason::Interrupted);
+        Self { stage, since, ..self.clone() }
+    }
+
+    fn view(&self, now: Duration) -> View {
+        let phase = match &self.stage {
+            Stage::InFlight => Phase::InFlight { lease: self.lease_left(now) },
+            Stage::Done(at, kept) => Phase::Done { at_millis: *at, kept: kept.clone() },
+            Stage::Unknown(since, reason) => {
+                Phase::Unknown { since_millis: *since, reason: *reason }
+            }
+        };
+        View {
+            fence: self.fence,
+            attempts: self.attempts,
+            begun_at_millis: self.begun_at_millis,
+            expires_in: self.expires().saturating_sub(now),
+            phase,
+        }
+    }
+
+    fn run(&self, now: Duration) -> Run {
+        Run { fence: self.fence, attempts: self.attempts, lease: self.lease_left(now) }
+    }
+
+    /// Whether `token` is running it at `now`.
+    fn is_run_by(&self, token: &TokenHash, now: Duration) -> bool {
+        self.stage == Stage::InFlight && self.token == *token && !self.is_interrupted(now)
+    }
+
+    fn ended(&self, stage: Stage, now: Duration) -> Self {
+        Self { stage, since: now, ..self.clone() }
+    }
+}
+
+/// One rule: what a command does to a record, or where there is none.
+///
+/// `record` is as it stands at `moment`.
+pub trait Command {
+    /// What the command found.
+    type Outcome;
+
+    /// The record after the command, and what it found.
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Self::Outcome);
+}
+
+impl Command for Begin {
+    type Outcome = Begun;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Begun) {
+        let now = moment.now;
+        if let Some(record) = record {
+            if record.fingerprint != self.fingerprint {
+                return (Some(record.clone()), Begun::Reused(record.view(now)));
+            }
+            if record.is_run_by(&self.token, now) {
+                return (Some(record.clone()), Begun::Again(record.run(now)));
+            }
+            if !record.may_run_again(now) {
+                return (Some(record.clone()), Begun::Found(record.view(now)));
+            }
+        }
+        let started = Record {
+            token: self.token,
+            fingerprint: self.fingerprint,
+            fence: moment.last_fence.next(moment.unix_micros),
+            attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
+            begun_at_millis: record
+                .map_or(moment.unix_micros / 1000, |record| record.begun_at_millis),
+            lease: self.lease,
+            retention: self.retention,
+            on_crash: self.on_crash,
+            stage: Stage::InFlight,
+            since: now,
+        };
+        let run = started.run(now);
+        (Some(started), Begun::Started(run))
+    }
+}
+
+/// Lets the lease of a run last anew.
+#[derive(Debug, Clone)]
+pub struct Extend {
+    /// The token that began.
+    pub token: TokenHash,
+}
+
+impl Command for Extend {
+    type Outcome = Extension;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Extension) {
+        match record {
+            Some(record) if record.is_run_by(&self.token, moment.now) => {
+                let extended = record.ended(Stage::InFlight, moment.now);
+                (Some(extended), Extension::Extended)
+            }
+            other => (other.cloned(), Extension::Lost),
+        }
+    }
+}
+
+impl Command for Complete {
+    type Outcome = Completion;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Completion) {
+        let Some(record) = record else { return (None, Completion::Absent) };
+        let now = moment.now;
+        if record.is_run_by(&self.token, now) {
+            let at_millis = moment.unix_micros / 1000;
+            let stage = match &self.end {
+                End::Done(kept) => Stage::Done(at_millis, kept.clone()),
+                End::Unknown(reason) => Stage::Unknown(at_millis, *reason),
+            };
+            let ended = record.ended(stage, now);
+            let view = ended.view(now);
+            return (Some(ended), Completion::Kept(view));
+        }
+        let same_end = match (&record.stage, &self.end) {
+            (Stage::Done(_, kept), End::Done(end)) => kept == end,
+            (Stage::Unknown(_, reason), End::Unknown(end)) => reason == end,
+            _ => false,
+        };
+        let view = record.view(now);
+        let repeated = same_end && record.token == self.token;
+        let outcome = if repeated { Completion::Kept(view) } else { Completion::Refused(view) };
+        (Some(record.clone()), outcome)
+    }
+}
+
+/// Gives a key back that nothing was done under.
+#[derive(Debug, Clone)]
+pub struct Abandon {
+    /// The token that began.
+    pub token: TokenHash,
+}
+
+impl Command for Abandon {
+    type Outcome = Abandonment;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Abandonment) {
+        match record {
+            None => (None, Abandonment::Absent),
+            Some(record) if record.is_run_by(&self.token, moment.now) => {
+                (None, Abandonment::Abandoned)
+            }
+            Some(record) => (Some(record.clone()), Abandonment::Refused(record.view(moment.now))),
+        }
+    }
+}
+
+impl Command for Resolve {
+    type Outcome = Resolution;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Resolution) {
+        let Some(record) = record else { return (None, Resolution::Absent) };
+        let now = moment.now;
+        let meant = self.fence.is_none_or(|fence| fence == record.fence);
+        match (&record.stage, &self.end) {
+            (Stage::Unknown(..), None) if meant => (None, Resolution::Freed),
+            (Stage::Unknown(..), Some(kept)) if meant => {
+                let stage = Stage::Done(moment.unix_micros / 1000, kept.clone());
+                let done = record.ended(stage, now);
+                let view = done.view(now);
+                (Some(done), Resolution::Completed(view))
+            }
+            (Stage::Done(_, kept), Some(end)) if meant && kept == end => {
+                (Some(record.clone()), Resolution::Completed(record.view(now)))
+            }
+            _ => (Some(record.clone()), Resolution::Refused(record.view(now))),
+        }
+    }
+}
+
+/// Looks at a record.
+#[derive(Debug, Clone, Copy)]
+pub struct Find;
+
+impl Command for Find {
+    type Outcome = Option<View>;
+
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Option<View>) {
+        (record.cloned(), record.map(|record| record.view(moment.now)))
+    }
+}
