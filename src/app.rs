@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server};
-use crate::lock::{LockService, LockStore};
+use crate::idempotency::Idempotency;
+use crate::lock::LockService;
 use crate::metrics::Metrics;
-use crate::store;
+use crate::store::{self, Opened};
 
 /// How long grants that nobody reads may take to be given back at shutdown, after the drain.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -24,6 +25,7 @@ pub struct App {
     router: Router,
     observe: ObserveLayer,
     locks: Arc<LockService>,
+    records: Arc<Idempotency>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
 }
@@ -37,25 +39,27 @@ impl App {
     pub async fn new(config: Config) -> Result<Self, Error> {
         let metrics = Arc::new(Metrics::new());
         let opened = store::open(config.store.expose(), &config.redis, &metrics).await?;
-        Self::with_store(config, opened.store, opened.kind, metrics)
+        Self::with_store(config, opened, metrics)
     }
 
     /// Builds the service over a store that is open.
     ///
     /// # Errors
     ///
-    /// The operating system has no random bytes.
+    /// The operating system has no random bytes, or no certificates to know servers by.
     pub fn with_store(
         config: Config,
-        store: Arc<dyn LockStore>,
-        kind: &'static str,
+        opened: Opened,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
-        let locks = Arc::new(LockService::start(store, store_timeout)?);
+        let Opened { locks, records, kind } = opened;
+        let locks = Arc::new(LockService::start(locks, store_timeout)?);
+        let records = Idempotency::start(records, store_timeout);
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
+            records: Arc::clone(&records),
             metrics: Arc::clone(&metrics),
             about: About { store: kind },
             body_limits: BodyLimits {
@@ -69,8 +73,8 @@ impl App {
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow);
-        let router = http::router(api, observe.clone());
-        Ok(Self { config, router, observe, locks, metrics, closing })
+        let router = http::router(api, &config.guard, &observe)?;
+        Ok(Self { config, router, observe, locks, records, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -97,8 +101,12 @@ impl App {
             Server::new(listener, self.router, self.observe, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
         told.abort();
-        if tokio::time::timeout(LAST_TASKS, self.locks.close()).await.is_err() {
-            tracing::warn!("some grants that nobody reads are left to expire");
+        let (locks, records) = (self.locks.close(), self.records.close());
+        let closed = async { tokio::join!(locks, records) };
+        if tokio::time::timeout(LAST_TASKS, closed).await.is_err() {
+            tracing::warn!(
+                "what nobody waits for any more is left: grants expire, runs are unknown"
+            );
         }
         Ok(served?)
     }

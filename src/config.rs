@@ -26,6 +26,7 @@ pub struct Config {
     pub server: http::Settings,
     pub redis: RedisSettings,
     pub log: telemetry::Settings,
+    pub guard: Vec<http::Guard>,
 }
 
 /// The URL of a store, which may hold a password and so prints without its rest.
@@ -115,7 +116,18 @@ impl Config {
         let prefix = &self.redis.key_prefix;
         let plain = !prefix.is_empty() && prefix.chars().all(plain);
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
+        self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+    }
+
+    fn check_guards(&self) -> Result<(), String> {
+        for (place, guard) in self.guard.iter().enumerate() {
+            let wrong = |(key, rule)| format!("`guard[{place}].{key}` {rule}");
+            guard.check().map_err(wrong)?;
+            let twice = self.guard[..place].iter().any(|other| other.path == guard.path);
+            check(&format!("guard[{place}].path"), !twice, "must not be that of another guard")?;
+        }
+        Ok(())
     }
 }
 

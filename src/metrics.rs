@@ -121,7 +121,7 @@ impl Drop for Counted {
     }
 }
 
-/// A method of the store trait.
+/// A method of the store traits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(missing_docs, reason = "named as the methods are")]
 pub enum StoreOperation {
@@ -133,6 +133,13 @@ pub enum StoreOperation {
     List,
     Ping,
     Sweep,
+    Begin,
+    Extend,
+    Complete,
+    Abandon,
+    Resolve,
+    Find,
+    ForgetExpired,
 }
 
 /// What a step of the store found.
@@ -144,8 +151,12 @@ pub enum StoreOutcome {
     Repeated,
     /// Somebody else holds the lock.
     Held,
-    /// Nobody holds the lock.
+    /// Nobody holds the lock, or there is no record.
     NotHeld,
+    /// The request was begun before, under the same key.
+    Found,
+    /// The key was used for something else.
+    Reused,
     /// The token is not the holder's.
     Mismatch,
     /// The store could not find out.

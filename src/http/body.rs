@@ -128,12 +128,11 @@ pub(super) struct PublicLock {
 
 impl PublicLock {
     pub(super) fn new(holder: &Holder) -> Self {
-        let acquired_at = i64::try_from(holder.acquired_at_millis).unwrap_or(i64::MAX);
         Self {
             name: holder.name.as_str().to_owned(),
             owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
             fencing_token: holder.fence.get(),
-            acquired_at: Timestamp::from_millisecond(acquired_at).unwrap_or(Timestamp::MAX),
+            acquired_at: at_millis(holder.acquired_at_millis),
             expires_in_ms: millis(holder.expires_in),
             waiting: 0,
         }
@@ -193,8 +192,15 @@ fn ttl(millis: Option<u64>) -> Result<Ttl, Problem> {
     ttl.map_err(|error| invalid("ttl_ms", error))
 }
 
-fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
+/// A member of the body is wrong.
+pub(super) fn invalid(field: &'static str, why: impl std::fmt::Display) -> Problem {
     Problem::new(Code::InvalidBody, format!("`{field}` {why}.")).with_field(field)
+}
+
+/// The time so many milliseconds after 1970 began.
+pub(super) fn at_millis(millis: u64) -> Timestamp {
+    let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX)
 }
 
 /// The time on the wall clock after `duration`, to the millisecond.

@@ -98,7 +98,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     }
 }
 
-fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
     // serde reads a struct from an array as well; the API does not.
     if body.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::new(Code::InvalidBody, "The body must be a JSON object."));
@@ -119,7 +119,7 @@ fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
 }
 
 /// The whole body, within the limits of size and time.
-async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, Problem> {
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
@@ -180,6 +180,6 @@ fn invalid_query(parameter: &str, what: &str) -> Problem {
     Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
 }
 
-fn pairs(query: &str) -> form_urlencoded::Parse<'_> {
+pub(super) fn pairs(query: &str) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(query.as_bytes())
 }

@@ -41,6 +41,7 @@ pub enum AccessLog {
 #[derive(Debug, Clone)]
 pub struct ObserveLayer {
     shared: Arc<Shared>,
+    deadline: Duration,
 }
 
 impl ObserveLayer {
@@ -58,8 +59,8 @@ impl ObserveLayer {
         let ids = RequestIds { process: getrandom::u32()?, next: AtomicU64::new(1) };
         let log = AccessLog::Errors;
         let slow = Duration::from_secs(1);
-        let shared = Shared { metrics, deadline, max_requests, log, slow, ids };
-        Ok(Self { shared: Arc::new(shared) })
+        let shared = Shared { metrics, max_requests, log, slow, ids };
+        Ok(Self { shared: Arc::new(shared), deadline })
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -71,12 +72,17 @@ impl ObserveLayer {
         }
         self
     }
+
+    /// The same, with another deadline, for routes that take their time.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { shared: Arc::clone(&self.shared), deadline }
+    }
 }
 
 #[derive(Debug)]
 struct Shared {
     metrics: Arc<Metrics>,
-    deadline: Duration,
     max_requests: i64,
     log: AccessLog,
     slow: Duration,
@@ -110,7 +116,7 @@ impl<S> Layer<S> for ObserveLayer {
     type Service = Observe<S>;
 
     fn layer(&self, inner: S) -> Observe<S> {
-        Observe { inner, shared: Arc::clone(&self.shared) }
+        Observe { inner, shared: Arc::clone(&self.shared), deadline: self.deadline }
     }
 }
 
@@ -119,6 +125,7 @@ impl<S> Layer<S> for ObserveLayer {
 pub struct Observe<S> {
     inner: S,
     shared: Arc<Shared>,
+    deadline: Duration,
 }
 
 impl<S> Service<Request<Body>> for Observe<S>
@@ -146,7 +153,7 @@ where
         // A full service is alive, and restarting it would not make it less full.
         let live = record.route.as_ref().is_some_and(|route| route.as_str() == "/livez");
         let inner = (!full || live).then(|| self.inner.call(request));
-        Observed { inner, deadline: None, record }
+        Observed { inner, limit: self.deadline, deadline: None, record }
     }
 }
 
@@ -156,6 +163,7 @@ pin_project! {
         // None when the service is full and the request is not even tried.
         #[pin]
         inner: Option<F>,
+        limit: Duration,
         // Set when the answer is not there at once.
         #[pin]
         deadline: Option<Sleep>,
@@ -178,7 +186,7 @@ where
             }
             Some(Poll::Ready(response)) => response?,
             Some(Poll::Pending) => {
-                let end = this.record.started + this.record.shared.deadline;
+                let end = this.record.started + *this.limit;
                 if this.deadline.is_none() {
                     this.deadline.set(Some(tokio::time::sleep_until(end)));
                 }

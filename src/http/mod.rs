@@ -3,6 +3,7 @@
 mod activity;
 mod body;
 mod extract;
+pub mod idempotency;
 mod locks;
 mod middleware;
 mod openapi;
@@ -25,9 +26,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use self::idempotency::api;
+use crate::idempotency::Idempotency;
 use crate::lock::LockService;
 use crate::metrics::Metrics;
 
+pub use idempotency::Guard;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
 pub use problem::{Code, Problem};
 pub use server::{ServeError, Server, Settings};
@@ -37,6 +41,8 @@ pub use server::{ServeError, Server, Settings};
 pub struct Api {
     /// The locks.
     pub locks: Arc<LockService>,
+    /// The records of idempotency keys.
+    pub records: Arc<Idempotency>,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// What the service says of itself.
@@ -64,21 +70,44 @@ pub struct BodyLimits {
 }
 
 /// Every route of the service.
-pub fn router(api: Api, observe: ObserveLayer) -> Router {
+///
+/// # Errors
+///
+/// The system's certificates, for guarded services behind TLS, cannot be read.
+pub fn router(api: Api, guards: &[Guard], observe: &ObserveLayer) -> std::io::Result<Router> {
+    let guarded = guarded(guards, &api.records, observe)?;
     let (documented, document) = documented().split_for_parts();
-    documented
+    let own = documented
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
         .with_state(Arc::new(api))
         .merge(swagger_ui(openapi::complete(document)))
         .method_not_allowed_fallback(system::method_not_allowed)
-        .fallback(system::not_found)
-        // One layer of three: axum boxes a request's future anew for each call of `layer`.
-        .layer((
-            observe,
-            MapResponseBodyLayer::new(Body::new),
-            CatchPanicLayer::custom(problem::of_panic),
-        ))
+        .fallback(system::not_found);
+    Ok(layered(own, observe.clone()).merge(guarded))
+}
+
+/// The routes of the configuration, each with the time that it may take.
+fn guarded(
+    guards: &[Guard],
+    records: &Arc<Idempotency>,
+    observe: &ObserveLayer,
+) -> std::io::Result<Router> {
+    let client = idempotency::Client::new()?;
+    let routers = guards.iter().filter_map(|guard| {
+        let router = guard.router(Arc::clone(records), &client)?;
+        Some(layered(router, observe.with_deadline(guard.deadline())))
+    });
+    Ok(routers.fold(Router::new(), Router::merge))
+}
+
+fn layered(router: Router, observe: ObserveLayer) -> Router {
+    // One layer of three: axum boxes a request's future anew for each call of `layer`.
+    router.layer((
+        observe,
+        MapResponseBodyLayer::new(Body::new),
+        CatchPanicLayer::custom(problem::of_panic),
+    ))
 }
 
 /// The OpenAPI document of the service.
@@ -95,6 +124,9 @@ fn documented() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
         .routes(routes!(locks::list))
+        .routes(routes!(api::begin, api::complete, api::abandon, api::find))
+        .routes(routes!(api::renew))
+        .routes(routes!(api::resolve))
         .routes(routes!(system::info))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))

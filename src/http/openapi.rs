@@ -30,6 +30,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         .build();
     document.tags = Some(vec![
         TagBuilder::new().name("locks").description(Some("Leases by name")).build(),
+        TagBuilder::new().name("idempotency").description(Some("Doing a thing once")).build(),
         TagBuilder::new().name("system").description(Some("The service itself")).build(),
     ]);
     for operation in document.paths.paths.values_mut().flat_map(operations) {
@@ -75,6 +76,27 @@ problems! {
     ];
     GetProblems: [InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
+    BeginProblems: [
+        InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress, OutcomeUnknown,
+        PayloadTooLarge, KeyReused, Internal, StoreUnavailable, Overloaded, Timeout
+    ];
+    CompleteProblems: [
+        InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, OutcomeUnknown,
+        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, Overloaded, Timeout
+    ];
+    ExtendProblems: [
+        InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal, StoreUnavailable,
+        Overloaded, Timeout
+    ];
+    AbandonProblems: [
+        InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, Internal,
+        StoreUnavailable, Overloaded, Timeout
+    ];
+    FindProblems: [InvalidKey, InvalidQuery, NoRecord, Internal, StoreUnavailable, Overloaded, Timeout];
+    ResolveProblems: [
+        InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve, PayloadTooLarge,
+        Internal, StoreUnavailable, Overloaded, Timeout
+    ];
     PageProblems: [NotFound, Internal, Overloaded, Timeout];
     SystemProblems: [Internal, Overloaded, Timeout];
     ReadyProblems: [Internal, StoreUnavailable, Overloaded, Timeout];

@@ -1,16 +1,18 @@
+mod document;
+
 use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
-use serde::{Serialize, Serializer};
-use utoipa::ToSchema;
 
-use super::body::HolderView;
+use crate::idempotency::IdempotencyError;
 use crate::lock::{Holder, LockError, Outcome, StoreError};
+
+pub(super) use document::ProblemBody;
 
 /// Every way in which a request can fail. [`TABLE`] says what is said of each: the one table of
 /// statuses.
@@ -21,19 +23,30 @@ pub enum Code {
     InvalidToken,
     InvalidBody,
     InvalidQuery,
+    InvalidKey,
+    KeyRequired,
     NotFound,
     LockNotHeld,
+    NoRecord,
     MethodNotAllowed,
     RequestTimeout,
     LockHeld,
+    RequestInProgress,
+    OutcomeUnknown,
+    AnswerNotKept,
+    NothingToResolve,
     TokenMismatch,
     PayloadTooLarge,
+    KeyReused,
+    ValidationFailed,
     TokenRequired,
     Internal,
+    UpstreamUnreachable,
     StoreUnavailable,
     StoreTooSlow,
     Overloaded,
     Timeout,
+    UpstreamSilent,
 }
 
 /// What is said of a [`Code`].
@@ -58,7 +71,7 @@ const fn row(
 
 /// The table, in the order of the codes.
 #[rustfmt::skip]
-static TABLE: [Row; 17] = [
+static TABLE: [Row; 28] = [
     row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
         "The lock name is not valid",
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
@@ -71,12 +84,21 @@ static TABLE: [Row; 17] = [
     row(Code::InvalidQuery, "invalid-query", StatusCode::BAD_REQUEST,
         "The query is not valid",
         "`field` names the parameter that is wrong."),
+    row(Code::InvalidKey, "invalid-key", StatusCode::BAD_REQUEST,
+        "The Idempotency-Key is not valid",
+        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run."),
+    row(Code::KeyRequired, "key-required", StatusCode::BAD_REQUEST,
+        "An Idempotency-Key is required",
+        "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run."),
     row(Code::NotFound, "not-found", StatusCode::NOT_FOUND,
         "There is nothing here",
         "See /docs for what there is. A `/` within a lock name travels as `%2F`."),
     row(Code::LockNotHeld, "lock-not-held", StatusCode::NOT_FOUND,
         "Nobody holds this lock",
         "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew."),
+    row(Code::NoRecord, "no-record", StatusCode::NOT_FOUND,
+        "There is no record of this key",
+        "It was never used in this scope, was given back, or was kept for long enough. `method`, `path` and `principal` in the query name the scope of a guarded route."),
     row(Code::MethodNotAllowed, "method-not-allowed", StatusCode::METHOD_NOT_ALLOWED,
         "The method is not for this resource",
         "The Allow header lists the methods that are."),
@@ -86,18 +108,39 @@ static TABLE: [Row; 17] = [
     row(Code::LockHeld, "lock-held", StatusCode::CONFLICT,
         "The lock is held",
         "Somebody else holds it; `holder` says who and for how long. Try again after `Retry-After` seconds."),
+    row(Code::RequestInProgress, "request-in-progress", StatusCode::CONFLICT,
+        "The request is being carried out",
+        "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer."),
+    row(Code::OutcomeUnknown, "outcome-unknown", StatusCode::CONFLICT,
+        "Nobody knows whether the request was carried out",
+        "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it with `POST /v1/idempotency/{key}/resolve`."),
+    row(Code::AnswerNotKept, "answer-not-kept", StatusCode::CONFLICT,
+        "The request was carried out, and its answer was not kept",
+        "The answer was too large to keep, or a stream. It is not run again under this key. Read the resource itself to see what came of it."),
+    row(Code::NothingToResolve, "nothing-to-resolve", StatusCode::CONFLICT,
+        "The outcome is not unknown",
+        "Only an unknown outcome can be resolved. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run."),
     row(Code::TokenMismatch, "token-mismatch", StatusCode::PRECONDITION_FAILED,
         "The lock is held with another token",
         "Your lease is over and somebody else has the lock. Stop what you did under it."),
     row(Code::PayloadTooLarge, "payload-too-large", StatusCode::PAYLOAD_TOO_LARGE,
         "The request body is too large",
-        "A request for a lock takes some dozens of bytes."),
+        "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done."),
+    row(Code::KeyReused, "idempotency-key-reused", StatusCode::UNPROCESSABLE_ENTITY,
+        "The Idempotency-Key was used for another request",
+        "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new. Nothing was run, and the first request is as it was."),
+    row(Code::ValidationFailed, "validation-failed", StatusCode::UNPROCESSABLE_ENTITY,
+        "The order or payment is not valid",
+        "The sandbox wants an `amount` of 1 to 99999999 in the smallest unit and a `currency` of three capital letters. `field` names what is wrong."),
     row(Code::TokenRequired, "token-required", StatusCode::PRECONDITION_REQUIRED,
         "A Lock-Token is required",
         "Send the token that the lock was created with in the Lock-Token header."),
     row(Code::Internal, "internal", StatusCode::INTERNAL_SERVER_ERROR,
         "Something went wrong in the service",
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id."),
+    row(Code::UpstreamUnreachable, "upstream-unreachable", StatusCode::BAD_GATEWAY,
+        "The service behind keylatch cannot be reached",
+        "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key."),
     row(Code::StoreUnavailable, "store-unavailable", StatusCode::SERVICE_UNAVAILABLE,
         "The store gave no answer",
         "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely."),
@@ -110,6 +153,9 @@ static TABLE: [Row; 17] = [
     row(Code::Timeout, "timeout", StatusCode::SERVICE_UNAVAILABLE,
         "The request took too long",
         "It may have been carried out: the same request with the same token may be repeated safely."),
+    row(Code::UpstreamSilent, "outcome-unknown", StatusCode::GATEWAY_TIMEOUT,
+        "The service behind keylatch gave no answer",
+        "The request was sent on, and whether it was carried out is not known. It is not run again under this key."),
 ];
 
 impl Code {
@@ -131,6 +177,44 @@ impl Code {
     pub(super) fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
+
+    /// Which key a client is to use next, where keys matter.
+    fn retry(self) -> Retry {
+        match self {
+            Self::RequestTimeout
+            | Self::RequestInProgress
+            | Self::Internal
+            | Self::UpstreamUnreachable
+            | Self::StoreUnavailable
+            | Self::StoreTooSlow
+            | Self::Overloaded
+            | Self::Timeout => Retry::SameKey,
+            Self::OutcomeUnknown | Self::UpstreamSilent | Self::AnswerNotKept => Retry::Never,
+            _ => Retry::NewKey,
+        }
+    }
+}
+
+/// What a client that was refused may do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// Send the same again, under the same key.
+    SameKey,
+    /// Change what is wrong and send that under a new key.
+    NewKey,
+    /// Nothing: somebody has to find out what happened.
+    Never,
+}
+
+impl Retry {
+    /// As the API writes it.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::SameKey => "same-key",
+            Self::NewKey => "new-key",
+            Self::Never => "never",
+        }
+    }
 }
 
 /// A refusal or a failure, as RFC 9457 has it.
@@ -145,6 +229,7 @@ struct Parts {
     holder: Option<Holder>,
     retry_after: Option<Duration>,
     outcome: Option<Outcome>,
+    retry: Option<Retry>,
     cause: Option<Cause>,
 }
 
@@ -162,6 +247,7 @@ impl Problem {
             holder: None,
             retry_after: None,
             outcome: None,
+            retry: None,
             cause: None,
         }))
     }
@@ -181,6 +267,12 @@ impl Problem {
         self
     }
 
+    /// Tells which key to use next.
+    pub(super) fn with_retry(mut self) -> Self {
+        self.0.retry = Some(self.0.code.retry());
+        self
+    }
+
     pub(super) fn held(holder: Holder) -> Self {
         let mut held = Self::new(Code::LockHeld, "Somebody else holds the lock.")
             .with_retry_after(holder.expires_in);
@@ -196,7 +288,7 @@ impl Problem {
         Self::new(Code::TokenMismatch, "The lock is held, and not with this token.")
     }
 
-    fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+    pub(super) fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
         self.0.cause = Some(Cause(Arc::new(cause)));
         self
     }
@@ -214,6 +306,24 @@ impl From<StoreError> for Problem {
         };
         Self::new(Code::StoreUnavailable, detail)
             .with_outcome(outcome)
+            .with_retry_after(Duration::from_secs(1))
+            .caused_by(error)
+    }
+}
+
+impl From<IdempotencyError> for Problem {
+    /// Whatever became of the record, the work was not begun.
+    fn from(error: IdempotencyError) -> Self {
+        let (code, detail) = match &error {
+            IdempotencyError::Store(_) => {
+                (Code::StoreUnavailable, "The store cannot be used now. Nothing was run.")
+            }
+            IdempotencyError::Random(_) => {
+                (Code::Internal, "No token could be made. Nothing was run.")
+            }
+        };
+        Self::new(code, detail)
+            .with_outcome(Outcome::NotExecuted)
             .with_retry_after(Duration::from_secs(1))
             .caused_by(error)
     }
@@ -239,99 +349,10 @@ impl From<LockError> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> axum::response::Response {
-        let parts = *self.0;
-        let row = parts.code.row();
-        let body = ProblemBody {
-            r#type: format!("/problems/{}", row.slug),
-            title: row.title,
-            status: row.status.as_u16(),
-            detail: parts.detail,
-            code: row.slug,
-            field: parts.field,
-            holder: parts.holder.as_ref().map(HolderView::new),
-            retry_after_ms: parts.retry_after.map(super::body::millis),
-            outcome: parts.outcome,
-        };
-        let json = serde_json::to_vec(&body).unwrap_or_default();
-        let mut response = (row.status, json).into_response();
-        let headers = response.headers_mut();
-        let problem_json = HeaderValue::from_static("application/problem+json");
-        headers.insert(header::CONTENT_TYPE, problem_json);
-        if matches!(parts.code, Code::RequestTimeout | Code::PayloadTooLarge) {
-            // The rest of the body is not read, so nothing can follow it.
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        if let Some(after) = parts.retry_after {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
-        }
-        if let Some(cause) = parts.cause {
-            response.extensions_mut().insert(cause);
-        }
-        response
-    }
-}
-
-/// A problem document (RFC 9457), served as `application/problem+json`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Problem)]
-pub(super) struct ProblemBody {
-    /// A page of this service that says what happened and what to do.
-    #[schema(example = "/problems/lock-held")]
-    r#type: String,
-    /// What happened, the same for every problem of this code.
-    #[schema(example = "The lock is held")]
-    title: &'static str,
-    /// The HTTP status.
-    #[schema(example = 409)]
-    status: u16,
-    /// What happened to this request, for people.
-    #[schema(example = "Somebody else holds the lock.")]
-    detail: Cow<'static, str>,
-    /// What happened, for programs.
-    #[schema(example = "lock-held")]
-    code: &'static str,
-    /// The member, parameter or header of the request that is wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
-    /// Who holds the lock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    holder: Option<HolderView>,
-    /// When it is worth trying again, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-    /// Whether a request that failed was carried out: `not-executed` or `unknown`.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_outcome")]
-    #[schema(value_type = Option<String>)]
-    outcome: Option<Outcome>,
-}
-
 /// The answer to a request whose handler panicked. The panic itself is logged by the hook.
 pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response<axum::body::Body> {
     let detail = "The service failed. It is unknown whether the request was carried out.";
     Problem::new(Code::Internal, detail).with_outcome(Outcome::Unknown).into_response()
-}
-
-/// As the API writes an outcome.
-pub(super) fn outcome_str(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::NotExecuted => "not-executed",
-        Outcome::Unknown => "unknown",
-    }
-}
-
-#[expect(clippy::ref_option, reason = "serde's signature")]
-fn serialize_outcome<S: Serializer>(
-    outcome: &Option<Outcome>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    outcome.map(outcome_str).serialize(serializer)
-}
-
-/// Whole seconds, rounded up, at least one: what `Retry-After` can say.
-fn whole_seconds(after: Duration) -> u64 {
-    after.as_millis().div_ceil(1000).max(1).try_into().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -343,6 +364,10 @@ mod tests {
         for (place, row) in TABLE.iter().enumerate() {
             assert_eq!(row.code as usize, place, "{}", row.slug);
         }
-        assert_eq!(Code::Timeout.row().slug, "timeout", "the last code has the last row");
+        assert_eq!(
+            Code::UpstreamSilent as usize,
+            TABLE.len() - 1,
+            "the last code has the last row"
+        );
     }
 }

@@ -9,6 +9,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::idempotency::RecordStore;
 use crate::lock::LockStore;
 use crate::metrics::Metrics;
 
@@ -20,8 +21,10 @@ pub use redis::{RedisStore, Settings as RedisSettings};
 /// A store that was opened, and what to call it.
 #[derive(Debug)]
 pub struct Opened {
-    /// The store.
-    pub store: Arc<dyn LockStore>,
+    /// Its locks.
+    pub locks: Arc<dyn LockStore>,
+    /// Its records of idempotency keys.
+    pub records: Arc<dyn RecordStore>,
     /// Its kind, as in the URL's scheme.
     pub kind: &'static str,
 }
@@ -40,20 +43,19 @@ pub async fn open(
     redis: &RedisSettings,
     metrics: &Arc<Metrics>,
 ) -> Result<Opened, OpenError> {
-    let (store, kind): (Arc<dyn LockStore>, _) = match scheme_of(url) {
+    match scheme_of(url) {
         Some("embedded") if url.len() > "embedded:".len() => {
             let path = Path::new(&url["embedded:".len()..]);
-            (observe(EmbeddedStore::open(path).await?, metrics), "embedded")
+            Ok(locks_only(EmbeddedStore::open(path).await?, "embedded", metrics))
         }
-        Some("memory") if url == "memory:" => (observe(MemoryStore::new(), metrics), "memory"),
+        Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory", metrics)),
         Some("redis" | "rediss" | "redis+unix" | "unix") => {
-            (observe(RedisStore::open(url, redis).await?, metrics), "redis")
+            Ok(locks_only(RedisStore::open(url, redis).await?, "redis", metrics))
         }
-        Some("memory") => return Err(OpenError::MemoryWithPath),
-        Some(scheme) => return Err(OpenError::UnknownScheme(scheme.to_owned())),
-        None => return Err(OpenError::NoUrl),
-    };
-    Ok(Opened { store, kind })
+        Some("memory") => Err(OpenError::MemoryWithPath),
+        Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),
+        None => Err(OpenError::NoUrl),
+    }
 }
 
 /// The scheme of a URL. What has other characters is none, and may be a password.
@@ -126,6 +128,17 @@ pub enum OpenError {
     Unfit(String),
 }
 
-fn observe(store: impl LockStore, metrics: &Arc<Metrics>) -> Arc<dyn LockStore> {
-    Arc::new(Observed::new(store, Arc::clone(metrics)))
+fn opened<S>(store: S, kind: &'static str, metrics: &Arc<Metrics>) -> Opened
+where
+    S: LockStore + RecordStore,
+{
+    let store = Arc::new(Observed::new(store, Arc::clone(metrics)));
+    Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: store, kind }
+}
+
+/// A store that does not keep records yet: they are kept in memory.
+fn locks_only(store: impl LockStore, kind: &'static str, metrics: &Arc<Metrics>) -> Opened {
+    tracing::warn!("the records of idempotency keys are kept in memory");
+    let locks = Arc::new(Observed::new(store, Arc::clone(metrics)));
+    Opened { locks, ..opened(MemoryStore::new(), kind, metrics) }
 }

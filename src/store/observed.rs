@@ -3,6 +3,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use crate::idempotency::{
+    Abandonment, Begin, Begun, Complete, Completion, Extension, RecordKey, RecordStore, Resolution,
+    Resolve, View,
+};
 use crate::lock::{
     Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
     StoreError, StoreHealth, TokenHash, Ttl,
@@ -104,5 +108,68 @@ impl<S: LockStore> LockStore for Observed<S> {
 
     async fn sweep(&self) -> Result<(), StoreError> {
         self.step(StoreOperation::Sweep, self.inner.sweep(), |()| StoreOutcome::Done).await
+    }
+}
+
+#[async_trait]
+impl<S: RecordStore> RecordStore for Observed<S> {
+    async fn begin(&self, ask: &Begin) -> Result<Begun, StoreError> {
+        self.step(StoreOperation::Begin, self.inner.begin(ask), |found| match found {
+            Begun::Started(_) => StoreOutcome::Done,
+            Begun::Again(_) => StoreOutcome::Repeated,
+            Begun::Found(_) => StoreOutcome::Found,
+            Begun::Reused(_) => StoreOutcome::Reused,
+        })
+        .await
+    }
+
+    async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
+        let step = self.inner.extend(key, token);
+        self.step(StoreOperation::Extend, step, |found| match found {
+            Extension::Extended => StoreOutcome::Done,
+            Extension::Lost => StoreOutcome::Mismatch,
+        })
+        .await
+    }
+
+    async fn complete(&self, ask: &Complete) -> Result<Completion, StoreError> {
+        self.step(StoreOperation::Complete, self.inner.complete(ask), |found| match found {
+            Completion::Kept(_) => StoreOutcome::Done,
+            Completion::Refused(_) => StoreOutcome::Mismatch,
+            Completion::Absent => StoreOutcome::NotHeld,
+        })
+        .await
+    }
+
+    async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
+        let step = self.inner.abandon(key, token);
+        self.step(StoreOperation::Abandon, step, |found| match found {
+            Abandonment::Abandoned => StoreOutcome::Done,
+            Abandonment::Refused(_) => StoreOutcome::Mismatch,
+            Abandonment::Absent => StoreOutcome::NotHeld,
+        })
+        .await
+    }
+
+    async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
+        self.step(StoreOperation::Resolve, self.inner.resolve(ask), |found| match found {
+            Resolution::Completed(_) | Resolution::Freed => StoreOutcome::Done,
+            Resolution::Refused(_) => StoreOutcome::Mismatch,
+            Resolution::Absent => StoreOutcome::NotHeld,
+        })
+        .await
+    }
+
+    async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
+        self.step(StoreOperation::Find, self.inner.find(key), |found| match found {
+            Some(_) => StoreOutcome::Found,
+            None => StoreOutcome::NotHeld,
+        })
+        .await
+    }
+
+    async fn forget_expired(&self) -> Result<(), StoreError> {
+        let step = self.inner.forget_expired();
+        self.step(StoreOperation::ForgetExpired, step, |()| StoreOutcome::Done).await
     }
 }

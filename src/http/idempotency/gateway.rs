@@ -1,0 +1,223 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, Uri, Version};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use http_body_util::BodyExt as _;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::{Instant, timeout_at};
+
+use super::answer::refuse;
+use super::{FENCE, Keep};
+use crate::http::problem::{Code, Problem};
+use crate::lock::Outcome;
+
+/// How long a connection to the service behind may stay unused. Shorter than what servers close
+/// theirs after: a request on a connection that the other side is just closing has an unknown
+/// outcome.
+const POOL_IDLE: Duration = Duration::from_secs(3);
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The pause before a request is sent again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What belongs to one connection and not to the next (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Connections to the services behind all guards.
+#[derive(Debug, Clone)]
+pub(crate) struct Client(legacy::Client<HttpsConnector<HttpConnector>, Body>);
+
+impl Client {
+    /// A client without connections.
+    ///
+    /// # Errors
+    ///
+    /// The system's certificates cannot be read.
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        let connector = HttpsConnectorBuilder::new()
+            .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Ok(Self(client))
+    }
+}
+
+/// Sends what it is given on to another service.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    client: Client,
+    /// Scheme and authority.
+    origin: Uri,
+    host: HeaderValue,
+    timeout: Duration,
+    /// How often a guarded request may be sent: more than once only to a service that is
+    /// idempotent by itself.
+    tries: u32,
+}
+
+impl Gateway {
+    pub(super) fn new(client: Client, origin: Uri, timeout: Duration, tries: u32) -> Self {
+        let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
+        Self { client, origin, host, timeout, tries }
+    }
+
+    /// Everything at `path` and below it.
+    pub(super) fn router(self, path: &str) -> Router {
+        Router::new()
+            .route(path, any(forward))
+            .route(&format!("{path}/"), any(forward))
+            .route(&format!("{path}/{{*rest}}"), any(forward))
+            .with_state(Arc::new(self))
+    }
+
+    /// The request as it goes on: to the other service, without what belongs to this connection.
+    fn outgoing(&self, request: Request) -> Result<Request, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let steps = parts.uri.path().split('/');
+        if steps.map(|step| step.to_ascii_lowercase().replace("%2e", ".")).any(|s| s == "..") {
+            let detail = "A path with `..` is not sent on.";
+            return Err(Problem::new(Code::NotFound, detail));
+        }
+        let mut uri = self.origin.clone().into_parts();
+        uri.path_and_query = parts.uri.path_and_query().cloned();
+        parts.uri = Uri::from_parts(uri)
+            .map_err(|_| Problem::new(Code::NotFound, "The path cannot be sent on."))?;
+        parts.version = Version::HTTP_11;
+        strip(&mut parts.headers);
+        parts.headers.remove(header::EXPECT);
+        if let Some(host) = parts.headers.insert(header::HOST, self.host.clone()) {
+            parts.headers.insert(HeaderName::from_static("x-forwarded-host"), host);
+        }
+        if parts.headers.contains_key(FENCE) {
+            // Of what is kept, every client can read only the plain form.
+            parts.headers.remove(header::ACCEPT_ENCODING);
+        }
+        Ok(Request::from_parts(parts, body))
+    }
+
+    async fn send(&self, request: Request) -> Response {
+        let fenced = request.headers().contains_key(FENCE);
+        let end = Instant::now() + self.timeout;
+        let request = match self.outgoing(request) {
+            Ok(request) => request,
+            Err(problem) => return kept_as(refuse(problem), Keep::Release),
+        };
+        if self.tries == 1 || !fenced {
+            return self.send_once(request, end).await.unwrap_or_else(Unsent::into_response);
+        }
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map(http_body_util::Collected::to_bytes);
+        let body = body.unwrap_or_else(|_| Bytes::new());
+        for _ in 1..self.tries {
+            let again = Request::from_parts(parts.clone(), Body::from(body.clone()));
+            match self.send_once(again, end).await {
+                Err(Unsent::Silent(_)) if Instant::now() + PAUSE < end => {}
+                other => return other.unwrap_or_else(Unsent::into_response),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let last = Request::from_parts(parts, Body::from(body));
+        self.send_once(last, end).await.unwrap_or_else(Unsent::into_response)
+    }
+
+    async fn send_once(&self, request: Request, end: Instant) -> Result<Response, Unsent> {
+        let method = request.method().clone();
+        match timeout_at(end, self.client.0.request(request)).await {
+            Ok(Ok(response)) => {
+                let mut response = response.map(Body::new);
+                strip(response.headers_mut());
+                Ok(response)
+            }
+            Ok(Err(error)) if error.is_connect() => Err(Unsent::Never(error.to_string())),
+            Ok(Err(error)) => Err(Unsent::Silent(format!("{method}: {error}"))),
+            Err(_) => Err(Unsent::Silent("no answer came in time".to_owned())),
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Unsent {
+    /// Nothing of the request was sent.
+    Never(String),
+    /// Some of it was.
+    Silent(String),
+}
+
+impl IntoResponse for Unsent {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Never(cause) => {
+                let detail = "The service behind cannot be reached. Nothing was sent to it.";
+                let problem = Problem::new(Code::UpstreamUnreachable, detail)
+                    .with_outcome(Outcome::NotExecuted)
+                    .with_retry_after(Duration::from_secs(1))
+                    .caused_by(io::Error::other(cause));
+                kept_as(refuse(problem), Keep::Release)
+            }
+            Self::Silent(cause) => {
+                let detail = "The request was sent on, and no answer came back.";
+                let problem = Problem::new(Code::UpstreamSilent, detail)
+                    .with_outcome(Outcome::Unknown)
+                    .caused_by(io::Error::other(cause));
+                kept_as(refuse(problem), Keep::Unknown)
+            }
+        }
+    }
+}
+
+async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    if request.method() == Method::CONNECT {
+        return refuse(Problem::new(Code::MethodNotAllowed, "CONNECT is not sent on."));
+    }
+    gateway.send(request).await
+}
+
+fn kept_as(mut response: Response, keep: Keep) -> Response {
+    response.extensions_mut().insert(keep);
+    response
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}

@@ -1,0 +1,203 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, Method, Uri};
+use serde::Deserialize;
+
+use super::gateway::{Client, Gateway};
+use super::{IdempotencyLayer, OnFailure, Policy, sandbox};
+use crate::http::BodyLimits;
+use crate::idempotency::{Idempotency, OnCrash};
+
+/// What the service's own paths begin with, for no guard to stand in their way.
+const OWN: [&str; 10] = [
+    "/assets",
+    "/demo",
+    "/docs",
+    "/livez",
+    "/metrics",
+    "/openapi.json",
+    "/problems",
+    "/readyz",
+    "/v1/idempotency",
+    "/v1/locks",
+];
+/// The methods that change nothing, and so are never guarded (RFC 9110, section 9.2.1).
+const SAFE: [Method; 4] = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
+/// What a guarded request may take beside its waits: two steps of the store, and some.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// A guarded route: one `[[guard]]` of the configuration, where `config/keylatch.toml` says what
+/// each setting means.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Guard {
+    pub path: String,
+    pub upstream: String,
+    pub methods: Vec<String>,
+    pub require_key: bool,
+    pub on_failure: OnFailure,
+    pub on_crash: OnCrash,
+    pub lease_ms: u64,
+    pub retention_ms: u64,
+    pub max_wait_ms: u64,
+    pub timeout_ms: u64,
+    pub body_timeout_ms: u64,
+    pub body_limit_bytes: usize,
+    pub answer_limit_bytes: usize,
+    pub ignore_fields: Vec<String>,
+    pub principal_header: String,
+    pub upstream_idempotent: bool,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            upstream: String::new(),
+            methods: vec!["POST".to_owned(), "PATCH".to_owned()],
+            require_key: true,
+            on_failure: OnFailure::Unknown,
+            on_crash: OnCrash::Unknown,
+            lease_ms: 30_000,
+            retention_ms: 86_400_000,
+            max_wait_ms: 30_000,
+            timeout_ms: 30_000,
+            body_timeout_ms: 10_000,
+            body_limit_bytes: 1024 * 1024,
+            answer_limit_bytes: 1024 * 1024,
+            ignore_fields: Vec::new(),
+            principal_header: String::new(),
+            upstream_idempotent: false,
+        }
+    }
+}
+
+impl Guard {
+    /// What types alone do not rule out: the setting, and what it must be.
+    ///
+    /// # Errors
+    ///
+    /// A setting is not as it must be.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        let whole = self.path.starts_with('/') && !self.path.ends_with('/');
+        let steps = self.path.split('/').skip(1);
+        let dots = steps.into_iter().any(|step| matches!(step, "" | "." | ".."));
+        rule(
+            "path",
+            whole && !dots && self.path.chars().all(plain),
+            "must be a path like `/v1/orders`, of A-Z a-z 0-9 - _ . ~ and without a slash at its end",
+        )?;
+        rule("path", !self.is_in_the_way(), "must not hold a path of the service itself")?;
+        rule(
+            "upstream",
+            self.upstream == SANDBOX || self.origin().is_some(),
+            "must be `sandbox` or a URL like `http://orders.internal:8080`, without a path",
+        )?;
+        rule(
+            "methods",
+            self.methods().is_some(),
+            "must be methods that change something, such as `POST`",
+        )?;
+        rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
+        rule(
+            "retention_ms",
+            (1000..=31_536_000_000).contains(&self.retention_ms),
+            "must be 1000 to 31536000000",
+        )?;
+        rule("max_wait_ms", self.max_wait_ms <= 300_000, "must be at most 300000")?;
+        rule("timeout_ms", (1..=3_600_000).contains(&self.timeout_ms), "must be 1 to 3600000")?;
+        rule("body_timeout_ms", self.body_timeout_ms > 0, "must be more than 0")?;
+        rule(
+            "principal_header",
+            self.principal_header.is_empty() || self.principal().is_some(),
+            "must be the name of a header",
+        )
+    }
+
+    /// How long a request may take altogether.
+    pub(crate) fn deadline(&self) -> Duration {
+        let waits = self.body_timeout_ms + self.max_wait_ms + self.timeout_ms;
+        Duration::from_millis(waits) + SLACK
+    }
+
+    /// The guarded routes, before the sandbox or another service. `None` when [`Guard::check`]
+    /// says why not.
+    pub(crate) fn router(&self, service: Arc<Idempotency>, client: &Client) -> Option<Router> {
+        let upstream = if self.upstream == SANDBOX {
+            sandbox::router(&self.path)
+        } else {
+            let timeout = Duration::from_millis(self.timeout_ms);
+            let tries = if self.upstream_idempotent { 3 } else { 1 };
+            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path)
+        };
+        Some(upstream.layer(IdempotencyLayer::over(service, self.policy()?)))
+    }
+
+    fn policy(&self) -> Option<Policy> {
+        let header = self.principal();
+        let principal = move |parts: &Parts| {
+            let value = parts.headers.get(header.as_ref()?)?;
+            Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        Some(Policy {
+            methods: self.methods()?,
+            require_key: self.require_key,
+            on_failure: self.on_failure,
+            on_crash: self.on_crash,
+            lease: Duration::from_millis(self.lease_ms),
+            retention: Duration::from_millis(self.retention_ms),
+            max_wait: Duration::from_millis(self.max_wait_ms),
+            body_limits: BodyLimits {
+                bytes: self.body_limit_bytes,
+                time: Duration::from_millis(self.body_timeout_ms),
+            },
+            answer_limit: self.answer_limit_bytes,
+            ignore: self.ignore_fields.clone(),
+            principal: Arc::new(principal),
+        })
+    }
+
+    fn methods(&self) -> Option<BTreeSet<Method>> {
+        let parse = |method: &String| Method::from_bytes(method.as_bytes()).ok();
+        let methods: Option<BTreeSet<_>> = self.methods.iter().map(parse).collect();
+        methods.filter(|methods| SAFE.iter().all(|safe| !methods.contains(safe)))
+    }
+
+    fn principal(&self) -> Option<HeaderName> {
+        HeaderName::from_bytes(self.principal_header.as_bytes()).ok()
+    }
+
+    /// The scheme and authority of the service behind the guard.
+    fn origin(&self) -> Option<Uri> {
+        let uri: Uri = self.upstream.parse().ok()?;
+        let known = matches!(uri.scheme_str(), Some("http" | "https"));
+        let bare = uri.path() == "/" && uri.query().is_none() && !self.upstream.ends_with('/');
+        let named = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+        (known && bare && named).then_some(uri)
+    }
+
+    fn is_in_the_way(&self) -> bool {
+        let holds = |outer: &str, inner: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.path == "/v1/info"
+            || OWN.iter().any(|own| holds(&self.path, own) || holds(own, &self.path))
+    }
+}
+
+/// The upstream that is built in.
+const SANDBOX: &str = "sandbox";
+
+fn rule(
+    key: &'static str,
+    holds: bool,
+    rule: &'static str,
+) -> Result<(), (&'static str, &'static str)> {
+    if holds { Ok(()) } else { Err((key, rule)) }
+}

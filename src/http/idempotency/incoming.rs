@@ -1,0 +1,184 @@
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
+
+use super::{KEY, Policy};
+use crate::http::extract::read;
+use crate::http::problem::{Code, Problem};
+use crate::idempotency::{self, Ask, Fingerprint, IdempotencyKey, InvalidKey, Scope, form_field};
+
+/// The form field that stands in for the header.
+const FIELD: &str = "idempotency_key";
+/// What may stand in a path as it is (RFC 3986, section 3.3).
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+/// A request of a guarded method, with what it wants to be done once.
+pub(super) struct Incoming {
+    /// `None` for a request that runs unguarded, because it has no key and need not have one.
+    pub(super) intent: Option<Intent>,
+    pub(super) request: Request,
+}
+
+/// What is to be done once.
+pub(super) struct Intent {
+    pub(super) ask: Ask,
+    /// Whether the client would rather wait than be told that somebody is at it.
+    pub(super) waits: bool,
+}
+
+impl Incoming {
+    /// Reads the key and, where that matters, the whole body.
+    pub(super) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let key = header_key(&parts.headers)?;
+        let content_type = text(&parts.headers, &header::CONTENT_TYPE);
+        if key.is_none() && !is_form(&content_type) {
+            return if policy.require_key {
+                Err(key_required())
+            } else {
+                Ok(Self { intent: None, request: Request::from_parts(parts, body) })
+            };
+        }
+        let body = read(body, policy.body_limits).await?;
+        let content_type = content_type.into_owned();
+        let field = form_field(&content_type, &body, FIELD).await;
+        let key = match (key, field_key(field)?) {
+            (Some(key), Some(field)) if key != field => {
+                return Err(invalid_key("the header and the form field differ"));
+            }
+            (Some(key), _) | (None, Some(key)) => key,
+            (None, None) if policy.require_key => return Err(key_required()),
+            (None, None) => {
+                let request = Request::from_parts(parts, Body::from(body));
+                return Ok(Self { intent: None, request });
+            }
+        };
+        let intent = Intent::new(policy, &parts, &content_type, &body, &key).await;
+        pass_key_on(&mut parts, &key);
+        Ok(Self { intent: Some(intent), request: Request::from_parts(parts, Body::from(body)) })
+    }
+}
+
+impl Intent {
+    async fn new(
+        policy: &Policy,
+        parts: &Parts,
+        content_type: &str,
+        body: &Bytes,
+        key: &IdempotencyKey,
+    ) -> Self {
+        let (method, path) = (parts.method.as_str(), normal_path(parts.uri.path()));
+        let principal = (policy.principal)(parts).unwrap_or_default();
+        let query = parts.uri.query().unwrap_or_default();
+        let (path, ignore) = (&*path, &*policy.ignore);
+        let request = idempotency::Request { method, path, query, content_type, body, ignore };
+        let fingerprint = Fingerprint::of(request).await;
+        let wait = preferred_wait(&parts.headers).map(|wait| wait.min(policy.max_wait));
+        let ask = Ask {
+            key: Scope { principal: &principal, method, path }.record(key),
+            fingerprint,
+            lease: policy.lease,
+            retention: policy.retention,
+            on_crash: policy.on_crash,
+            panic_releases: policy.on_failure == super::OnFailure::Release,
+            wait: wait.unwrap_or_default(),
+        };
+        Self { ask, waits: wait.is_some() }
+    }
+}
+
+/// The path with each character spelt in the one way that all its spellings have in common
+/// (RFC 3986, section 6.2.2), and without a slash at its end.
+pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
+    let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    if !path.contains('%') {
+        return Cow::Borrowed(path);
+    }
+    let segments = path.split('/').map(|segment| {
+        let decoded: Vec<u8> = percent_decode_str(segment).collect();
+        // A slash that was escaped is not one that divides.
+        percent_encoding::percent_encode(&decoded, PATH).to_string().replace('/', "%2F")
+    });
+    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
+}
+
+fn header_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+    let mut values = headers.get_all(KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(invalid_key("there is more than one Idempotency-Key header"));
+    }
+    IdempotencyKey::from_header(value.as_bytes()).map(Some).map_err(invalid)
+}
+
+fn field_key(field: Option<Vec<u8>>) -> Result<Option<IdempotencyKey>, Problem> {
+    field.map(|value| IdempotencyKey::from_header(&value)).transpose().map_err(invalid)
+}
+
+fn invalid(why: InvalidKey) -> Problem {
+    invalid_key(&why.to_string())
+}
+
+fn invalid_key(why: &str) -> Problem {
+    Problem::new(Code::InvalidKey, format!("The Idempotency-Key is not valid: {why}."))
+        .with_field("Idempotency-Key")
+}
+
+fn key_required() -> Problem {
+    Problem::new(Code::KeyRequired, "The request has no Idempotency-Key. Nothing was run.")
+        .with_field("Idempotency-Key")
+}
+
+/// A key that came in a form is the upstream's to know as well.
+fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
+    if let (false, Ok(value)) =
+        (parts.headers.contains_key(KEY), HeaderValue::from_str(key.as_str()))
+    {
+        parts.headers.insert(KEY, value);
+    }
+}
+
+fn is_form(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    ["application/x-www-form-urlencoded", "multipart/form-data"]
+        .iter()
+        .any(|form| media_type.eq_ignore_ascii_case(form))
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Cow<'a, str> {
+    headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// The `wait` of a `Prefer` header, in seconds (RFC 7240, section 4.3).
+fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let wait = preferences.flat_map(|list| list.split(',')).find_map(|preference| {
+        let (name, value) = preference.split(';').next()?.split_once('=')?;
+        let seconds = value.trim().trim_matches('"').parse().ok()?;
+        name.trim().eq_ignore_ascii_case("wait").then_some(seconds)
+    })?;
+    Some(Duration::from_secs(wait))
+}

@@ -1,0 +1,133 @@
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use tower::{Layer, Service};
+
+use super::answer::{self, refuse};
+use super::incoming::{Incoming, Intent};
+use super::{FENCE, Policy};
+use crate::idempotency::{Idempotency, Once, RecordStore, Run};
+
+/// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
+/// gives every repeat the first one's answer.
+///
+/// The request that comes first is handed to the inner service with the header
+/// `Idempotency-Fence` and, as an extension, its [`FencingToken`](crate::lock::FencingToken). It
+/// runs to its end also when its client goes away. What is kept of the answer is said in
+/// [`Keep`](super::Keep), with which a handler may choose otherwise.
+///
+/// Put it inside of authentication and limits, and outside of everything that a repeat must not
+/// run again. It reads the whole body of a request that it guards. It does not serve the pages
+/// behind the `type` of its problems.
+#[derive(Debug)]
+pub struct IdempotencyLayer<S: ?Sized = dyn RecordStore> {
+    service: Arc<Idempotency<S>>,
+    policy: Arc<Policy>,
+}
+
+impl<S: RecordStore + ?Sized> IdempotencyLayer<S> {
+    /// Guards by the records in `store`; it has to be called within a tokio runtime.
+    pub fn new(store: Arc<S>, policy: Policy) -> Self {
+        Self::over(Idempotency::start(store, Duration::from_secs(2)), policy)
+    }
+
+    /// Guards by a service that others use as well.
+    pub fn over(service: Arc<Idempotency<S>>, policy: Policy) -> Self {
+        Self { service, policy: Arc::new(policy) }
+    }
+}
+
+impl<S: ?Sized> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self { service: Arc::clone(&self.service), policy: Arc::clone(&self.policy) }
+    }
+}
+
+impl<S: ?Sized, I> Layer<I> for IdempotencyLayer<S> {
+    type Service = Guarded<I, S>;
+
+    fn layer(&self, inner: I) -> Guarded<I, S> {
+        Guarded { inner, layer: self.clone() }
+    }
+}
+
+/// The service of an [`IdempotencyLayer`].
+#[derive(Debug)]
+pub struct Guarded<I, S: ?Sized = dyn RecordStore> {
+    inner: I,
+    layer: IdempotencyLayer<S>,
+}
+
+impl<I: Clone, S: ?Sized> Clone for Guarded<I, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<I, S> Service<Request> for Guarded<I, S>
+where
+    I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    I::Future: Send + 'static,
+    S: RecordStore + ?Sized,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        // Only the service says what a fence is.
+        request.headers_mut().remove(FENCE);
+        if !self.layer.policy.methods.contains(request.method()) {
+            return Box::pin(self.inner.call(request));
+        }
+        // The one that was polled is ready, and its clone need not be.
+        let next = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, next);
+        let layer = self.layer.clone();
+        Box::pin(async move { Ok(layer.guard(ready, request).await) })
+    }
+}
+
+impl<S: RecordStore + ?Sized> IdempotencyLayer<S> {
+    async fn guard<I>(self, mut inner: I, request: Request) -> Response
+    where
+        I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
+        I::Future: Send + 'static,
+    {
+        let Incoming { intent, request } = match Incoming::read(&self.policy, request).await {
+            Ok(incoming) => incoming,
+            Err(problem) => return problem.with_retry().into_response(),
+        };
+        let Some(Intent { ask, waits }) = intent else {
+            let Ok(response) = inner.call(request).await;
+            return response;
+        };
+        let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
+        let work = move |run: Run| async move {
+            let Ok(response) = inner.call(fenced(request, run)).await;
+            answer::worked(response, &policy, &*service).await
+        };
+        let response = match self.service.once(ask, work).await {
+            Ok(Once::Ran { answer, kept }) => answer::with_expiry(answer, kept),
+            Ok(Once::Found(view)) => answer::of_view(view),
+            Ok(Once::Reused(view)) => answer::reused(&view),
+            Err(error) => refuse(error.into()),
+        };
+        if waits { answer::with_wait(response, ask.wait) } else { response }
+    }
+}
+
+fn fenced(mut request: Request, run: Run) -> Request {
+    request.headers_mut().insert(FENCE, run.fence.get().into());
+    request.extensions_mut().insert(run.fence);
+    request
+}

@@ -1,0 +1,61 @@
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::idempotency::{Idempotency, RecordStore};
+
+/// Media types whose answers go on for as long as their connection.
+const STREAMS: [&str; 3] =
+    ["text/event-stream", "multipart/x-mixed-replace", "application/x-ndjson"];
+/// How long the rest of an answer is still read when nobody listens to it any more.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// Whether an answer is a stream, which has no end to wait for.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
+    STREAMS.iter().any(|stream| media_type.eq_ignore_ascii_case(stream))
+}
+
+/// A body of what was read and what is still to come. A task of the service reads it to its end
+/// also when the client goes away, since the work behind it may stop where nobody reads.
+pub(super) fn pass_on<S: RecordStore + ?Sized>(
+    read: Vec<Bytes>,
+    rest: Body,
+    service: &Idempotency<S>,
+) -> Body {
+    let (sender, receiver) = mpsc::channel(8);
+    service.spawn(pump(read, rest, sender));
+    Body::new(StreamBody::new(ReceiverStream::new(receiver)))
+}
+
+async fn pump(
+    read: Vec<Bytes>,
+    mut rest: Body,
+    client: mpsc::Sender<Result<Frame<Bytes>, axum::Error>>,
+) {
+    for chunk in read {
+        drop(client.send(Ok(Frame::data(chunk))).await);
+    }
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = client.closed() => break,
+            frame = rest.frame() => frame,
+        };
+        let Some(frame) = frame else { return };
+        let broken = frame.is_err();
+        if client.send(frame).await.is_err() || broken {
+            break;
+        }
+    }
+    let drain = async { while let Some(Ok(_)) = rest.frame().await {} };
+    if tokio::time::timeout(DRAIN, drain).await.is_err() {
+        tracing::debug!("the rest of an answer that nobody reads was left");
+    }
+}
