@@ -78,7 +78,7 @@ problems! {
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
     BeginProblems: [
         InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress, OutcomeUnknown,
-        PayloadTooLarge, KeyReused, Internal, StoreUnavailable, Overloaded, Timeout
+        PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout
     ];
     CompleteProblems: [
         InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, OutcomeUnknown,

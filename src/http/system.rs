@@ -154,12 +154,14 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     )
 )]
 pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
-    let code = Code::all().find(|code| code.slug() == slug);
-    let row = code.ok_or_else(|| Problem::new(Code::NotFound, "There is no such problem."))?.row();
+    let mut rows = Code::all().filter(|code| code.slug() == slug).map(Code::row);
+    let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
+    let row = rows.next().ok_or_else(unknown)?;
+    let others: String = rows.map(|other| format!(" or {}", other.status)).collect();
     Ok(Html(format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <title>{title} · keylatch</title>\n<h1>{title}</h1>\n\
-         <p>HTTP status {status}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
+         <p>HTTP status {status}{others}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
          <p><a href=\"/docs\">The API</a></p>\n</html>\n",
         title = row.title,
         status = row.status,

@@ -8,6 +8,7 @@
 mod ending;
 mod fingerprint;
 mod key;
+mod once;
 mod record;
 mod service;
 mod state;
@@ -16,10 +17,11 @@ mod waiting;
 
 pub use fingerprint::{Fingerprint, Request, form_field};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
+pub use once::{Ask, IdempotencyError, Once, Worked};
 pub use record::{
     Abandonment, Answer, Begin, Begun, Complete, Completion, End, Extension, Kept, Malformed,
     OnCrash, Phase, Reason, Resolution, Resolve, Run, View,
 };
-pub use service::{Ask, Idempotency, IdempotencyError, Once, Worked};
+pub use service::Idempotency;
 pub use state::{Abandon, Command, Extend, Find, Record, RecordState, Stage, UNKNOWN_RETENTION};
 pub use store::RecordStore;

@@ -220,14 +220,16 @@ async fn every_problem_has_a_page_of_its_own() {
         assert_eq!(page.header("content-type"), "text/html; charset=utf-8", "{code:?}");
         assert!(page.text.contains(&format!("<code>{}</code>", code.slug())), "{}", page.text);
         assert!(page.text.contains(&code.status().to_string()), "{}", page.text);
-        assert!(pages.insert(page.text), "{code:?}");
+        // That nobody knows the outcome is said by two statuses, and on one page.
+        let first = Code::all().find(|other| other.slug() == code.slug());
+        assert!(pages.insert(page.text) == (first == Some(code)), "{code:?}");
     }
     service.get("/problems/nothing").await.is_problem(404, "not-found");
 }
 
 #[test]
 fn every_problem_is_written_as_it_is_called() {
-    for code in Code::all() {
+    for code in Code::all().filter(|code| *code != Code::UpstreamSilent) {
         let slug = code.slug().replace('-', "");
         assert_eq!(slug, format!("{code:?}").to_lowercase());
     }

@@ -94,7 +94,7 @@ pub(super) fn of_view(view: View) -> Response {
 /// The answer to another request under a key that was used.
 pub(super) fn reused(view: &View) -> Response {
     let detail = "The key was used for a request with other content. Nothing was run.";
-    with_expiry(refuse(Problem::new(Code::KeyReused, detail)), Some(view.expires_in))
+    with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
 }
 
 pub(super) fn refuse(problem: Problem) -> Response {

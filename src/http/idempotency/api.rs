@@ -29,6 +29,7 @@ use crate::lock::Token;
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}",
+    operation_id = "begin_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The client's name for its intent"),
@@ -62,7 +63,7 @@ pub(crate) async fn begin(
         Begun::Again(run) => (run, StatusCode::OK),
         Begun::Reused(_) => {
             let detail = "The key was used with another fingerprint.";
-            return Err(Problem::new(Code::KeyReused, detail).with_retry());
+            return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
         Begun::Found(view) => return found(&view),
     };
@@ -81,6 +82,7 @@ pub(crate) async fn begin(
 #[utoipa::path(
     put,
     path = "/v1/idempotency/{key}",
+    operation_id = "complete_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -110,6 +112,7 @@ pub(crate) async fn complete(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/renew",
+    operation_id = "renew_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -137,6 +140,7 @@ pub(crate) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/idempotency/{key}",
+    operation_id = "abandon_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -163,6 +167,7 @@ pub(crate) async fn abandon(
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
+    operation_id = "get_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -187,6 +192,7 @@ pub(crate) async fn find(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/resolve",
+    operation_id = "resolve_record",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),

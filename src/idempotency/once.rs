@@ -1,0 +1,59 @@
+use std::time::Duration;
+
+use super::{End, Fingerprint, OnCrash, RecordKey, View};
+use crate::lock::StoreError;
+
+/// What is to be done once.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// The record.
+    pub key: RecordKey,
+    /// What is to be done.
+    pub fingerprint: Fingerprint,
+    /// How long whoever does it may go unheard; it is renewed at a third.
+    pub lease: Duration,
+    /// How long the answer is kept.
+    pub retention: Duration,
+    /// What a process that dies in the middle leaves behind.
+    pub on_crash: OnCrash,
+    /// What a panic comes to: an unknown outcome, or nothing at all.
+    pub panic_releases: bool,
+    /// How long to wait for the end of a run that is under way.
+    pub wait: Duration,
+}
+
+/// What the work of a run came to.
+#[derive(Debug)]
+pub struct Worked<T> {
+    /// The answer to whoever asked.
+    pub answer: T,
+    /// What is kept for those who ask again; `None` frees the key.
+    pub end: Option<End>,
+}
+
+/// What became of an [`Ask`].
+#[derive(Debug)]
+pub enum Once<T> {
+    /// It was done now.
+    Ran {
+        /// The answer.
+        answer: T,
+        /// For how long it is kept, if it is.
+        kept: Option<Duration>,
+    },
+    /// It was done before, is being done, or nobody knows.
+    Found(View),
+    /// The key was used for something else.
+    Reused(View),
+}
+
+/// Why it is not known what became of an [`Ask`]. The work was not begun.
+#[derive(Debug, thiserror::Error)]
+pub enum IdempotencyError {
+    /// The store could not find out.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The operating system gave no random bytes for a token.
+    #[error("no random bytes for a token")]
+    Random(#[from] getrandom::Error),
+}
