@@ -113,7 +113,8 @@ async fn check_health(flags: Serve) -> Result<(), Error> {
 }
 
 fn print_openapi() -> Result<(), Error> {
-    let document = http::openapi().to_pretty_json().map_err(std::io::Error::from)?;
+    let guards = Config::load(&Flags::default(), [])?.guard;
+    let document = http::openapi(&guards).to_pretty_json().map_err(std::io::Error::from)?;
     Ok(writeln!(std::io::stdout(), "{document}")?)
 }
 

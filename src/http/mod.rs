@@ -81,7 +81,7 @@ pub fn router(api: Api, guards: &[Guard], observe: &ObserveLayer) -> std::io::Re
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
         .with_state(Arc::new(api))
-        .merge(swagger_ui(openapi::complete(document)))
+        .merge(swagger_ui(openapi::complete(document, guards)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     Ok(layered(own, observe.clone()).merge(guarded))
@@ -110,9 +110,9 @@ fn layered(router: Router, observe: ObserveLayer) -> Router {
     ))
 }
 
-/// The OpenAPI document of the service.
-pub fn openapi() -> OpenApi {
-    openapi::complete(documented().into_openapi())
+/// The OpenAPI document of the service with these guards.
+pub fn openapi(guards: &[Guard]) -> OpenApi {
+    openapi::complete(documented().into_openapi(), guards)
 }
 
 fn swagger_ui(document: OpenApi) -> Router {

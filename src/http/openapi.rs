@@ -9,6 +9,8 @@ use utoipa::openapi::{
 use utoipa::openapi::{ObjectBuilder, schema::Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::Guard;
+use super::idempotency::document as guarded;
 use super::problem::{Code, ProblemBody};
 use super::system::PROMISE;
 
@@ -16,7 +18,9 @@ use super::system::PROMISE;
 pub(super) const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
 
 /// The document as it is served: what the handlers say, and what holds for all of them.
-pub(super) fn complete(mut document: OpenApi) -> OpenApi {
+pub(super) fn complete(mut document: OpenApi, guards: &[Guard]) -> OpenApi {
+    let components = document.components.get_or_insert_default();
+    guarded::add(guards, &mut document.paths, components);
     document.info = InfoBuilder::new()
         .title("keylatch")
         .version(env!("CARGO_PKG_VERSION"))
@@ -31,6 +35,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document.tags = Some(vec![
         TagBuilder::new().name("locks").description(Some("Leases by name")).build(),
         TagBuilder::new().name("idempotency").description(Some("Doing a thing once")).build(),
+        TagBuilder::new().name("guarded").description(Some("Routes that run once")).build(),
         TagBuilder::new().name("system").description(Some("The service itself")).build(),
     ]);
     for operation in document.paths.paths.values_mut().flat_map(operations) {
@@ -97,6 +102,12 @@ problems! {
         InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve, PayloadTooLarge,
         Internal, StoreUnavailable, Overloaded, Timeout
     ];
+    GuardedProblems: [
+        InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown, AnswerNotKept,
+        PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout
+    ];
+    SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
+    GatewayProblems: [UpstreamUnreachable, UpstreamSilent];
     PageProblems: [NotFound, Internal, Overloaded, Timeout];
     SystemProblems: [Internal, Overloaded, Timeout];
     ReadyProblems: [Internal, StoreUnavailable, Overloaded, Timeout];
@@ -168,7 +179,9 @@ fn add_request_id(response: &mut Response) {
 }
 
 fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut path.get, &mut path.put, &mut path.post, &mut path.delete].into_iter().flatten()
+    [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete]
+        .into_iter()
+        .flatten()
 }
 
 fn description() -> String {

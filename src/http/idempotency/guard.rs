@@ -192,7 +192,7 @@ impl Guard {
 }
 
 /// The upstream that is built in.
-const SANDBOX: &str = "sandbox";
+pub(super) const SANDBOX: &str = "sandbox";
 
 fn rule(
     key: &'static str,

@@ -4,6 +4,7 @@
 mod answer;
 pub(super) mod api;
 mod api_body;
+pub(super) mod document;
 mod gateway;
 mod guard;
 mod incoming;

@@ -13,11 +13,14 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::{HttpMethod, Paths};
+use utoipa::{Path as _, ToSchema};
 
 use super::answer::refuse;
+use super::document;
 use crate::http::BodyLimits;
 use crate::http::extract::{parse, read};
+use crate::http::openapi::{GuardedProblems, PageProblems, SandboxProblems, SystemProblems};
 use crate::http::problem::{Code, Problem};
 use crate::lock::FencingToken;
 
@@ -95,6 +98,23 @@ pub(super) fn router(path: &str) -> Router {
         .with_state(Arc::new(sandbox))
 }
 
+/// The operations of a sandbox at `path`.
+pub(super) fn document(path: &str) -> Paths {
+    let mut one = __path_create::operation();
+    document::add_headers(&mut one);
+    let operations = [
+        (path.to_owned(), HttpMethod::Post, one, "create"),
+        (path.to_owned(), HttpMethod::Get, __path_list::operation(), "list"),
+        (format!("{path}/{{id}}"), HttpMethod::Get, __path_look::operation(), "get"),
+    ];
+    let mut paths = Paths::new();
+    for (path_of_one, method, mut operation, verb) in operations {
+        document::name(&mut operation, verb, path);
+        paths.add_path_operation(path_of_one, vec![method], operation);
+    }
+    paths
+}
+
 #[derive(Debug)]
 struct Sandbox {
     path: String,
@@ -107,6 +127,24 @@ impl Sandbox {
     }
 }
 
+/// Create
+///
+/// Runs once under its Idempotency-Key, however often it is sent. Every repeat reads the first
+/// answer. `delay_ms` and `fail` are there to play with.
+#[utoipa::path(
+    post,
+    path = "",
+    request_body(content = New, description = "As JSON, or as a form",
+        example = json!({"amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]})),
+    responses(
+        (status = 201, description = "It is created. A repeat reads the same, with `Idempotent-Replayed`", body = Order, headers(
+            ("Location" = String, description = "Its own URL"),
+            ("Idempotency-Key-Expires" = String, description = "Until when the key is remembered, at least (an HTTP date)"),
+        )),
+        GuardedProblems,
+        SandboxProblems,
+    )
+)]
 async fn create(
     State(sandbox): State<Arc<Sandbox>>,
     fence: Option<Extension<FencingToken>>,
@@ -144,10 +182,25 @@ async fn create(
     response
 }
 
+/// List
+///
+/// The last hundred.
+#[utoipa::path(
+    get,
+    path = "",
+    responses((status = 200, description = "Newest first", body = Orders), SystemProblems)
+)]
 async fn list(State(sandbox): State<Arc<Sandbox>>) -> Json<Orders> {
     Json(Orders { orders: sandbox.orders().iter().take(100).cloned().collect() })
 }
 
+/// Look
+#[utoipa::path(
+    get,
+    path = "",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "It is there", body = Order), PageProblems)
+)]
 async fn look(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> Response {
     let found = sandbox.orders().iter().find(|order| order.id == id).cloned();
     match found {
