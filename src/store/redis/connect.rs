@@ -7,13 +7,13 @@ use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
 use bb8_redis::redis::aio::{MultiplexedConnection, SendError};
 use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, ScriptInvocation, cmd,
+    AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, ScriptInvocation, cmd,
 };
 use tokio::time::timeout;
 
 use super::server::Server;
-use super::{OpenError, Reply, Settings, StoreError, store_error};
+use super::{OpenError, Settings, StoreError, store_error};
 use crate::lock::StoreHealth;
 
 /// A few multiplexed connections that all requests share, kept by bb8.
@@ -53,7 +53,10 @@ impl Connections {
     }
 
     /// Runs a script; a connection that turns out to be broken is not used again.
-    pub(super) async fn run(&self, call: &ScriptInvocation<'_>) -> Result<Reply, StoreError> {
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, StoreError> {
         let mut shared = self.check_out().await?;
         let result = call.invoke_async(&mut shared.connection).await;
         shared.judged(result)

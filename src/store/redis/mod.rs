@@ -1,12 +1,14 @@
-//! Locks in one Redis, shared by every keylatch that uses it.
+//! Locks and records in one Redis, shared by every keylatch that uses it.
 //!
 //! Each step is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
-//! expires, and each of the 256 buckets has one fencing counter. `keylatch:{3f}:lock:NAME` and
-//! `keylatch:{3f}:fence` carry the bucket as their hash tag: the first braces of a key steer its
-//! slot, so braces in a name never do.
+//! expires, and so is a record; each of the 256 buckets has one fencing counter.
+//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
+//! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 
 mod connect;
 mod list;
+mod record_reply;
+mod records;
 mod reply;
 mod script;
 mod server;
@@ -39,7 +41,7 @@ pub struct Settings {
     pub allow_eviction: bool,
 }
 
-/// A [`LockStore`] in one Redis.
+/// A [`LockStore`] and [`RecordStore`](crate::idempotency::RecordStore) in one Redis.
 #[derive(Debug)]
 pub struct RedisStore {
     connections: Connections,
@@ -72,7 +74,7 @@ impl LockStore for RedisStore {
             .arg(ask.ttl.as_millis())
             .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
             .arg(ask.attempt.get());
-        let reply = self.connections.run(&call).await?;
+        let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
@@ -89,7 +91,7 @@ impl LockStore for RedisStore {
     ) -> Result<(), StoreError> {
         let mut call = self.scripts.withdraw.prepare_invoke();
         call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token)).arg(attempt.get());
-        self.connections.run(&call).await.map(|_| ())
+        self.connections.run::<Reply>(&call).await.map(|_| ())
     }
 
     async fn renew(
@@ -102,7 +104,7 @@ impl LockStore for RedisStore {
         call.key(self.keys.lock(name.bucket(), name))
             .arg(script::token(token))
             .arg(ttl.as_millis());
-        let reply = self.connections.run(&call).await?;
+        let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
             "not-held" => Ok(Renewal::NotHeld),
@@ -114,7 +116,7 @@ impl LockStore for RedisStore {
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
         let mut call = self.scripts.release.prepare_invoke();
         call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token));
-        let reply = self.connections.run(&call).await?;
+        let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "released" => Ok(Release::Released),
             "not-held" => Ok(Release::NotHeld),
@@ -126,7 +128,7 @@ impl LockStore for RedisStore {
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
         let mut call = self.scripts.get.prepare_invoke();
         call.key(self.keys.lock(name.bucket(), name));
-        let reply = self.connections.run(&call).await?;
+        let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "held" => reply.holder(name).map(Some),
             "not-held" => Ok(None),

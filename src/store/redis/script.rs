@@ -4,7 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bb8_redis::redis::Script;
 
+use crate::idempotency::{Fingerprint, RecordKey};
 use crate::lock::{LockName, TokenHash};
+
+/// A script of one or more Lua files, one behind the other.
+macro_rules! script {
+    ($($file:literal),+) => {
+        Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
+    };
+}
 
 /// The steps, one Lua file each.
 #[derive(Debug)]
@@ -14,16 +22,36 @@ pub(super) struct Scripts {
     pub(super) renew: Script,
     pub(super) release: Script,
     pub(super) get: Script,
+    pub(super) record: RecordScripts,
+}
+
+/// The steps on records.
+#[derive(Debug)]
+pub(super) struct RecordScripts {
+    pub(super) begin: Script,
+    pub(super) extend: Script,
+    pub(super) complete: Script,
+    pub(super) abandon: Script,
+    pub(super) resolve: Script,
+    pub(super) find: Script,
 }
 
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            acquire: Script::new(include_str!("lua/acquire.lua")),
-            withdraw: Script::new(include_str!("lua/withdraw.lua")),
-            renew: Script::new(include_str!("lua/renew.lua")),
-            release: Script::new(include_str!("lua/release.lua")),
-            get: Script::new(include_str!("lua/get.lua")),
+            acquire: script!("fence", "acquire"),
+            withdraw: script!("withdraw"),
+            renew: script!("renew"),
+            release: script!("release"),
+            get: script!("get"),
+            record: RecordScripts {
+                begin: script!("fence", "record", "record_begin"),
+                extend: script!("record", "record_extend"),
+                complete: script!("record", "record_complete"),
+                abandon: script!("record", "record_abandon"),
+                resolve: script!("record", "record_resolve"),
+                find: script!("record", "record_find"),
+            },
         }
     }
 }
@@ -41,6 +69,11 @@ impl Keys {
 
     pub(super) fn lock(&self, bucket: u8, name: &LockName) -> String {
         format!("{}:{{{bucket:02x}}}:lock:{name}", self.prefix)
+    }
+
+    pub(super) fn record(&self, key: &RecordKey) -> String {
+        let name = URL_SAFE_NO_PAD.encode(key.as_bytes());
+        format!("{}:{{{:02x}}}:record:{name}", self.prefix, key.bucket())
     }
 
     pub(super) fn fence(&self, bucket: u8) -> String {
@@ -64,6 +97,11 @@ impl Keys {
 /// How scripts write a token hash: 43 characters, short enough for Redis's compact hashes.
 pub(super) fn token(hash: &TokenHash) -> String {
     URL_SAFE_NO_PAD.encode(hash.as_bytes())
+}
+
+/// How scripts write a fingerprint, likewise.
+pub(super) fn fingerprint(fingerprint: &Fingerprint) -> String {
+    URL_SAFE_NO_PAD.encode(fingerprint.as_bytes())
 }
 
 /// Text in which a glob pattern finds nothing but itself.

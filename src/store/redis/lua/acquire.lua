@@ -26,18 +26,10 @@ if held[1] then
   return {found, held[2], held[3], left, held[4], held[5]}
 end
 
--- The time is a floor under the counter, for the day on which the counter is lost. Numbers have 53
--- bits here, enough for microseconds until 2255; tostring would cut them to 14 digits.
 local time = redis.call('TIME')
-local fence = time[1] * 1000000 + time[2]
-local last = redis.call('GET', counter)
-if last and last + 1 > fence then
-  fence = last + 1
-end
-fence = string.format('%.0f', fence)
+local fence = next_fence(counter, time)
 local acquired = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 
-redis.call('SET', counter, fence)
 redis.call('HSET', lock, 'token', token, 'fence', fence, 'ttl', ttl, 'owner', owner,
   'acquired', acquired, 'attempt', attempt)
 redis.call('PEXPIRE', lock, ttl)

@@ -1,0 +1,17 @@
+-- Forgets a run under which nothing was done, if the token runs it.
+--
+-- KEYS  1 the record
+-- ARGV  1 token hash
+-- Gives {'abandoned'} | {'refused', fence, …} | {'absent'}
+
+local token = ARGV[1]
+
+local record = read()
+if not record then
+  return {'absent'}
+end
+if is_run_by(record, token) then
+  redis.call('DEL', key)
+  return {'abandoned'}
+end
+return view('refused', record, true)

@@ -1,0 +1,25 @@
+-- Ends a run and keeps what it came to, if the token runs it. The same end again is the same.
+--
+-- KEYS  1 the record
+-- ARGV  1 token hash   2 'done' | 'unknown'   3 what is kept of the answer, or why nobody knows
+--       4 how long an unknown outcome is kept
+-- Gives {'kept' | 'refused', fence, …} | {'absent'}
+
+local token, stage, last, unknown_retention = unpack(ARGV)
+
+local record = read()
+if not record then
+  return {'absent'}
+end
+if is_run_by(record, token) then
+  local span = unknown_retention
+  if stage == 'done' then
+    span = record.retention
+  end
+  finish(record, stage, last, span)
+  return view('kept', record)
+end
+if record.token == token and record.stage == stage and ending(record) == last then
+  return view('kept', record)
+end
+return view('refused', record, true)

@@ -1,0 +1,28 @@
+-- Settles an outcome that nobody knew. The same answer again is the same.
+--
+-- KEYS  1 the record
+-- ARGV  1 the fencing token of the run that is meant, '' for any
+--       2 what is kept of the answer, '' when it was not done
+-- Gives {'completed' | 'refused', fence, …} | {'freed'} | {'absent'}
+
+local fence, kept = ARGV[1], ARGV[2]
+
+local record = read()
+if not record then
+  return {'absent'}
+end
+if fence ~= '' and fence ~= record.fence then
+  return view('refused', record, true)
+end
+if record.stage == 'unknown' then
+  if kept == '' then
+    redis.call('DEL', key)
+    return {'freed'}
+  end
+  finish(record, 'done', kept, record.retention)
+  return view('completed', record)
+end
+if record.stage == 'done' and ending(record) == kept then
+  return view('completed', record)
+end
+return view('refused', record, true)
