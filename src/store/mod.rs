@@ -50,7 +50,7 @@ pub async fn open(
         }
         Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory", metrics)),
         Some("redis" | "rediss" | "redis+unix" | "unix") => {
-            Ok(locks_only(RedisStore::open(url, redis).await?, "redis", metrics))
+            Ok(opened(RedisStore::open(url, redis).await?, "redis", metrics))
         }
         Some("memory") => Err(OpenError::MemoryWithPath),
         Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),
