@@ -73,7 +73,7 @@ impl App {
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow);
-        let router = http::router(api, &config.guard, &observe)?;
+        let router = http::router(api, &config.guard, &config.cors, &observe)?;
         Ok(Self { config, router, observe, locks, records, metrics, closing })
     }
 

@@ -26,6 +26,7 @@ pub struct Config {
     pub server: http::Settings,
     pub redis: RedisSettings,
     pub log: telemetry::Settings,
+    pub cors: http::Cors,
     pub guard: Vec<http::Guard>,
 }
 
@@ -116,6 +117,8 @@ impl Config {
         let prefix = &self.redis.key_prefix;
         let plain = !prefix.is_empty() && prefix.chars().all(plain);
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
+        let origins = "must be origins like `https://shop.example`, or `*`";
+        check("cors.allow_origins", self.cors.is_valid(), origins)?;
         self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
     }
@@ -208,6 +211,13 @@ fn set_variable(
     let bad = |kind| invalid(variable, format!("`{text}` is not {kind}"));
     *slot = match slot {
         Value::Integer(_) => Value::Integer(text.parse().map_err(|_| bad("a whole number"))?),
+        Value::Array(list) if list.iter().any(Value::is_table) => {
+            return Err(invalid(variable, "is a list of tables, which only a file can set"));
+        }
+        Value::Array(_) => {
+            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+            Value::Array(parts.map(|part| Value::String(part.to_owned())).collect())
+        }
         Value::Boolean(_) => Value::Boolean(text.parse().map_err(|_| bad("`true` or `false`"))?),
         _ => Value::String(text.to_owned()),
     };

@@ -2,6 +2,7 @@
 
 mod activity;
 mod body;
+mod cors;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -31,6 +32,7 @@ use crate::idempotency::Idempotency;
 use crate::lock::LockService;
 use crate::metrics::Metrics;
 
+pub use cors::Cors;
 pub use idempotency::Guard;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
 pub use problem::{Code, Problem};
@@ -74,7 +76,12 @@ pub struct BodyLimits {
 /// # Errors
 ///
 /// The system's certificates, for guarded services behind TLS, cannot be read.
-pub fn router(api: Api, guards: &[Guard], observe: &ObserveLayer) -> std::io::Result<Router> {
+pub fn router(
+    api: Api,
+    guards: &[Guard],
+    cors: &Cors,
+    observe: &ObserveLayer,
+) -> std::io::Result<Router> {
     let guarded = guarded(guards, &api.records, observe)?;
     let (documented, document) = documented().split_for_parts();
     let own = documented
@@ -84,7 +91,11 @@ pub fn router(api: Api, guards: &[Guard], observe: &ObserveLayer) -> std::io::Re
         .merge(swagger_ui(openapi::complete(document, guards)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
-    Ok(layered(own, observe.clone()).merge(guarded))
+    let all = layered(own, observe.clone()).merge(guarded);
+    Ok(match cors.layer() {
+        Some(cors) => all.layer(cors),
+        None => all,
+    })
 }
 
 /// The routes of the configuration, each with the time that it may take.

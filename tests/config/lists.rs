@@ -1,0 +1,77 @@
+//! Settings that are lists: the guards, and the origins of web pages.
+
+use crate::{file_is_refused, load, variable_is_refused};
+
+#[test]
+fn the_first_guard_of_the_commented_file_shows_the_defaults_of_all() {
+    let guards = load(None, &[]).unwrap().guard;
+    let short = "[[guard]]\npath = \"/v1/orders\"\nupstream = \"sandbox\"";
+    let short = load(Some(short), &[]).unwrap().guard;
+    assert_eq!(short.len(), 1, "guards of one's own replace the defaults");
+    assert_eq!(format!("{:?}", short[0]), format!("{:?}", guards[0]));
+    assert_eq!(guards[1].path, "/v1/payments");
+    assert!(load(Some("guard = []"), &[]).unwrap().guard.is_empty());
+}
+
+#[test]
+fn a_bad_guard_is_named() {
+    let refused = |settings: &str, key: &str| {
+        let settings = format!("[[guard]]\n{settings}");
+        file_is_refused(&settings, &format!("guard[0].{key}"));
+    };
+    refused("upstream = \"sandbox\"", "path");
+    refused("path = \"/a\"", "upstream");
+    for path in [
+        "",
+        "/",
+        "a",
+        "/a/",
+        "/a//b",
+        "/a/../b",
+        "/{a}",
+        "/a?b",
+        "/v1",
+        "/v1/locks",
+        "/v1/locks/a",
+        "/docs",
+        "/v1/info",
+        "/demo",
+    ] {
+        refused(&format!("path = \"{path}\"\nupstream = \"sandbox\""), "path");
+    }
+    for upstream in
+        ["", "sandbx", "orders.internal", "ftp://a", "http://a/b", "http://u:p@a", "http://a/"]
+    {
+        refused(&format!("path = \"/a\"\nupstream = \"{upstream}\""), "upstream");
+    }
+    for (key, value) in [
+        ("methods", "[\"GET\"]"),
+        ("methods", "[\"PO ST\"]"),
+        ("lease_ms", "99"),
+        ("retention_ms", "999"),
+        ("max_wait_ms", "300001"),
+        ("timeout_ms", "0"),
+        ("body_timeout_ms", "0"),
+        ("principal_header", "\"a b\""),
+        ("on_crash", "\"again\""),
+        ("on_failure", "\"retry\""),
+    ] {
+        refused(&format!("path = \"/a\"\nupstream = \"sandbox\"\n{key} = {value}"), key);
+    }
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"sandbox\"\n";
+    file_is_refused(&guard.repeat(2), "guard[1].path");
+    file_is_refused(&format!("{guard}pth = 1"), "pth");
+    variable_is_refused("KEYLATCH_GUARD", "/a", "KEYLATCH_GUARD");
+}
+
+#[test]
+fn origins_come_from_a_file_or_a_variable() {
+    let shop = ["https://shop.example", "http://localhost:3000"];
+    let file = "cors.allow_origins = [\"https://shop.example\", \"http://localhost:3000\"]";
+    assert_eq!(load(Some(file), &[]).unwrap().cors.allow_origins, shop);
+    let variable = ("KEYLATCH_CORS_ALLOW_ORIGINS", "https://shop.example, http://localhost:3000");
+    assert_eq!(load(None, &[variable]).unwrap().cors.allow_origins, shop);
+    for origin in ["shop.example", "https://shop.example/", "https://*.example", "null", ""] {
+        file_is_refused(&format!("cors.allow_origins = [\"{origin}\"]"), "cors.allow_origins");
+    }
+}
