@@ -13,14 +13,16 @@ fn the_first_guard_of_the_commented_file_shows_the_defaults_of_all() {
     assert!(load(Some("guard = []"), &[]).unwrap().guard.is_empty());
 }
 
+#[track_caller]
+fn guard_is_refused(settings: &str, key: &str) {
+    let settings = format!("[[guard]]\n{settings}");
+    file_is_refused(&settings, &format!("guard[0].{key}"));
+}
+
 #[test]
 fn a_bad_guard_is_named() {
-    let refused = |settings: &str, key: &str| {
-        let settings = format!("[[guard]]\n{settings}");
-        file_is_refused(&settings, &format!("guard[0].{key}"));
-    };
-    refused("upstream = \"sandbox\"", "path");
-    refused("path = \"/a\"", "upstream");
+    guard_is_refused("upstream = \"sandbox\"", "path");
+    guard_is_refused("path = \"/a\"", "upstream");
     for path in [
         "",
         "/",
@@ -37,13 +39,17 @@ fn a_bad_guard_is_named() {
         "/v1/info",
         "/demo",
     ] {
-        refused(&format!("path = \"{path}\"\nupstream = \"sandbox\""), "path");
+        guard_is_refused(&format!("path = \"{path}\"\nupstream = \"sandbox\""), "path");
     }
     for upstream in
         ["", "sandbx", "orders.internal", "ftp://a", "http://a/b", "http://u:p@a", "http://a/"]
     {
-        refused(&format!("path = \"/a\"\nupstream = \"{upstream}\""), "upstream");
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"{upstream}\""), "upstream");
     }
+}
+
+#[test]
+fn a_bad_setting_of_a_guard_is_named() {
     for (key, value) in [
         ("methods", "[\"GET\"]"),
         ("methods", "[\"PO ST\"]"),
@@ -56,7 +62,7 @@ fn a_bad_guard_is_named() {
         ("on_crash", "\"again\""),
         ("on_failure", "\"retry\""),
     ] {
-        refused(&format!("path = \"/a\"\nupstream = \"sandbox\"\n{key} = {value}"), key);
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"sandbox\"\n{key} = {value}"), key);
     }
     let guard = "[[guard]]\npath = \"/a\"\nupstream = \"sandbox\"\n";
     file_is_refused(&guard.repeat(2), "guard[1].path");

@@ -1,0 +1,46 @@
+//! Routes of one's own behind the idempotency layer.
+//!
+//! Run it, and send the same order twice:
+//!
+//! ```text
+//! cargo run --example orders
+//! curl -i -X POST localhost:3000/orders -H 'Idempotency-Key: k-1' -d '2 coffees'
+//! curl -i -X POST localhost:3000/orders -H 'Idempotency-Key: k-1' -d '2 coffees'
+//! ```
+//!
+//! The second answer is the first one again, with `Idempotent-Replayed: true`.
+
+use std::sync::Arc;
+
+use axum::extract::Extension;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Router, serve};
+use keylatch::http::idempotency::{IdempotencyLayer, Policy};
+use keylatch::lock::FencingToken;
+use keylatch::store::MemoryStore;
+use tokio::net::TcpListener;
+
+/// Runs once for each key. The fencing token is for whatever the order changes: a database that
+/// remembers the largest one it saw refuses a run that was overtaken.
+async fn order(Extension(fence): Extension<FencingToken>, what: String) -> (StatusCode, String) {
+    (StatusCode::CREATED, format!("ordered {what} under fencing token {fence}\n"))
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    // Several processes that share the work share a store: `RedisStore`, or `EmbeddedStore` for
+    // one process that must not forget.
+    let store = Arc::new(MemoryStore::new());
+    let policy = Policy {
+        // Who asks, so that one customer's key is not another's.
+        principal: Arc::new(|parts| {
+            let user = parts.headers.get("x-user")?;
+            user.to_str().ok().map(str::to_owned)
+        }),
+        ..Policy::default()
+    };
+    let orders =
+        Router::new().route("/orders", post(order)).layer(IdempotencyLayer::new(store, policy));
+    serve(TcpListener::bind("127.0.0.1:3000").await?, orders).await
+}
