@@ -73,7 +73,7 @@ pub(crate) async fn embedded() -> Subject {
 
 pub(crate) async fn memory() -> Subject {
     tokio::time::pause();
-    (Box::new(MemoryStore::new()), Box::new(PausedClock { _directory: None }))
+    (Box::new(MemoryStore::new()), Box::new(PausedClock::default()))
 }
 
 pub(crate) async fn redis() -> Subject {
@@ -84,7 +84,8 @@ pub(crate) async fn redis() -> Subject {
 }
 
 /// tokio's clock, which stands still until it is told.
-struct PausedClock {
+#[derive(Default)]
+pub(crate) struct PausedClock {
     _directory: Option<TempDir>,
 }
 

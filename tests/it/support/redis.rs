@@ -73,27 +73,12 @@ impl RedisServer {
         cmd.query_async(&mut connection).await.expect("redis-server takes the command")
     }
 
-    /// Makes all locks `by` older, as if that time had passed.
+    /// Makes all locks and records `by` older, as if that time had passed.
     pub(crate) async fn age(&self, by: Duration) {
         let mut connection = self.connect().await;
-        let by = i64::try_from(by.as_millis()).expect("a short time");
-        let keys: Vec<String> = Cmd::new()
-            .arg("KEYS")
-            .arg("*:lock:*")
-            .query_async(&mut connection)
-            .await
-            .expect("KEYS");
-        for key in keys {
-            let left: i64 =
-                redis::cmd("PTTL").arg(&key).query_async(&mut connection).await.expect("PTTL");
-            // An expiry that is not in the future deletes the key.
-            let () = redis::cmd("PEXPIRE")
-                .arg(&key)
-                .arg(left - by)
-                .query_async(&mut connection)
-                .await
-                .expect("PEXPIRE");
-        }
+        let by = u64::try_from(by.as_millis()).expect("a short time");
+        let aged = redis::Script::new(AGE).arg(by).invoke_async(&mut connection).await;
+        let () = aged.expect("redis-server takes the script");
     }
 
     async fn connect(&self) -> MultiplexedConnection {
@@ -109,6 +94,18 @@ impl RedisServer {
         assert!(sent.success(), "redis-server takes {signal}");
     }
 }
+
+/// An expiry that is not in the future deletes the key. The end of a lease is the one time that
+/// is not an expiry.
+const AGE: &str = r"
+for _, pattern in ipairs({'*:lock:*', '*:record:*'}) do
+  for _, key in ipairs(redis.call('KEYS', pattern)) do
+    if redis.call('HGET', key, 'stage') == 'in-flight' then
+      redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
+    end
+    redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
+  end
+end";
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
