@@ -149,7 +149,11 @@ impl Record {
             fence: self.fence,
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
-            expires_in: self.expires().saturating_sub(now),
+            expires_in: match self.stage {
+                // If it were done now, it would be kept for so long.
+                Stage::InFlight if !self.is_interrupted(now) => self.retention,
+                _ => self.expires().saturating_sub(now),
+            },
             phase,
         }
     }

@@ -9,8 +9,8 @@ use keylatch::idempotency::{
 use keylatch::lock::FencingToken;
 
 use super::{
-    LEASE, RETENTION, SLACK, UNKNOWN, abandon, answer, ask, assert_near, assert_same, assert_wall,
-    begin, complete, done, extend, find, found, found_now, kept, lease_of, refused, rerun, resolve,
+    LEASE, RETENTION, SLACK, abandon, answer, ask, assert_near, assert_same, assert_wall, begin,
+    complete, done, extend, find, found, found_now, kept, lease_of, refused, rerun, resolve,
     started, unknown,
 };
 use crate::conformance::Clock;
@@ -23,7 +23,7 @@ pub(crate) async fn a_new_key_starts_a_run(store: &dyn RecordStore, _: &dyn Cloc
     let view = found_now(store, 1).await;
     assert_eq!((view.fence, view.attempts), (run.fence, 1));
     assert_near(lease_of(&view), LEASE);
-    assert_near(view.expires_in, LEASE + UNKNOWN);
+    assert_near(view.expires_in, RETENTION);
     assert_wall(view.begun_at_millis, Duration::ZERO);
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn another_token_is_told_of_the_run_in_flight(
     let view = found(begin(store, &ask(1, "two")).await);
     assert_eq!((view.fence, view.attempts), (run.fence, 1));
     assert_near(lease_of(&view), LEASE * 3 / 4);
-    assert_near(view.expires_in, LEASE * 3 / 4 + UNKNOWN);
+    assert_near(view.expires_in, RETENTION);
     kept(complete(store, 1, "one", done("a")).await);
 }
 
@@ -129,11 +129,11 @@ pub(crate) async fn an_extension_lets_the_lease_last_its_full_time(
     // Three leases long.
     for _ in 0..6 {
         clock.advance(LEASE / 2).await;
-        for (key, outlives) in [(1, UNKNOWN), (2, RETENTION)] {
+        for key in [1, 2] {
             assert_eq!(extend(store, key, "one").await, Extension::Extended);
             let view = found_now(store, key).await;
             assert_near(lease_of(&view), LEASE);
-            assert_near(view.expires_in, LEASE + outlives);
+            assert_near(view.expires_in, RETENTION);
             assert_eq!(view.attempts, 1);
         }
     }

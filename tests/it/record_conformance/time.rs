@@ -75,7 +75,7 @@ pub(crate) async fn the_latest_run_says_what_a_crash_leaves_behind(
     clock.advance(LEASE).await;
     // Its own token may begin again as well.
     assert_eq!(started(begin(store, &ask(1, "one")).await).attempts, 2);
-    assert_near(found_now(store, 1).await.expires_in, LEASE + UNKNOWN);
+    assert_near(found_now(store, 1).await.expires_in, RETENTION);
     clock.advance(LEASE).await;
     let view = found(begin(store, &rerun(1, "two")).await);
     assert_ended(&view, &unknown(Reason::Interrupted));

@@ -55,13 +55,17 @@ local function ending(record)
 end
 
 local function view(found, record, with_end)
-  local at, last = record.at, nil
+  local at, last, left = record.at, nil, nil
   if record.stage == 'in-flight' then
     at = math.max(at - now, 0)
+    if not record.lease_over then
+      -- If it were done now, it would be kept for its retention.
+      left = record.retention
+    end
   elseif with_end then
     last = ending(record)
   end
-  local left = record.pttl or redis.call('PTTL', key)
+  left = left or record.pttl or redis.call('PTTL', key)
   return {found, record.fence, record.attempts, record.begun, left, record.stage, at, last}
 end
 
