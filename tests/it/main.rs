@@ -21,6 +21,7 @@ mod network;
 mod openapi;
 mod record_conformance;
 mod record_differential;
+mod record_redis;
 mod record_stores;
 mod redis_urls;
 mod secrets;

@@ -60,7 +60,7 @@ async fn found_now(store: &dyn RecordStore, record: u8) -> View {
 }
 
 /// A run that leaves an unknown outcome behind when it is interrupted.
-fn ask(record: u8, runner: &str) -> Begin {
+pub(crate) fn ask(record: u8, runner: &str) -> Begin {
     Begin {
         key: key(record),
         token: token(runner),
@@ -76,11 +76,11 @@ fn rerun(record: u8, runner: &str) -> Begin {
     Begin { on_crash: OnCrash::Rerun, ..ask(record, runner) }
 }
 
-fn key(record: u8) -> RecordKey {
+pub(crate) fn key(record: u8) -> RecordKey {
     RecordKey::from_bytes([record; 32])
 }
 
-fn token(runner: &str) -> TokenHash {
+pub(crate) fn token(runner: &str) -> TokenHash {
     let padded = runner.replace(' ', "-");
     Token::parse(&format!("token-of-the-runner-{padded}")).unwrap().hash()
 }
@@ -94,7 +94,7 @@ fn answer(body: &'static str) -> Kept {
     }))
 }
 
-fn done(body: &'static str) -> End {
+pub(crate) fn done(body: &'static str) -> End {
     End::Done(answer(body))
 }
 
@@ -103,7 +103,7 @@ fn unknown(reason: Reason) -> End {
 }
 
 #[track_caller]
-fn started(begun: Begun) -> Run {
+pub(crate) fn started(begun: Begun) -> Run {
     match begun {
         Begun::Started(run) => run,
         other => panic!("started, not {other:?}"),
@@ -111,13 +111,13 @@ fn started(begun: Begun) -> Run {
 }
 
 #[track_caller]
-fn found(begun: Begun) -> View {
+pub(crate) fn found(begun: Begun) -> View {
     let Begun::Found(view) = begun else { panic!("found, not {begun:?}") };
     view
 }
 
 #[track_caller]
-fn kept(completion: Completion) -> View {
+pub(crate) fn kept(completion: Completion) -> View {
     let Completion::Kept(view) = completion else { panic!("kept, not {completion:?}") };
     view
 }

@@ -95,15 +95,18 @@ impl RedisServer {
     }
 }
 
-/// An expiry that is not in the future deletes the key. The end of a lease is the one time that
-/// is not an expiry.
+/// An expiry that is not in the future deletes the key, and a key without one does not age. The end
+/// of a record's lease is the one time that is not an expiry.
 const AGE: &str = r"
 for _, pattern in ipairs({'*:lock:*', '*:record:*'}) do
   for _, key in ipairs(redis.call('KEYS', pattern)) do
     if redis.call('HGET', key, 'stage') == 'in-flight' then
       redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
     end
-    redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+      redis.call('PEXPIRE', key, left - ARGV[1])
+    end
   end
 end";
 
