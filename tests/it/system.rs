@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use keylatch::http::Code;
+use reqwest::Method;
 use reqwest::header::HeaderValue;
-use reqwest::redirect::Policy;
-use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, RedisServer, Service, eventually};
@@ -201,11 +200,10 @@ async fn a_request_id_that_could_spoil_a_log_is_replaced() {
 #[tokio::test]
 async fn whoever_opens_the_service_in_a_browser_is_led_to_the_docs() {
     let service = Service::start("memory:").await;
-    let client = Client::builder().no_proxy().redirect(Policy::none()).build().unwrap();
-    let redirect = client.get(format!("http://{}/", service.address)).send().await.unwrap();
-    assert!(redirect.status().is_redirection(), "{redirect:?}");
-    assert_eq!(redirect.headers()["location"], "/docs/");
-    let docs = service.get("/").await;
+    let redirect = service.get("/").await;
+    assert!(redirect.status.is_redirection(), "{redirect:?}");
+    assert_eq!(redirect.header("location"), "/docs/");
+    let docs = service.get("/docs/").await;
     assert_eq!(docs.status, 200);
     assert!(docs.header("content-type").starts_with("text/html"), "{docs:?}");
 }

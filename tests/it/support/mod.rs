@@ -6,7 +6,9 @@ mod process;
 mod proxy;
 mod redis;
 mod service;
+mod shop;
 mod source;
+mod upstream;
 mod wire;
 
 use std::time::Duration;
@@ -17,7 +19,9 @@ pub(crate) use process::{Ended, Process, run, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
 pub(crate) use service::{Answer, Api, Service, config};
+pub(crate) use shop::{Shop, instance, with_each_store};
 pub(crate) use source::Source;
+pub(crate) use upstream::{Seen, Upstream, created};
 pub(crate) use wire::{Wire, get, post, soon};
 
 /// Asks again and again until there is an answer, for what another process does in its own time.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
 use reqwest::header::HeaderMap;
+use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -55,7 +56,14 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn at(address: SocketAddr) -> Self {
-        Self { address, client: Client::builder().no_proxy().build().expect("a client") }
+        Self {
+            address,
+            client: Client::builder()
+                .no_proxy()
+                .redirect(Policy::none())
+                .build()
+                .expect("a client"),
+        }
     }
 
     /// A request; `path` is used as it is, so it has to be percent-encoded.

@@ -1,0 +1,131 @@
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::wire::soon;
+
+/// A service of the test's own, such as stands behind a guard: it counts its runs, remembers what it
+/// was sent, and answers as it is told.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    _guard: DropGuard,
+}
+
+/// A request that arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    /// Which of all requests it is, from 1.
+    pub(crate) run: usize,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+struct Shared {
+    reply: Mutex<Arc<Reply>>,
+    held: watch::Sender<bool>,
+    seen: watch::Sender<Vec<Seen>>,
+}
+
+type Reply = dyn Fn(Seen) -> Response + Send + Sync;
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+impl Upstream {
+    /// Answers 201 with the number of the run until it is told otherwise.
+    pub(crate) async fn start() -> Self {
+        Self::start_behind(|router| router).await
+    }
+
+    /// The same behind layers.
+    pub(crate) async fn start_behind(layers: impl FnOnce(Router) -> Router) -> Self {
+        let shared = Arc::new(Shared {
+            reply: Mutex::new(Arc::new(|seen: Seen| created(seen.run))),
+            held: watch::Sender::new(false),
+            seen: watch::Sender::default(),
+        });
+        let router = layers(Router::new().fallback(run).with_state(Arc::clone(&shared)));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let ending = CancellationToken::new();
+        let serving = ending.clone().run_until_cancelled_owned(async move {
+            axum::serve(listener, router).await.expect("it serves");
+        });
+        tokio::spawn(serving);
+        Self { address, shared, _guard: ending.drop_guard() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Answers so from now on. When it panics, the connection is closed without an answer.
+    pub(crate) fn answers<R: IntoResponse>(
+        &self,
+        reply: impl Fn(Seen) -> R + Send + Sync + 'static,
+    ) {
+        let reply: Arc<Reply> = Arc::new(move |seen| reply(seen).into_response());
+        *self.shared.reply.lock().unwrap_or_else(PoisonError::into_inner) = reply;
+    }
+
+    /// Begins what arrives from now on, and does not go on with it.
+    pub(crate) fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    /// Goes on with all that was held.
+    pub(crate) fn go_on(&self) {
+        self.shared.held.send_replace(false);
+    }
+
+    /// How many requests arrived.
+    pub(crate) fn runs(&self) -> usize {
+        self.shared.seen.borrow().len()
+    }
+
+    /// Waits until as many requests arrived.
+    pub(crate) async fn begun(&self, runs: usize) {
+        let mut seen = self.shared.seen.subscribe();
+        let begun = seen.wait_for(|seen| seen.len() >= runs);
+        drop(soon("the run", begun).await.expect("the upstream runs"));
+    }
+
+    /// The last request that arrived.
+    pub(crate) fn last(&self) -> Seen {
+        self.shared.seen.borrow().last().expect("a request arrived").clone()
+    }
+}
+
+/// 201 and the number of the run.
+pub(crate) fn created(run: usize) -> Response {
+    (axum::http::StatusCode::CREATED, axum::Json(json!({"run": run}))).into_response()
+}
+
+async fn run(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, usize::MAX).await.expect("a whole request");
+    let mut seen = Seen { run: 0, headers: parts.headers, body };
+    shared.seen.send_modify(|all| {
+        seen.run = all.len() + 1;
+        all.push(seen.clone());
+    });
+    let gone_on = shared.held.subscribe().wait_for(|held| !held).await.map(|_| ());
+    gone_on.expect("the test goes on");
+    let reply = Arc::clone(&shared.reply.lock().unwrap_or_else(PoisonError::into_inner));
+    reply(seen)
+}
