@@ -13,6 +13,8 @@ mod differential;
 mod embedded;
 mod expiry;
 mod fences;
+mod idempotency_crash;
+mod idempotency_failures;
 mod idempotency_kept;
 mod idempotency_key;
 mod idempotency_repeats;

@@ -116,11 +116,16 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) async fn of(request: RequestBuilder) -> Self {
-        let response = request.send().await.expect("the service answers");
+        Self::try_of(request).await.expect("the service answers")
+    }
+
+    /// The same where the service may be gone before it has answered.
+    pub(crate) async fn try_of(request: RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let text = response.text().await.expect("the body arrives");
+        let text = response.text().await?;
         let json = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Self { status, headers, json, text }
+        Ok(Self { status, headers, json, text })
     }
 
     /// The token of a lease.
