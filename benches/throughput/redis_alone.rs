@@ -8,7 +8,10 @@ use crate::load::CONNECTIONS;
 use crate::processes::{Machine, Process, ended_cpu, machine_cpu, run};
 use crate::slice::{Cpu, Slice};
 
-const ACQUIRE: &str = include_str!("../../src/store/redis/lua/acquire.lua");
+const ACQUIRE: &str = concat!(
+    include_str!("../../src/store/redis/lua/fence.lua"),
+    include_str!("../../src/store/redis/lua/acquire.lua")
+);
 const RELEASE: &str = include_str!("../../src/store/redis/lua/release.lua");
 const FILL: &str = include_str!("fill.lua");
 
