@@ -1,12 +1,12 @@
-//! The yardstick: an axum handler that answers what keylatch answers and does nothing for it.
+//! The yardstick: axum handlers that answer what keylatch answers and do nothing for it.
 
 use std::net::SocketAddr;
 
 use axum::extract::Path;
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::post;
 use axum::{Json, Router};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::Result;
@@ -25,12 +25,38 @@ struct Lease {
     expires_at: &'static str,
 }
 
+/// The members of an order that the sandbox is sent.
+#[derive(Debug, Deserialize)]
+struct New {
+    amount: u64,
+    currency: String,
+    items: Vec<Item>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Item {
+    name: String,
+    quantity: u32,
+}
+
+/// The members of the sandbox's answer.
+#[derive(Debug, Serialize)]
+struct Order {
+    id: &'static str,
+    amount: u64,
+    currency: String,
+    items: Vec<Item>,
+    created_at: &'static str,
+    fencing_token: u64,
+}
+
 /// Serves until the process is killed.
 pub(crate) fn serve(listen: SocketAddr) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let locks = post(create).delete(async || StatusCode::NO_CONTENT);
-        let router = Router::new().route("/v1/locks/{name}", locks);
+        let router =
+            Router::new().route("/v1/locks/{name}", locks).route("/v1/orders", post(order));
         axum::serve(TcpListener::bind(listen).await?, router).await?;
         Ok(())
     })
@@ -51,4 +77,16 @@ async fn create(
         expires_at: "2026-05-27T16:40:30.000Z",
     };
     (StatusCode::CREATED, [(HeaderName::from_static("lock-token"), TOKEN)], Json(lease))
+}
+
+async fn order(Json(new): Json<New>) -> (StatusCode, [(HeaderName, &'static str); 1], Json<Order>) {
+    let order = Order {
+        id: "9f86d081884c7d65",
+        amount: new.amount,
+        currency: new.currency,
+        items: new.items,
+        created_at: "2026-05-27T16:40:00.000000000Z",
+        fencing_token: 1_779_900_000_000_000,
+    };
+    (StatusCode::CREATED, [(header::LOCATION, "/v1/orders/9f86d081884c7d65")], Json(order))
 }

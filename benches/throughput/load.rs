@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::Result;
 use crate::processes::{Process, machine_cpu, own_cpu};
 use crate::slice::{Cpu, Slice};
-use crate::wire::{Names, Pair, response};
+use crate::wire::{Names, Order, Pair, Response, response};
 
 /// How many connections there are.
 pub(crate) const CONNECTIONS: usize = 64;
@@ -52,13 +52,38 @@ impl Load {
         service: &Process,
         redis: Option<&Process>,
     ) -> Result<Slice> {
+        self.measure_work(count, Connection::create_and_delete, service, redis)
+    }
+
+    /// Submits guarded requests for as long as the window, after a warm-up of a tenth of it.
+    pub(crate) fn measure_orders(
+        &self,
+        orders: Orders,
+        service: &Process,
+        redis: Option<&Process>,
+    ) -> Result<Slice> {
+        let work = move |connection: Connection, names, phase| {
+            connection.submit(orders == Orders::Repeated, names, phase)
+        };
+        self.measure_work(CONNECTIONS, work, service, redis)
+    }
+
+    fn measure_work<F>(
+        &self,
+        count: usize,
+        work: impl Fn(Connection, Arc<Names>, Arc<Phase>) -> F,
+        service: &Process,
+        redis: Option<&Process>,
+    ) -> Result<Slice>
+    where
+        F: Future<Output = Result<Vec<u32>>> + Send + 'static,
+    {
         self.runtime.block_on(async {
             let phase = Arc::new(Phase::default());
             let mut connections = JoinSet::new();
             for _ in 0..count {
                 let connection = Connection::open(service.address).await?;
-                let (names, phase) = (Arc::clone(&self.names), Arc::clone(&phase));
-                connections.spawn(connection.create_and_delete(names, phase));
+                connections.spawn(work(connection, Arc::clone(&self.names), Arc::clone(&phase)));
             }
             unless_ended(&mut connections, self.window / 10).await?;
             let (cpu_before, started) = (cpu(service, redis)?, Instant::now());
@@ -102,6 +127,15 @@ impl Load {
     }
 }
 
+/// Which orders are submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Orders {
+    /// Each under a key of its own.
+    New,
+    /// On each connection the same one, over and over.
+    Repeated,
+}
+
 /// Which part of the load's time it is.
 #[derive(Debug, Default)]
 struct Phase {
@@ -128,13 +162,40 @@ impl Connection {
         while !phase.over.load(Ordering::Relaxed) {
             pair.rename(&names)?;
             let started = Instant::now();
-            let token = self.exchange(&pair.create, 201).await?;
+            let token = self.exchange(&pair.create, 201).await?.token;
             let created = Instant::now();
-            pair.set_token(token.ok_or("a lease came without a Lock-Token")?);
+            pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
             self.exchange(&pair.delete, 204).await?;
             let deleted = Instant::now();
             if phase.measuring.load(Ordering::Relaxed) {
                 latencies.extend([nanoseconds(created - started), nanoseconds(deleted - created)]);
+            }
+        }
+        Ok(latencies)
+    }
+
+    /// The time of each order while measuring, in nanoseconds.
+    async fn submit(
+        mut self,
+        repeated: bool,
+        names: Arc<Names>,
+        phase: Arc<Phase>,
+    ) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        let mut order = Order::new(&names)?;
+        if repeated {
+            self.exchange(&order.request, 201).await?;
+        }
+        while !phase.over.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            if self.exchange(&order.request, 201).await?.replayed != repeated {
+                return Err("a first run was replayed, or a repeat was not".into());
+            }
+            if phase.measuring.load(Ordering::Relaxed) {
+                latencies.push(nanoseconds(started.elapsed()));
+            }
+            if !repeated {
+                order.rename(&names)?;
             }
         }
         Ok(latencies)
@@ -150,8 +211,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request; the token of the response, which must have the status `expected`.
-    async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Option<&[u8]>> {
+    /// Sends a request; the response, which must have the status `expected`.
+    async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Response> {
         self.stream.write_all(request).await?;
         let mut filled = 0;
         let found = loop {
@@ -168,7 +229,7 @@ impl Connection {
             let answer = String::from_utf8_lossy(&self.buffer[..filled]);
             return Err(format!("in place of a {expected} came: {answer}").into());
         }
-        Ok(found.token.map(|token| &self.buffer[token]))
+        Ok(found)
     }
 }
 

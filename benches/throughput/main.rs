@@ -1,8 +1,9 @@
 //! What keylatch costs, measured side by side in one run.
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
-//! The second says what keeping locks on disk costs. The third compares 1,000 held locks with
-//! 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that noise hits
+//! The second does so for guarded requests, run for the first time and replayed. The third says what
+//! keeping locks on disk costs. The last compares 1,000 held locks with 1,000,000, and weighs a lock
+//! in memory. Subjects take turns, round by round, so that noise hits
 //! all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -11,12 +12,15 @@
 mod bare;
 mod capacity;
 mod durable;
+mod guarded;
 mod load;
 mod processes;
 mod redis_alone;
+mod replay_alone;
 mod report;
 mod side_by_side;
 mod slice;
+mod steps;
 mod wire;
 
 use std::io::Write as _;
@@ -57,6 +61,7 @@ struct Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Throughput,
+    Guarded,
     Capacity,
     Durable,
 }
@@ -87,8 +92,8 @@ fn measure(options: &Options) -> Result<()> {
     let machine = Machine::new(options.pin)?;
     let load = Load::new(options.seconds)?;
     println!(
-        "{} connections, each creates a lock and deletes it, over and over. {} rounds of {} s for \
-         each subject,\nin turn, on {}.",
+        "{} connections. Each creates a lock and deletes it, over and over, or submits orders. {} \
+         rounds of\n{} s for each subject, in turn, on {}.",
         load::CONNECTIONS,
         options.rounds,
         options.seconds.as_secs_f64(),
@@ -97,6 +102,9 @@ fn measure(options: &Options) -> Result<()> {
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Throughput) {
         side_by_side::run(&machine, &load, options.rounds)?;
+    }
+    if wanted(Part::Guarded) {
+        guarded::run(&machine, &load, options.rounds)?;
     }
     if wanted(Part::Durable) {
         durable::run(&machine, &load, options.rounds)?;

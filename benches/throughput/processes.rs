@@ -1,7 +1,7 @@
 //! The processes that are measured: where they run, what they use, and that they end.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -152,6 +152,16 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
         Ok(kib.parse::<f64>()? * 1024.0)
+    }
+
+    /// What a service has counted so far, as Prometheus reads it.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(START))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
     }
 
     fn wait_until_it_listens(&mut self, log: &Path) -> Result<()> {

@@ -30,11 +30,17 @@ const HELD_PER_RELEASE: u64 = 4;
 /// The commands that tell how many make up the time to measure.
 const TRIAL: u64 = 20_000;
 
-/// redis-benchmark, ready to run the scripts.
+/// redis-benchmark before a Redis.
 #[derive(Debug)]
-pub(crate) struct RedisAlone<'a> {
+pub(crate) struct Scripts<'a> {
     machine: &'a Machine,
     redis: &'a Process,
+}
+
+/// redis-benchmark, ready to run the scripts of a lock.
+#[derive(Debug)]
+pub(crate) struct RedisAlone<'a> {
+    scripts: Scripts<'a>,
     acquire: String,
     release: String,
     /// How many commands there are in each of the two runs of a round.
@@ -43,20 +49,19 @@ pub(crate) struct RedisAlone<'a> {
 
 /// What one run of redis-benchmark says.
 #[derive(Debug)]
-struct Run {
-    rate: f64,
-    p50: f64,
-    p99: f64,
-    cpu: Cpu,
+pub(crate) struct Run {
+    pub(crate) rate: f64,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) cpu: Cpu,
 }
 
 impl<'a> RedisAlone<'a> {
     /// Loads the scripts, and tries how many commands last about as long as `window`.
     pub(crate) fn new(machine: &'a Machine, redis: &'a Process, window: Duration) -> Result<Self> {
-        let load = |script| run(cli(redis).args(["SCRIPT", "LOAD", script]));
-        let acquire = load(ACQUIRE)?.trim().to_owned();
-        let release = load(RELEASE)?.trim().to_owned();
-        let mut alone = Self { machine, redis, acquire, release, count: TRIAL };
+        let scripts = Scripts::new(machine, redis);
+        let (acquire, release) = (scripts.load(ACQUIRE)?, scripts.load(RELEASE)?);
+        let mut alone = Self { scripts, acquire, release, count: TRIAL };
         let rate = alone.acquire()?.rate;
         alone.flush()?;
         alone.count = (rate * window.as_secs_f64() / 2.0).max(1.0) as u64;
@@ -84,19 +89,44 @@ impl<'a> RedisAlone<'a> {
     fn acquire(&self) -> Result<Run> {
         let lock = format!("{PREFIX}{DIGITS}");
         let call = [&self.acquire, "2", &lock, COUNTER, TOKEN_HASH, "30000", "", ATTEMPT];
-        self.run(MANY, &call)
+        self.scripts.run(self.count, MANY, &call)
     }
 
     fn release(&self) -> Result<Run> {
         let held = self.count * HELD_PER_RELEASE;
-        run(cli(self.redis).args(["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()]))?;
-        self.run(held, &[&self.release, "1", &format!("{PREFIX}{DIGITS}"), TOKEN_HASH])
+        self.scripts.cli(&["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
+        let call = [&self.release, "1", &format!("{PREFIX}{DIGITS}"), TOKEN_HASH];
+        self.scripts.run(self.count, held, &call)
     }
 
-    fn run(&self, keys: u64, call: &[&str]) -> Result<Run> {
+    fn flush(&self) -> Result<String> {
+        self.scripts.cli(&["FLUSHALL", "SYNC"])
+    }
+}
+
+impl<'a> Scripts<'a> {
+    pub(crate) fn new(machine: &'a Machine, redis: &'a Process) -> Self {
+        Self { machine, redis }
+    }
+
+    /// Its name for a script.
+    pub(crate) fn load(&self, script: &str) -> Result<String> {
+        Ok(self.cli(&["SCRIPT", "LOAD", script])?.trim().to_owned())
+    }
+
+    /// What Redis says to one command.
+    pub(crate) fn cli(&self, call: &[&str]) -> Result<String> {
+        let mut command = Command::new("redis-cli");
+        // With -e, an error that the server answers is a failure.
+        command.args(["-e", "-p", &self.redis.address.port().to_string()]);
+        run(command.args(call))
+    }
+
+    /// Calls a script `count` times, with random numbers below `keys` where `call` wants any.
+    pub(crate) fn run(&self, count: u64, keys: u64, call: &[&str]) -> Result<Run> {
         let mut command = self.machine.redis_benchmark()?;
         command.args(["-p", &self.redis.address.port().to_string(), "--csv"]);
-        command.args(["-c", &CONNECTIONS.to_string(), "-n", &self.count.to_string()]);
+        command.args(["-c", &CONNECTIONS.to_string(), "-n", &count.to_string()]);
         command.args(["-r", &keys.to_string(), "EVALSHA"]).args(call);
         let before = self.cpu()?;
         let printed = run(&mut command)?;
@@ -110,17 +140,6 @@ impl<'a> RedisAlone<'a> {
         let redis = self.redis.cpu()?;
         Ok(Cpu { generator: ended_cpu()?, service: 0.0, redis, machine: machine_cpu()? })
     }
-
-    fn flush(&self) -> Result<String> {
-        run(cli(self.redis).args(["FLUSHALL", "SYNC"]))
-    }
-}
-
-fn cli(redis: &Process) -> Command {
-    let mut command = Command::new("redis-cli");
-    // With -e, an error that the server answers is a failure.
-    command.args(["-e", "-p", &redis.address.port().to_string()]);
-    command
 }
 
 /// A number in the CSV of redis-benchmark: a line of names, then one of values. All are quoted,

@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1: requests as bytes that are written once, and the three things that
-//! matter in a response.
+//! Just enough HTTP/1.1: requests as bytes that are written once, and the few things that matter
+//! in a response.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -10,6 +10,7 @@ use crate::Result;
 /// How many bytes a name has.
 const NAME: usize = 24;
 const PATH: &str = "/v1/locks/";
+const ORDER: &str = r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}]}"#;
 /// Where the status is in the first line of a response.
 const STATUS: Range<usize> = 9..12;
 
@@ -66,19 +67,48 @@ impl Pair {
     }
 }
 
+/// An order, as bytes in which only the key changes.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) request: Vec<u8>,
+    /// Where the key begins.
+    key: usize,
+}
+
+impl Order {
+    pub(crate) fn new(names: &Names) -> Result<Self> {
+        let head = "POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ";
+        let rest = format!(
+            "\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{ORDER}",
+            ORDER.len()
+        );
+        let request = [head.as_bytes(), &[b'-'; NAME], rest.as_bytes()].concat();
+        let mut order = Self { request, key: head.len() };
+        order.rename(names)?;
+        Ok(order)
+    }
+
+    pub(crate) fn rename(&mut self, names: &Names) -> Result<()> {
+        self.request[self.key..self.key + NAME].copy_from_slice(&names.next()?);
+        Ok(())
+    }
+}
+
 /// What the load generator reads in a response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
     /// Where the token is, if there is one.
     pub(crate) token: Option<Range<usize>>,
+    /// Whether it is an earlier one's.
+    pub(crate) replayed: bool,
     /// Head and body together.
     pub(crate) bytes: usize,
 }
 
 /// The response that `bytes` begin with, once its head and body are there.
 pub(crate) fn response(bytes: &[u8]) -> Result<Option<Response>> {
-    let mut found = Response { status: 0, token: None, bytes: 0 };
+    let mut found = Response { status: 0, token: None, replayed: false, bytes: 0 };
     let (mut at, mut length) = (0, 0);
     while let Some(end) = bytes[at..].windows(2).position(|pair| pair == b"\r\n") {
         let line = &bytes[at..at + end];
@@ -92,6 +122,8 @@ pub(crate) fn response(bytes: &[u8]) -> Result<Option<Response>> {
             length = number(value)?;
         } else if let Some(value) = header(line, b"lock-token: ") {
             found.token = Some(at + end - value.len()..at + end);
+        } else if header(line, b"idempotent-replayed: ").is_some() {
+            found.replayed = true;
         }
         at += end + 2;
     }

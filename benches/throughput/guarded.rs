@@ -1,0 +1,127 @@
+//! Guarded requests, run for the first time and replayed, next to what they are built on.
+
+use crate::Result;
+use crate::load::{Load, Orders};
+use crate::processes::{Machine, Process};
+use crate::replay_alone::ReplayAlone;
+use crate::report;
+use crate::slice::{Slice, Spread};
+use crate::steps::Steps;
+
+/// The part of the bare handler's rate that is to be left to a replay on memory ...
+const GOAL_REPLAY: f64 = 0.6;
+/// ... and to a first run, which has the sandbox create an order.
+const GOAL_FIRST: f64 = 0.4;
+/// The part of Redis's own rate that is to be left to a replay on Redis.
+const GOAL_REDIS: f64 = 0.4;
+/// How many steps of the store a first run may take, and a replay.
+const GOAL_STEPS: [f64; 2] = [2.0, 1.0];
+/// Each replay needs a first run, which takes a step more.
+const FIRST_OF_ALL: f64 = 0.01;
+
+/// A service on a store, asked for one kind of orders only, so that its counts are theirs.
+#[derive(Debug)]
+struct Subject<'a> {
+    name: &'static str,
+    orders: Orders,
+    service: Process,
+    redis: Option<&'a Process>,
+    empty: f64,
+    rounds: Vec<Slice>,
+}
+
+impl<'a> Subject<'a> {
+    fn new(name: &'static str, orders: Orders, service: Process) -> Result<Self> {
+        let empty = service.resident()?;
+        Ok(Self { name, orders, service, redis: None, empty, rounds: Vec::new() })
+    }
+
+    fn on(mut self, redis: &'a Process) -> Self {
+        self.redis = Some(redis);
+        self
+    }
+
+    fn measure(&mut self, load: &Load) -> Result<()> {
+        self.rounds.push(load.measure_orders(self.orders, &self.service, self.redis)?);
+        Ok(())
+    }
+
+    fn print_steps(&self) -> Result<()> {
+        let steps = Steps::of(&self.service)?;
+        let goal = GOAL_STEPS[usize::from(self.orders == Orders::Repeated)];
+        let what = format!("{}: {goal} steps of the store each", self.name);
+        report::goal(&what, (steps.each() - goal).abs() < FIRST_OF_ALL, &steps);
+        Ok(())
+    }
+}
+
+/// Measures all subjects and prints the table.
+pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
+    let redis = machine.redis()?;
+    let alone = ReplayAlone::new(machine, &redis, load.window)?;
+    let bare = machine.bare()?;
+    let on_redis = format!("redis://{}", redis.address);
+    let on_disk = |name| format!("embedded:{}", machine.directory(name).display());
+    let start = |name, orders, store: &str| Subject::new(name, orders, machine.keylatch(store)?);
+    let mut subjects = [
+        start("memory, first run", Orders::New, "memory:")?,
+        start("memory, replay", Orders::Repeated, "memory:")?,
+        start("embedded, first run", Orders::New, &on_disk("orders"))?,
+        start("embedded, replay", Orders::Repeated, &on_disk("replays"))?,
+        start("Redis, first run", Orders::New, &on_redis)?.on(&redis),
+        start("Redis, replay", Orders::Repeated, &on_redis)?.on(&redis),
+    ];
+    let (mut bare_rounds, mut alone_rounds) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        bare_rounds.push(load.measure_orders(Orders::New, &bare, None)?);
+        for subject in &mut subjects {
+            subject.measure(load)?;
+        }
+        alone_rounds.push(alone.measure()?);
+    }
+    print(&subjects, &bare_rounds, &alone_rounds);
+    println!();
+    for subject in &subjects {
+        subject.print_steps()?;
+    }
+    print_size(&subjects[0])
+}
+
+fn print(subjects: &[Subject<'_>; 6], bare: &[Slice], alone: &[Slice]) {
+    let mut rows = vec![("bare handler", bare)];
+    rows.extend(subjects.iter().map(|subject| (subject.name, &subject.rounds[..])));
+    rows.push(("Redis alone, replay", alone));
+    let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
+    println!("\nAn order is submitted: a guarded POST to the sandbox.");
+    report::table(&["of bare", "of Redis alone"], &rows, |slices| {
+        let of = |others: &[Slice]| Some(Spread::of_ratios(slices, others, rates));
+        vec![of(bare), of(alone)]
+    });
+    report::legend(
+        "Redis alone, replay: the script that a replay calls, on a record that is done, called by \
+         redis-benchmark.\n",
+        &rows,
+    );
+    println!("\nGoals:");
+    let [first, replay, _, _, _, on_redis] = subjects;
+    for (name, subject, goal) in
+        [("a replay", replay, GOAL_REPLAY), ("a first run", first, GOAL_FIRST)]
+    {
+        let ratio = Spread::of_ratios(&subject.rounds, bare, rates);
+        let what = format!("on memory, {name} at least {goal} of the bare handler");
+        report::goal(&what, ratio.median >= goal, ratio);
+        let cost =
+            Spread::of_ratios(bare, &subject.rounds, |bare, slice| bare.cost() / slice.cost());
+        println!("           and by CPU time for a request, which others disturb less, {cost}");
+    }
+    let ratio = Spread::of_ratios(&on_redis.rounds, alone, rates);
+    let what = format!("on Redis, a replay at least {GOAL_REDIS} of Redis alone");
+    report::goal(&what, ratio.median >= GOAL_REDIS, ratio);
+}
+
+fn print_size(first_runs: &Subject<'_>) -> Result<()> {
+    let orders = Steps::of(&first_runs.service)?.orders();
+    let bytes = (first_runs.service.resident()? - first_runs.empty) / orders;
+    println!("\nA first run leaves some {bytes:.0} bytes in memory, of {orders} of them.");
+    Ok(())
+}
