@@ -241,8 +241,10 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         let ended = self.end(&ask, token, end).await;
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         Ok(Attempt::Over(match ended {
-            // Another one has run it meanwhile, and its answer is the one that all read.
-            Some(Completion::Refused(view)) if !matches!(view.phase, Phase::Unknown { .. }) => {
+            // Another one runs it meanwhile or has, and that one's answer is what all read.
+            Some(Completion::Refused(view))
+                if is_running(&view) || matches!(view.phase, Phase::Done { .. }) =>
+            {
                 Once::Found(view)
             }
             Some(Completion::Kept(view)) => Once::Ran { answer, kept: Some(view.expires_in) },

@@ -19,8 +19,9 @@ use crate::lock::{StoreError, TokenHash};
 ///   lease lasts** by the store's clock, judged at the moment of the step. A run whose lease is
 ///   over has an unknown outcome, or may be run again, as its `Begin` said.
 /// - **Fencing tokens rise** with every run of a key, as those of a lock do.
-/// - A record in flight or unknown **outlives its lease** by 30 days, and one that is done is kept for
-///   its retention, counted from its end.
+/// - What is **unknown is kept for 30 days** for somebody to resolve it, from the end of its lease or
+///   from when it was said to be. What is done is kept for its retention, counted from its end, and
+///   what may be run again for its retention, counted from the end of its lease.
 ///
 /// The rules are those of [`RecordState`](super::RecordState); the conformance tests hold every
 /// store to them.

@@ -46,7 +46,7 @@ pub async fn open(
     match scheme_of(url) {
         Some("embedded") if url.len() > "embedded:".len() => {
             let path = Path::new(&url["embedded:".len()..]);
-            Ok(locks_only(EmbeddedStore::open(path).await?, "embedded", metrics))
+            Ok(opened(EmbeddedStore::open(path).await?, "embedded", metrics))
         }
         Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory", metrics)),
         Some("redis" | "rediss" | "redis+unix" | "unix") => {
@@ -134,11 +134,4 @@ where
 {
     let store = Arc::new(Observed::new(store, Arc::clone(metrics)));
     Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: store, kind }
-}
-
-/// A store that does not keep records yet: they are kept in memory.
-fn locks_only(store: impl LockStore, kind: &'static str, metrics: &Arc<Metrics>) -> Opened {
-    tracing::warn!("the records of idempotency keys are kept in memory");
-    let locks = Arc::new(Observed::new(store, Arc::clone(metrics)));
-    Opened { locks, ..opened(MemoryStore::new(), kind, metrics) }
 }

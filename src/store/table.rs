@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{
-    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek, Record,
+    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek,
 };
 
 /// A table of locks and records in memory.
@@ -171,9 +171,9 @@ impl Table {
         shard.last_fence = shard.last_fence.max(fence);
     }
 
-    /// Takes a grant in that an earlier process wrote down.
-    pub(super) fn restore(&self, name: &LockName, record: &Record<'_>) {
-        self.install(name, LockState::restore(record, self.start.elapsed()));
+    /// Takes in what an earlier process wrote down, by what it comes to now.
+    pub(super) fn restore<E: Entry>(&self, key: &E::Key, state: impl FnOnce(Duration) -> E) {
+        self.install(key, state(self.start.elapsed()));
     }
 
     /// A page of the held locks; `None` for a cursor that no listing gave.

@@ -232,7 +232,9 @@ async fn the_document_is_served() {
 #[tokio::test]
 async fn the_docs_are_inside_the_binary() {
     let service = Service::start("memory:").await;
-    for path in ["/docs", "/docs/", "/docs/index.html"] {
+    let docs = service.get("/docs").await;
+    assert_eq!((docs.status.as_u16(), docs.header("location")), (303, "/docs/"));
+    for path in ["/docs/", "/docs/index.html"] {
         let page = service.get(path).await;
         assert_eq!(page.status, 200, "{path}");
         assert!(page.header("content-type").starts_with("text/html"), "{path}");

@@ -30,6 +30,11 @@ fn the_redis_scripts_follow_the_rules_of_records() {
 }
 
 #[test]
+fn the_embedded_store_follows_the_rules_of_records() {
+    follows_the_rules(record_stores::embedded());
+}
+
+#[test]
 fn the_memory_store_follows_the_rules_of_records() {
     follows_the_rules(record_stores::memory());
 }

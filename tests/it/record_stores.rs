@@ -1,7 +1,7 @@
 //! Every store of records against the conformance functions.
 
 use keylatch::idempotency::RecordStore;
-use keylatch::store::{MemoryStore, RedisStore};
+use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
 
 use crate::conformance::Clock;
 use crate::record_conformance;
@@ -57,12 +57,20 @@ macro_rules! conform {
 }
 
 conform! {
+    embedded => embedded();
     memory => memory();
     redis => redis();
 }
 
 /// A store, and what moves its time on.
 pub(crate) type Subject = (Box<dyn RecordStore>, Box<dyn Clock>);
+
+pub(crate) async fn embedded() -> Subject {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = EmbeddedStore::open(directory.path()).await.expect("the store opens");
+    tokio::time::pause();
+    (Box::new(store), Box::new(PausedClock::with(directory)))
+}
 
 pub(crate) async fn memory() -> Subject {
     tokio::time::pause();

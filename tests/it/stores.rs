@@ -68,7 +68,7 @@ pub(crate) async fn embedded() -> Subject {
     let store = EmbeddedStore::open(directory.path()).await.expect("the store opens");
     tokio::time::pause();
     // The directory lives as long as the clock, which a test keeps to its end.
-    (Box::new(store), Box::new(PausedClock { _directory: Some(directory) }))
+    (Box::new(store), Box::new(PausedClock::with(directory)))
 }
 
 pub(crate) async fn memory() -> Subject {
@@ -87,6 +87,13 @@ pub(crate) async fn redis() -> Subject {
 #[derive(Default)]
 pub(crate) struct PausedClock {
     _directory: Option<TempDir>,
+}
+
+impl PausedClock {
+    /// One that keeps a directory until it is gone.
+    pub(crate) fn with(directory: TempDir) -> Self {
+        Self { _directory: Some(directory) }
+    }
 }
 
 #[async_trait]

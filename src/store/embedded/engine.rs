@@ -1,23 +1,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+    WriteTransaction,
 };
 
-use super::OpenError;
 use super::backend::SyncFailed;
+use super::{OpenError, record_row};
+use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{FencingToken, LockName, LockState, Owner, Record, TokenHash};
 
-/// The newest format of the file.
-const FORMAT: u64 = 1;
+/// The newest format of the file: 2 added the records, which a process that knows only 1 would
+/// overlook, and run again what was run.
+const FORMAT: u64 = 2;
 
 /// Token hash, fencing token, TTL in ms, acquired at in ms, owner.
 type Row<'a> = (&'a [u8; 32], u64, u64, u64, Option<&'a str>);
 
 const LOCKS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("locks");
+/// Records of idempotency keys, as [`record_row`] writes them.
+const RECORDS: TableDefinition<'static, &[u8; 32], &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 /// What is written and taken away again to see whether there is room.
 const PROBE: TableDefinition<'static, (), &[u8]> = TableDefinition::new("probe");
@@ -37,6 +43,7 @@ pub(super) struct Medium {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Changes {
     pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) records: BTreeMap<RecordKey, RecordState>,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
@@ -44,6 +51,11 @@ pub(super) struct Changes {
 }
 
 impl Changes {
+    /// Whether there is nothing to write.
+    pub(super) fn is_empty(&self) -> bool {
+        self.locks.is_empty() && self.records.is_empty()
+    }
+
     fn last_fence(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }
@@ -81,6 +93,7 @@ pub(super) struct Engine {
 pub(super) fn create(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(LOCKS)?;
+    transaction.open_table(RECORDS)?;
     transaction.commit()?;
     set_number(database, "format", FORMAT)
 }
@@ -102,7 +115,10 @@ impl Engine {
         let cannot = |source| OpenError::Directory { path: medium.name.clone(), source };
         let mut database = (medium.open)().map_err(|error| match error {
             DatabaseError::Storage(StorageError::Io(source))
-                if source.kind() != std::io::ErrorKind::InvalidData =>
+                if !matches!(
+                    source.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+                ) =>
             {
                 cannot(source)
             }
@@ -119,6 +135,9 @@ impl Engine {
         if format == 0 {
             return Err(damaged(&"it has no format"));
         }
+        if format < FORMAT {
+            create(&database).map_err(|error| cannot(io::Error::other(error)))?;
+        }
         let last_fence = number(&database, "last_fence").map_err(|error| damaged(&error))?;
         let commits = number(&database, "commits").map_err(|error| damaged(&error))?;
         let last_fence = FencingToken::new(last_fence);
@@ -130,12 +149,9 @@ impl Engine {
         self.last_fence
     }
 
-    /// Hands over every lock in the file; gives their number.
-    pub(super) fn load(
-        &mut self,
-        take: &mut dyn FnMut(&LockName, &Record<'_>),
-    ) -> Result<u64, OpenError> {
-        let loaded = self.database.as_ref().map_or(Ok(0), |database| load(database, take));
+    /// Hands over every lock and every record in the file; gives the number of each.
+    pub(super) fn load(&mut self, take: &mut dyn Take) -> Result<(u64, u64), OpenError> {
+        let loaded = self.database.as_ref().map_or(Ok((0, 0)), |database| load(database, take));
         loaded.map_err(|error| OpenError::Damaged {
             path: self.medium.name.clone(),
             reason: error.to_string(),
@@ -173,7 +189,7 @@ impl Engine {
             return Ok(None);
         }
         if self.medium.sync_failed.has_happened() {
-            let failed = std::io::Error::other("a sync failed: mend the disk and restart");
+            let failed = io::Error::other("a sync failed: mend the disk and restart");
             return Err(redb::Error::Io(failed));
         }
         let database = (self.medium.open)()?;
@@ -186,6 +202,12 @@ impl Engine {
         self.database = Some(database);
         Ok(kept)
     }
+}
+
+/// Takes what a file holds.
+pub(super) trait Take {
+    fn lock(&mut self, name: &LockName, record: &Record<'_>);
+    fn record(&mut self, key: RecordKey, record: idempotency::Record);
 }
 
 impl fmt::Debug for Engine {
@@ -219,6 +241,7 @@ fn write(
                 }
             }
         }
+        write_records(&transaction, changes)?;
         if let Some(probing) = changes.probe {
             let mut probe = transaction.open_table(PROBE)?;
             match probing {
@@ -234,12 +257,32 @@ fn write(
     Ok(())
 }
 
+fn write_records(transaction: &WriteTransaction, changes: &Changes) -> Result<(), redb::Error> {
+    if changes.records.is_empty() {
+        return Ok(());
+    }
+    let mut records = transaction.open_table(RECORDS)?;
+    for (key, state) in &changes.records {
+        match state.record() {
+            Some(record) => {
+                let row = record_row::encode(record).map_err(io::Error::other)?;
+                records.insert(key.as_bytes(), row.as_slice())?;
+            }
+            None => {
+                records.remove(key.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn load(
     database: &Database,
-    take: &mut dyn FnMut(&LockName, &Record<'_>),
-) -> Result<u64, Box<dyn std::error::Error>> {
-    let mut count = 0;
-    for row in database.begin_read()?.open_table(LOCKS)?.iter()? {
+    take: &mut dyn Take,
+) -> Result<(u64, u64), Box<dyn std::error::Error>> {
+    let (mut locks, mut records) = (0, 0);
+    let transaction = database.begin_read()?;
+    for row in transaction.open_table(LOCKS)?.iter()? {
         let (name, row) = row?;
         let (token, fence, ttl, acquired_at_millis, owner) = row.value();
         let owner = Owner::parse(owner.unwrap_or_default())?;
@@ -250,10 +293,15 @@ fn load(
             ttl: Duration::from_millis(ttl),
             acquired_at_millis,
         };
-        take(&LockName::parse(name.value())?, &record);
-        count += 1;
+        take.lock(&LockName::parse(name.value())?, &record);
+        locks += 1;
     }
-    Ok(count)
+    for row in transaction.open_table(RECORDS)?.iter()? {
+        let (key, row) = row?;
+        take.record(RecordKey::from_bytes(*key.value()), record_row::decode(row.value())?);
+        records += 1;
+    }
+    Ok((locks, records))
 }
 
 /// A number of the file; 0 where it was never written.

@@ -160,7 +160,7 @@ async fn a_batch_without_changes_does_not_make_a_full_disk_well() {
     while store.acquire(&ask(&format!("lock {number}"), "one")).await.is_ok() {
         number += 1;
     }
-    store.writer.forget(Vec::new()).await.expect("there is nothing to write");
+    store.writer.forget::<LockState>(Vec::new()).await.expect("there is nothing to write");
     assert!(store.ping().await.is_err(), "the disk is as full as before");
 }
 
@@ -176,8 +176,8 @@ async fn fences_rise_over_a_grant_and_release_in_one_batch() {
     for _ in 0..50 {
         let release = Return { token: ask.token };
         let both = tokio::join!(
-            store.writer.run(ask.name.clone(), ask.clone()),
-            store.writer.run(ask.name.clone(), release)
+            store.writer.run(ask.name.clone(), on_lock(ask.clone())),
+            store.writer.run(ask.name.clone(), on_lock(release))
         );
         let (Ok(Acquisition::Granted(lease)), Ok(Release::Released)) = both else {
             panic!("granted and released, not {both:?}");
@@ -207,10 +207,10 @@ async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
 fn a_file_of_a_newer_format_is_refused_with_a_sentence() {
     let disk = Disk::formatted(1);
     let database = (disk.medium().open)().unwrap();
-    set_number(&database, "format", 2).unwrap();
+    set_number(&database, "format", 3).unwrap();
     drop(database);
     let refused = Engine::open(disk.medium()).unwrap_err().to_string();
-    assert!(refused.contains("format 2") && refused.contains("up to 1"), "{refused}");
+    assert!(refused.contains("format 3") && refused.contains("up to 2"), "{refused}");
 }
 
 /// Some clients work on the store until the power goes; then the disk is read again.

@@ -1,4 +1,4 @@
-//! The default store: locks in one process, on disk before they are answered.
+//! The default store: locks and records in one process, on disk before they are answered.
 //!
 //! The [`Table`] in memory serves every read and every refusal. A change goes to the writer, one
 //! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
@@ -11,6 +11,8 @@ mod disk;
 mod engine;
 #[cfg(test)]
 mod faults;
+mod record_row;
+mod records;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -21,14 +23,15 @@ use async_trait::async_trait;
 
 use super::OpenError;
 use super::table::Table;
+use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{
     Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockState, LockStore,
-    Moment, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier, TokenHash,
-    Ttl, Withdraw,
+    Moment, Page, Peek, Record, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
+    TokenHash, Ttl, Withdraw,
 };
 use directory::Directory;
-use engine::{Engine, Medium};
-use writer::Writer;
+use engine::{Engine, Medium, Take};
+use writer::{Durable, Writer};
 
 /// How many expired locks one transaction takes off the disk.
 const SWEEP_BATCH: usize = 4096;
@@ -72,8 +75,8 @@ impl EmbeddedStore {
     fn on(medium: Medium, path: PathBuf, directory: Option<Directory>) -> Result<Self, OpenError> {
         let mut engine = Engine::open(medium)?;
         let table = Table::new(engine.last_fence());
-        let locks = engine.load(&mut |name, record| table.restore(name, record))?;
-        tracing::info!(directory = %path.display(), locks, "locks are kept on disk");
+        let (locks, records) = engine.load(&mut Restore(&table))?;
+        tracing::info!(directory = %path.display(), locks, records, "locks are kept on disk");
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path: path.clone(), source })?;
@@ -82,26 +85,64 @@ impl EmbeddedStore {
 
     /// Answers from memory what changes nothing, and from the disk what does. While the table may
     /// lack what the disk has, everything goes to the writer, which settles that first.
-    async fn run<C>(&self, name: &LockName, command: C) -> Result<C::Outcome, StoreError>
+    async fn run<E, O, F>(&self, key: &E::Key, rule: F) -> Result<O, StoreError>
     where
-        C: Command + Send + 'static,
-        C::Outcome: Send,
+        E: Durable,
+        O: Send + 'static,
+        F: Fn(&E, &Moment) -> (E, O) + Send + 'static,
     {
         if self.writer.is_certain() {
-            let rule = |state: &LockState, moment: &Moment| state.apply(&command, moment);
-            let step = self.table.consider(name, rule);
+            let step = self.table.consider(key, &rule);
             if step.change.is_none() {
                 return Ok(step.outcome);
             }
         }
-        self.writer.run(name.clone(), command).await
+        self.writer.run(key.clone(), rule).await
+    }
+
+    async fn lock<C>(&self, name: &LockName, command: C) -> Result<C::Outcome, StoreError>
+    where
+        C: Command<Outcome: Send> + Send + 'static,
+    {
+        self.run(name, on_lock(command)).await
+    }
+
+    /// Takes off the disk what has expired.
+    async fn forget<E: Durable>(&self) -> Result<(), StoreError> {
+        let mut expired = Vec::new();
+        for bucket in 0..=u8::MAX {
+            expired.extend(self.table.expired::<E>(bucket));
+            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && !expired.is_empty()) {
+                self.writer.forget::<E>(std::mem::take(&mut expired)).await?;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+/// The rule of a command on a lock.
+fn on_lock<C: Command>(command: C) -> impl Fn(&LockState, &Moment) -> (LockState, C::Outcome) {
+    move |state, moment| state.apply(&command, moment)
+}
+
+/// Takes into a table what the file holds.
+struct Restore<'a>(&'a Table);
+
+impl Take for Restore<'_> {
+    fn lock(&mut self, name: &LockName, record: &Record<'_>) {
+        self.0.restore(name, |now| LockState::restore(record, now));
+    }
+
+    fn record(&mut self, key: RecordKey, record: idempotency::Record) {
+        self.0.restore(&key, |now| RecordState::restore(record, now));
     }
 }
 
 #[async_trait]
 impl LockStore for EmbeddedStore {
     async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        self.run(&ask.name, ask.clone()).await
+        self.lock(&ask.name, ask.clone()).await
     }
 
     async fn withdraw(
@@ -111,7 +152,8 @@ impl LockStore for EmbeddedStore {
         attempt: Attempt,
     ) -> Result<(), StoreError> {
         // Always behind the acquire that it takes back, which may still be on its way.
-        self.writer.run(name.clone(), Withdraw { token: *token, attempt }).await
+        let withdraw = Withdraw { token: *token, attempt };
+        self.writer.run(name.clone(), on_lock(withdraw)).await
     }
 
     async fn renew(
@@ -120,15 +162,15 @@ impl LockStore for EmbeddedStore {
         token: &TokenHash,
         ttl: Ttl,
     ) -> Result<Renewal, StoreError> {
-        self.run(name, Renew { token: *token, ttl }).await
+        self.lock(name, Renew { token: *token, ttl }).await
     }
 
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        self.run(name, Return { token: *token }).await
+        self.lock(name, Return { token: *token }).await
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        self.run(name, Peek { name: name.clone() }).await
+        self.lock(name, Peek { name: name.clone() }).await
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
@@ -145,14 +187,6 @@ impl LockStore for EmbeddedStore {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        let mut expired = Vec::new();
-        for bucket in 0..=u8::MAX {
-            expired.extend(self.table.expired::<LockState>(bucket));
-            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && !expired.is_empty()) {
-                self.writer.forget(std::mem::take(&mut expired)).await?;
-            }
-            tokio::task::yield_now().await;
-        }
-        Ok(())
+        self.forget::<LockState>().await
     }
 }

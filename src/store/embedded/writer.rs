@@ -1,4 +1,6 @@
+use std::collections::BTreeMap;
 use std::io;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -8,8 +10,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::engine::{Changes, Engine, Failure, Probing};
-use crate::lock::{Command, LockName, LockState, StoreError};
-use crate::store::table::{Table, step};
+use crate::idempotency::{RecordKey, RecordState};
+use crate::lock::{LockName, LockState, Moment, StoreError};
+use crate::store::table::{Entry, Table, step};
 
 /// The most commands that share one transaction.
 const BATCH: usize = 1024;
@@ -59,18 +62,20 @@ impl Writer {
         self.is_alive() && !self.state.in_doubt.load(Ordering::Acquire)
     }
 
-    /// Carries a command out and waits until that is on disk.
-    pub(super) async fn run<C>(&self, name: LockName, command: C) -> Result<C::Outcome, StoreError>
+    /// Carries a rule out and waits until that is on disk.
+    pub(super) async fn run<E, O, F>(&self, key: E::Key, rule: F) -> Result<O, StoreError>
     where
-        C: Command + Send + 'static,
-        C::Outcome: Send,
+        E: Durable,
+        O: Send + 'static,
+        F: Fn(&E, &Moment) -> (E, O) + Send + 'static,
     {
-        self.submit(|answer| Box::new(Run { name, command, outcome: None, answer })).await
+        let state = PhantomData;
+        self.submit(|answer| Box::new(Run { key, rule, state, outcome: None, answer })).await
     }
 
-    /// Forgets those of the locks that are still expired.
-    pub(super) async fn forget(&self, names: Vec<LockName>) -> Result<(), StoreError> {
-        self.submit(|answer| Box::new(Forget { names, answer })).await
+    /// Forgets those that are still expired, and writes down what has ended by itself.
+    pub(super) async fn forget<E: Durable>(&self, keys: Vec<E::Key>) -> Result<(), StoreError> {
+        self.submit(|answer| Box::new(Forget::<E> { keys, answer })).await
     }
 
     /// Whether the last transaction was kept; if not, tries whether there is room again.
@@ -128,27 +133,47 @@ struct Batch<'a> {
     probing: bool,
 }
 
+/// What is kept on disk as well: a lock or a record.
+pub(super) trait Durable: Entry<Key: Send> + Send + 'static {
+    /// What a batch makes of those that it changes.
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<Self::Key, Self>;
+}
+
+impl Durable for LockState {
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<LockName, Self> {
+        &mut changes.locks
+    }
+}
+
+impl Durable for RecordState {
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<RecordKey, Self> {
+        &mut changes.records
+    }
+}
+
 impl Batch<'_> {
-    fn run<C: Command>(&mut self, name: &LockName, command: &C) -> C::Outcome {
-        let (state, mut moment) = self.table.look::<LockState>(name);
-        let state = self.changes.locks.get(name).unwrap_or(&state);
-        let bucket = name.bucket();
+    fn run<E: Durable, O>(&mut self, key: &E::Key, rule: impl FnOnce(&E, &Moment) -> (E, O)) -> O {
+        let (state, mut moment) = self.table.look::<E>(key);
+        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
+        let bucket = E::bucket(key);
         let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
         moment.last_fence = moment.last_fence.max(fence);
-        let step = step(Some(state), |state, moment| state.apply(command, moment), &moment);
+        let step = step(Some(&state), rule, &moment);
         if let Some(after) = step.change {
             let fence = after.fence().unwrap_or_default().max(moment.last_fence);
             self.changes.fences.insert(bucket, fence);
-            self.changes.locks.insert(name.clone(), after);
+            E::changed(&mut self.changes).insert(key.clone(), after);
         }
         step.outcome
     }
 
-    fn forget(&mut self, name: &LockName) {
-        let (state, moment) = self.table.look::<LockState>(name);
-        let state = self.changes.locks.get(name).unwrap_or(&state);
-        if state.is_free(moment.now) {
-            self.changes.locks.insert(name.clone(), state.live(moment.now));
+    fn forget<E: Durable>(&mut self, key: &E::Key) {
+        let (state, moment) = self.table.look::<E>(key);
+        let changed = E::changed(&mut self.changes);
+        let state = changed.get(key).unwrap_or(&state);
+        if state.is_stale(moment.now) {
+            let live = state.live(&moment);
+            changed.insert(key.clone(), live);
         }
     }
 }
@@ -192,7 +217,7 @@ impl Work {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
             }
         }
-        if changes.locks.is_empty() {
+        if changes.is_empty() {
             return Ok(probing);
         }
         self.engine.commit(&changes)?;
@@ -206,6 +231,9 @@ impl Work {
         }
         for (name, state) in changes.locks {
             self.table.install(&name, state);
+        }
+        for (key, state) in changes.records {
+            self.table.install(&key, state);
         }
     }
 
@@ -231,20 +259,22 @@ impl Work {
     }
 }
 
-struct Run<C: Command> {
-    name: LockName,
-    command: C,
-    outcome: Option<C::Outcome>,
-    answer: oneshot::Sender<Result<C::Outcome, StoreError>>,
+struct Run<E: Durable, O, F> {
+    key: E::Key,
+    rule: F,
+    state: PhantomData<E>,
+    outcome: Option<O>,
+    answer: oneshot::Sender<Result<O, StoreError>>,
 }
 
-impl<C> Job for Run<C>
+impl<E, O, F> Job for Run<E, O, F>
 where
-    C: Command + Send,
-    C::Outcome: Send,
+    E: Durable,
+    O: Send,
+    F: Fn(&E, &Moment) -> (E, O) + Send,
 {
     fn stage(&mut self, batch: &mut Batch<'_>) {
-        self.outcome = Some(batch.run(&self.name, &self.command));
+        self.outcome = Some(batch.run(&self.key, &self.rule));
     }
 
     fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
@@ -253,15 +283,15 @@ where
     }
 }
 
-struct Forget {
-    names: Vec<LockName>,
+struct Forget<E: Durable> {
+    keys: Vec<E::Key>,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
-impl Job for Forget {
+impl<E: Durable> Job for Forget<E> {
     fn stage(&mut self, batch: &mut Batch<'_>) {
-        for name in &self.names {
-            batch.forget(name);
+        for key in &self.keys {
+            batch.forget::<E>(key);
         }
     }
 
