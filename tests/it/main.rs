@@ -15,6 +15,7 @@ mod expiry;
 mod fences;
 mod idempotency_crash;
 mod idempotency_failures;
+mod idempotency_gateway;
 mod idempotency_kept;
 mod idempotency_key;
 mod idempotency_repeats;

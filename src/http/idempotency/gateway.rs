@@ -137,16 +137,17 @@ impl Gateway {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let body = body.unwrap_or_else(|_| Bytes::new());
+        let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
+        let mut tried = self.send_once(again(), end).await;
         for _ in 1..self.tries {
-            let again = Request::from_parts(parts.clone(), Body::from(body.clone()));
-            match self.send_once(again, end).await {
-                Err(Unsent::Silent(_)) if Instant::now() + PAUSE < end => {}
-                other => return other.unwrap_or_else(Unsent::into_response),
+            if !matches!(tried, Err(Unsent::Silent(_))) || Instant::now() + PAUSE >= end {
+                break;
             }
             tokio::time::sleep(PAUSE).await;
+            // Whatever becomes of it, an earlier try may have been carried out.
+            tried = self.send_once(again(), end).await.map_err(Unsent::or_silent);
         }
-        let last = Request::from_parts(parts, Body::from(body));
-        self.send_once(last, end).await.unwrap_or_else(Unsent::into_response)
+        tried.unwrap_or_else(Unsent::into_response)
     }
 
     async fn send_once(&self, request: Request, end: Instant) -> Result<Response, Unsent> {
@@ -170,6 +171,14 @@ enum Unsent {
     Never(String),
     /// Some of it was.
     Silent(String),
+}
+
+impl Unsent {
+    /// The same for a request of which some was sent before.
+    fn or_silent(self) -> Self {
+        let (Self::Never(cause) | Self::Silent(cause)) = self;
+        Self::Silent(cause)
+    }
 }
 
 impl IntoResponse for Unsent {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::{Bytes, to_bytes};
-use axum::extract::{Request, State};
-use axum::http::HeaderMap;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -28,8 +28,12 @@ pub(crate) struct Upstream {
 pub(crate) struct Seen {
     /// Which of all requests it is, from 1.
     pub(crate) run: usize,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The other end of the connection that it came on.
+    pub(crate) peer: SocketAddr,
 }
 
 struct Shared {
@@ -54,17 +58,23 @@ impl Upstream {
 
     /// The same behind layers.
     pub(crate) async fn start_behind(layers: impl FnOnce(Router) -> Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_on(listener, layers)
+    }
+
+    /// The same on a port that is listened on.
+    pub(crate) fn start_on(listener: TcpListener, layers: impl FnOnce(Router) -> Router) -> Self {
         let shared = Arc::new(Shared {
             reply: Mutex::new(Arc::new(|seen: Seen| created(seen.run))),
             held: watch::Sender::new(false),
             seen: watch::Sender::default(),
         });
         let router = layers(Router::new().fallback(run).with_state(Arc::clone(&shared)));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let ending = CancellationToken::new();
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
         let serving = ending.clone().run_until_cancelled_owned(async move {
-            axum::serve(listener, router).await.expect("it serves");
+            axum::serve(listener, service).await.expect("it serves");
         });
         tokio::spawn(serving);
         Self { address, shared, _guard: ending.drop_guard() }
@@ -109,6 +119,11 @@ impl Upstream {
     pub(crate) fn last(&self) -> Seen {
         self.shared.seen.borrow().last().expect("a request arrived").clone()
     }
+
+    /// All requests that arrived.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.borrow().clone()
+    }
 }
 
 /// 201 and the number of the run.
@@ -116,10 +131,15 @@ pub(crate) fn created(run: usize) -> Response {
     (axum::http::StatusCode::CREATED, axum::Json(json!({"run": run}))).into_response()
 }
 
-async fn run(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn run(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, usize::MAX).await.expect("a whole request");
-    let mut seen = Seen { run: 0, headers: parts.headers, body };
+    let mut seen =
+        Seen { run: 0, method: parts.method, uri: parts.uri, headers: parts.headers, body, peer };
     shared.seen.send_modify(|all| {
         seen.run = all.len() + 1;
         all.push(seen.clone());
