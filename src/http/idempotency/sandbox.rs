@@ -2,7 +2,6 @@
 //! payments, takes its time and fails as told, and forgets all with the process.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -150,12 +149,15 @@ async fn create(
     fence: Option<Extension<FencingToken>>,
     request: Request,
 ) -> Response {
-    let headers = request.headers().clone();
+    let wants_page = wants_page(request.headers());
     let new = match read_new(request).await {
         Ok(new) => new,
         Err(problem) => return refuse(problem),
     };
-    tokio::time::sleep(Duration::from_millis(new.delay_ms)).await;
+    // A sleep of no time sets a timer all the same, and takes until its next tick.
+    if new.delay_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(new.delay_ms)).await;
+    }
     if let Some(status) = new.fail.and_then(|status| StatusCode::from_u16(status).ok()) {
         let body = serde_json::json!({"error": "failed, as asked", "status": status.as_u16()});
         return (status, Json(body)).into_response();
@@ -173,7 +175,7 @@ async fn create(
         orders.push_front(order.clone());
         orders.truncate(ROOM);
     }
-    if wants_page(&headers) {
+    if wants_page {
         return Redirect::to(&format!("/demo?order={}", order.id)).into_response();
     }
     let location = HeaderValue::try_from(format!("{}/{}", sandbox.path, order.id));
@@ -265,15 +267,8 @@ fn content_type(headers: &HeaderMap) -> &str {
 }
 
 fn id() -> String {
-    let mut bytes = [0; 8];
-    let mut id = String::new();
     // Without random bytes the ids of a toy are alike.
-    if getrandom::fill(&mut bytes).is_ok() {
-        for byte in bytes {
-            let _ = write!(id, "{byte:02x}");
-        }
-    }
-    id
+    format!("{:016x}", getrandom::u64().unwrap_or_default())
 }
 
 fn one() -> u32 {
