@@ -20,6 +20,8 @@ use crate::lock::{Call, Finish, StoreError, Token, TokenHash, within};
 
 /// The pause after a renewal that got no answer.
 const TRY_PAUSE: Duration = Duration::from_millis(250);
+/// How many runs and endings that nobody waits for may be under way before new runs are refused.
+const MAX_ORPHANS: usize = 10_000;
 /// How often one of those who wait asks the store whether a run has ended in another process.
 const ASK_PERIOD: Duration = Duration::from_millis(50);
 /// How often what was kept for long enough is forgotten.
@@ -195,6 +197,10 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         W: FnOnce(Run) -> F + Send + 'static,
         F: Future<Output = Worked<T>> + Send + 'static,
     {
+        if self.tasks.len() > MAX_ORPHANS {
+            let why = "too many runs that nobody waits for are under way";
+            return Err(StoreError::Refused(why.into()).into());
+        }
         let service = Arc::clone(self);
         let call: Call<_> = Box::pin(async move { service.begin_and_run(ask, work).await });
         Finish::new(&self.tasks, call, |call| async move { drop(call.await) }).await
