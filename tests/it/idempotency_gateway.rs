@@ -118,6 +118,23 @@ async fn a_connection_that_ends_in_place_of_an_answer_is_unknown() {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_or_stalls_is_unknown() {
+    let head = "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{";
+    for stalls in [false, true] {
+        let (address, mut connections) = raw(1).await;
+        let service =
+            instance("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 300).await;
+        let first = tokio::spawn(Answer::of(service.order("k-1")));
+        let mut connection = soon("the request", connections.recv()).await.expect("a request");
+        connection.write_all(head.as_bytes()).await.expect("it is open");
+        let connection = stalls.then_some(connection);
+        let first = soon("the end", first).await.expect("an answer");
+        is_unknown(&service, "k-1", &first).await;
+        drop(connection);
+    }
+}
+
+#[tokio::test]
 async fn a_service_that_is_idempotent_is_asked_again_under_the_same_key() {
     let upstream = Upstream::start().await;
     let service =

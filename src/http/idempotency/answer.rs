@@ -5,6 +5,8 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
+use hyper::body::Frame;
+use tokio::time::{Instant, timeout_at};
 
 use super::stream;
 use super::{Keep, Policy};
@@ -12,6 +14,7 @@ use crate::http::problem::{Code, Problem};
 use crate::idempotency::{
     Answer, End, Idempotency, Kept, Phase, Reason, RecordStore, View, Worked,
 };
+use crate::lock::Outcome;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Until when the key of an answer is remembered, at least (an HTTP date).
@@ -43,6 +46,10 @@ const NOT_KEPT: [&str; 23] = [
     "x-correlation-id",
     "x-request-id",
 ];
+
+/// By when an answer that is to be kept has to be there as a whole, in a response's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct By(pub(super) Instant);
 
 /// What a handler's answer comes to: what goes to the client, and what is kept of it.
 pub(super) async fn worked<S: RecordStore + ?Sized>(
@@ -142,11 +149,12 @@ async fn keep<S: RecordStore + ?Sized>(
 ) -> Worked<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
+    let by = parts.extensions.get::<By>().map(|By(by)| *by);
     let mut chunks = Vec::new();
     let mut bytes = 0;
     let mut too_much = stream::is_stream(&parts.headers);
     while !too_much {
-        match body.frame().await {
+        match next_frame(&mut body, by).await {
             None => break,
             Some(Ok(frame)) => {
                 // Trailers belong to the transfer.
@@ -170,10 +178,20 @@ async fn keep<S: RecordStore + ?Sized>(
     Worked { answer, end: Some(End::Done(Kept::Answer(Arc::new(kept)))) }
 }
 
+async fn next_frame(
+    body: &mut Body,
+    by: Option<Instant>,
+) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    let Some(by) = by else { return body.frame().await };
+    let frame = timeout_at(by, body.frame()).await;
+    frame.unwrap_or_else(|late| Some(Err(axum::Error::new(late))))
+}
+
 /// The handler's answer ended in the middle.
 fn broke_off(error: axum::Error) -> Worked<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
-    let problem = Problem::new(Code::UpstreamSilent, detail).caused_by(error);
+    let problem =
+        Problem::new(Code::UpstreamSilent, detail).with_outcome(Outcome::Unknown).caused_by(error);
     Worked { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
 }
 

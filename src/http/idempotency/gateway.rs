@@ -15,7 +15,7 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::refuse;
+use super::answer::{By, refuse};
 use super::{FENCE, Keep};
 use crate::http::problem::{Code, Problem};
 use crate::lock::Outcome;
@@ -156,6 +156,7 @@ impl Gateway {
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
                 strip(response.headers_mut());
+                response.extensions_mut().insert(By(end));
                 Ok(response)
             }
             Ok(Err(error)) if error.is_connect() => Err(Unsent::Never(error.to_string())),
