@@ -20,6 +20,7 @@ with_each_store! {
     a_stream_passes_through_at_once_and_leaves_a_mark,
     a_stream_that_its_client_leaves_is_not_run_again,
     what_is_unknown_is_settled_by_an_answer,
+    an_answer_by_hand_is_sent_as_any_other,
     what_is_unknown_is_settled_by_running_it_again,
 }
 
@@ -211,6 +212,33 @@ async fn what_is_unknown_is_settled_by_an_answer(store: &str) {
     assert_eq!(repeat.header("content-type"), "application/json");
     assert_eq!(repeat.headers.get_all("link").iter().count(), 2);
     assert_eq!(shop.upstream.runs(), 1);
+}
+
+async fn an_answer_by_hand_is_sent_as_any_other(store: &str) {
+    let shop = Shop::open(store).await;
+    shop.upstream.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = json!({
+        "Content-Length": "3", "Transfer-Encoding": "chunked", "Connection": "close",
+        "Date": "a", "Set-Cookie": "a=b", "X-Request-Id": "a", "ETag": "\"a\"",
+    });
+    for (status, body) in [(201, "a longer body"), (204, ""), (303, "see there")] {
+        let key = format!("k-{status}");
+        assert_eq!(shop.buy(&key).await.status, 500);
+        let answer = json!({"status": status, "headers": headers, "body": body});
+        let outcome = json!({"outcome": "completed", "answer": answer});
+        let path = format!("/v1/idempotency/{key}/resolve?method=POST&path=/orders");
+        let resolved = Answer::of(shop.request(reqwest::Method::POST, &path).json(&outcome)).await;
+        assert_eq!(resolved.status, 200, "{resolved:?}");
+        for _ in 0..2 {
+            let repeat = shop.buy(&key).await;
+            assert_eq!((repeat.status.as_u16(), &*repeat.text), (status, body), "{repeat:?}");
+            assert_eq!(repeat.header("etag"), "\"a\"");
+            for name in ["set-cookie", "transfer-encoding", "connection"] {
+                assert_eq!(repeat.header(name), "", "{repeat:?}");
+            }
+            assert_ne!((repeat.header("date"), repeat.header("x-request-id")), ("a", "a"));
+        }
+    }
 }
 
 async fn what_is_unknown_is_settled_by_running_it_again(store: &str) {

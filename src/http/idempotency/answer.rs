@@ -202,7 +202,8 @@ fn joined(chunks: &[Bytes]) -> Bytes {
     }
 }
 
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
+/// The headers that every repeat is given.
+pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let named: Vec<_> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::answer::kept_headers;
 use crate::http::body::{at_millis, invalid, millis};
 use crate::http::problem::Problem;
 use crate::idempotency::{
@@ -70,7 +71,8 @@ pub(crate) struct CompleteRecord {
     /// The HTTP status.
     #[schema(default = 200, minimum = 200, maximum = 599)]
     status: Option<u16>,
-    /// Headers by name: a text, or a list of texts.
+    /// Headers by name: a text, or a list of texts. What belongs to one connection, such as
+    /// `Content-Length` or `Date`, is left out, and so is `Set-Cookie`.
     #[schema(value_type = Option<Object>)]
     headers: Option<BTreeMap<String, OneOrMany>>,
     /// The body as text.
@@ -95,7 +97,7 @@ impl CompleteRecord {
         if !(200..600).contains(&status) {
             return Err(invalid("status", "must be 200 to 599"));
         }
-        let mut headers = Vec::new();
+        let mut headers = HeaderMap::new();
         for (name, values) in self.headers.unwrap_or_default() {
             let named = HeaderName::from_bytes(name.as_bytes());
             let values = match values {
@@ -104,9 +106,9 @@ impl CompleteRecord {
             };
             let named = named.map_err(|_| invalid("headers", "has a name that is none"))?;
             for value in values {
-                HeaderValue::from_str(&value)
+                let value = HeaderValue::try_from(value)
                     .map_err(|_| invalid("headers", "has a value that no header takes"))?;
-                headers.push((named.as_str().to_owned(), Bytes::from(value)));
+                headers.append(&named, value);
             }
         }
         let body = match (self.body, self.body_base64, self.json) {
@@ -115,14 +117,13 @@ impl CompleteRecord {
                 STANDARD.decode(base64).map_err(|_| invalid("body_base64", "is not base64"))?.into()
             }
             (None, None, Some(json)) => {
-                if !headers.iter().any(|(name, _)| name == "content-type") {
-                    let json = Bytes::from_static(b"application/json");
-                    headers.push(("content-type".to_owned(), json));
-                }
+                let kind = HeaderValue::from_static("application/json");
+                headers.entry(header::CONTENT_TYPE).or_insert(kind);
                 json.to_string().into()
             }
             _ => return Err(invalid("body", "and `body_base64` and `json` exclude one another")),
         };
+        let headers = kept_headers(&headers);
         Ok(Kept::Answer(Arc::new(Answer { status, headers, body })))
     }
 }
