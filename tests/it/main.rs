@@ -13,6 +13,7 @@ mod differential;
 mod embedded;
 mod expiry;
 mod fences;
+mod idempotency_api;
 mod idempotency_crash;
 mod idempotency_failures;
 mod idempotency_gateway;
