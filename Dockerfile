@@ -10,6 +10,7 @@ RUN mkdir -p src benches/throughput \
     && cargo build --release --locked
 
 COPY ARCHITECTURE.md ./
+COPY assets assets
 COPY config config
 COPY src src
 # Cargo goes by time, and the copies may be older than what was built from the stand-ins.

@@ -8,6 +8,7 @@ mod bad_days;
 mod bad_input;
 mod commands;
 mod conformance;
+mod cors;
 mod crash;
 mod differential;
 mod embedded;
