@@ -1,6 +1,7 @@
 //! The HTTP surface: what is served where, and how a request becomes a call of the core.
 
 mod activity;
+mod assets;
 mod body;
 mod cors;
 mod extract;
@@ -87,6 +88,11 @@ pub fn router(
     let own = documented
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
+        .route("/demo", get(assets::demo))
+        .route("/assets/keylatch.js", get(assets::module))
+        .route("/assets/keylatch.d.ts", get(assets::module_types))
+        .route("/assets/demo.js", get(assets::demo_script))
+        .route("/assets/demo.css", get(assets::demo_style))
         .with_state(Arc::new(api))
         .merge(swagger_ui(openapi::complete(document, guards)))
         .method_not_allowed_fallback(system::method_not_allowed)

@@ -1,0 +1,104 @@
+// Every try of one intent has the same Idempotency-Key. It is in sessionStorage before the first
+// byte is sent, and until the last word on the intent has arrived. See keylatch.d.ts.
+
+/** The requests on their way, by the name of their intent. */
+const flights = new Map();
+/** For where sessionStorage is full or forbidden. */
+const memory = new Map();
+/** Refusals of the moment or of who asks: the same may fare better later. */
+const PASSING = [401, 403, 407, 408, 421, 425, 426, 429];
+
+/** Like `fetch`. The method, the URL and `init.intent` name the intent. */
+export async function fetchOnce(url, init = {}) {
+  const request = new Request(url, init);
+  const name = `keylatch:${request.method} ${request.url} ${init.intent ?? ''}`;
+  const key = recall(name) ?? remember(name, newKey());
+  request.headers.set('Idempotency-Key', `"${key}"`);
+  const body = String(init.body instanceof FormData ? new URLSearchParams(init.body) : init.body);
+  let flight = flights.get(name);
+  // Something else under a key in use: the service refuses it, and the first one goes on.
+  if (flight && flight.body !== body) return fetch(request);
+  if (!flight) {
+    flight = { body, answer: send(request, name, key) };
+    flights.set(name, flight);
+    const landed = () => flights.get(name) === flight && flights.delete(name);
+    flight.answer.then(landed, landed);
+  }
+  return (await flight.answer).clone();
+}
+
+/** `fetchOnce` of what the browser would send. The form's place names the intent. */
+export async function submitOnce(form, submitter) {
+  const attribute = (name) => submitter?.getAttribute(`form${name}`) || form.getAttribute(name);
+  const data = new FormData(form, submitter);
+  // The header has the key; the field is for pages without JavaScript.
+  data.delete('idempotency_key');
+  const multipart = attribute('enctype')?.toLowerCase() === 'multipart/form-data';
+  // Not `form.id`, which a field may be named.
+  const place = form.getAttribute('id') || [...document.forms].indexOf(form);
+  form.setAttribute('aria-busy', 'true');
+  try {
+    return await fetchOnce(new URL(attribute('action') || location, document.baseURI), {
+      method: attribute('method') ?? 'get',
+      body: multipart ? data : new URLSearchParams(data),
+      intent: form.dataset.intent ?? `${location.pathname}${location.search}#${place}`,
+    });
+  } finally {
+    form.removeAttribute('aria-busy');
+  }
+}
+
+async function send(request, name, key) {
+  const response = await fetch(request);
+  // An answer that breaks off is none: the next try reads it again.
+  await response.clone().arrayBuffer();
+  if ((await isLastWord(response)) && recall(name) === key) forget(name);
+  return response;
+}
+
+/** Whether what comes next is a new intent. */
+async function isLastWord(response) {
+  if (response.headers.get('Content-Type')?.startsWith('application/problem+json')) {
+    const problem = await response.clone().json().catch(() => null);
+    // The service says itself which key is next.
+    if (problem?.retry) return problem.retry === 'new-key';
+  }
+  return response.status < 500 && !PASSING.includes(response.status);
+}
+
+// Not `randomUUID`: pages on plain HTTP do not have it.
+function newKey() {
+  return crypto.getRandomValues(new Uint32Array(4)).join('-');
+}
+
+function recall(name) {
+  try {
+    return sessionStorage.getItem(name) ?? memory.get(name);
+  } catch {
+    return memory.get(name);
+  }
+}
+
+function remember(name, key) {
+  try {
+    sessionStorage.setItem(name, key);
+  } catch {
+    memory.set(name, key);
+  }
+  return key;
+}
+
+function forget(name) {
+  memory.delete(name);
+  try {
+    sessionStorage.removeItem(name);
+  } catch {}
+}
+
+// To a page that was left, what was on its way may never arrive, so nothing waits for it; and the
+// key that a form was served with may have been used.
+addEventListener('pageshow', ({ persisted }) => {
+  if (!persisted) return;
+  flights.clear();
+  for (const field of document.getElementsByName('idempotency_key')) field.value = newKey();
+});

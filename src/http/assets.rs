@@ -1,0 +1,92 @@
+//! What browsers are given, out of the binary: the module `/assets/keylatch.js`, and the shop page
+//! `/demo` on which to try it.
+
+use std::fmt::Write as _;
+
+use axum::extract::RawQuery;
+use axum::http::{HeaderName, header};
+use axum::response::{Html, IntoResponse};
+
+use super::problem::{Code, Problem};
+
+/// A file, and the headers that it is served with.
+type File = ([(HeaderName, &'static str); 3], &'static str);
+
+/// The page loads nothing from elsewhere and runs nothing that is written into it.
+const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; \
+     form-action 'self'; frame-ancestors 'none'";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+pub(super) async fn module() -> File {
+    file(JAVASCRIPT, include_str!("../../assets/keylatch.js"))
+}
+
+/// As plain text: a browser shows it, and a compiler goes by its name.
+pub(super) async fn module_types() -> File {
+    file("text/plain; charset=utf-8", include_str!("../../assets/keylatch.d.ts"))
+}
+
+pub(super) async fn demo_script() -> File {
+    file(JAVASCRIPT, include_str!("../../assets/demo.js"))
+}
+
+pub(super) async fn demo_style() -> File {
+    file("text/css; charset=utf-8", include_str!("../../assets/demo.css"))
+}
+
+/// The shop page. Its form has a new key each time that it is loaded, for browsers without
+/// JavaScript; these also read here that their order was placed.
+pub(super) async fn demo(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
+    let page = include_str!("../../assets/demo.html")
+        .replace("{{idempotency_key}}", &new_key()?)
+        .replace("{{order}}", &placed_order(query.as_deref().unwrap_or_default()));
+    // Not `no-store`, which keeps a page out of the back-forward cache as well.
+    let headers = [(header::CONTENT_SECURITY_POLICY, POLICY), (header::CACHE_CONTROL, "no-cache")];
+    Ok((headers, Html(page)))
+}
+
+fn file(content_type: &'static str, text: &'static str) -> File {
+    let headers = [
+        (header::CONTENT_TYPE, content_type),
+        // After an update of the service, a page has old files for at most this long.
+        (header::CACHE_CONTROL, "public, max-age=300"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, text)
+}
+
+fn new_key() -> Result<String, Problem> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Problem::new(Code::Internal, "No key could be made for the form.").caused_by(error)
+    })?;
+    Ok(bytes.iter().fold(String::new(), |mut key, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(key, "{byte:02x}");
+        key
+    }))
+}
+
+/// The `order` of the query, if it looks like the id of one: it goes into the page.
+fn placed_order(query: &str) -> String {
+    let order = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "order");
+    let id = order.map(|(_, id)| id).filter(|id| {
+        (1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    id.map(Into::into).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_an_id_gets_into_the_page() {
+        assert_eq!(placed_order("a=b&order=00ff"), "00ff");
+        for query in
+            ["", "order=", "order", "a=b", "order=%3Cscript%3E", "order=a%22", "a&order=a b"]
+        {
+            assert_eq!(placed_order(query), "", "{query}");
+        }
+    }
+}
