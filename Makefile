@@ -1,12 +1,12 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test lint bench openapi redis-server
+.PHONY: run test lint bench openapi redis-server chromium
 
 run:
 	cargo run --release
 
-# Every test, on real redis-server processes that the tests start themselves.
-test: redis-server
+# Every test, on real redis-server and chromium processes that the tests start themselves.
+test: redis-server chromium
 	cargo test --locked
 
 # Formatting, lints and documentation, all without a warning.
@@ -29,4 +29,16 @@ redis-server:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy redis-server redis-tools; \
+	}
+
+# Another browser of its family will do: make test CHROMIUM=google-chrome
+CHROMIUM ?= chromium
+export CHROMIUM
+
+chromium:
+	@command -v "$(CHROMIUM)" >/dev/null || { \
+		echo "installing chromium (Debian package chromium)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends chromium; \
 	}

@@ -6,6 +6,8 @@ mod architecture;
 mod bad_bodies;
 mod bad_days;
 mod bad_input;
+mod browser;
+mod browser_keys;
 mod commands;
 mod conformance;
 mod cors;

@@ -1,7 +1,10 @@
-//! What tests stand on: the service, real redis-servers, and a proxy that breaks connections.
+//! What tests stand on: the service, real redis-servers, a real browser, and a proxy that breaks
+//! connections.
 
+mod browser;
 mod dice;
 mod log;
+mod page;
 mod process;
 mod proxy;
 mod redis;
@@ -13,8 +16,10 @@ mod wire;
 
 use std::time::Duration;
 
+pub(crate) use browser::Browser;
 pub(crate) use dice::Dice;
 pub(crate) use log::Log;
+pub(crate) use page::{Held, Page};
 pub(crate) use process::{Ended, Process, run, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A TCP proxy in front of a store, which can lose things on the way.
+/// A TCP proxy in front of a store or of the service, which can lose things on the way.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,
@@ -15,6 +15,7 @@ pub(crate) struct Proxy {
 enum Mode {
     Forward,
     LoseAnswers,
+    LoseEnds,
     Refuse,
 }
 
@@ -32,6 +33,10 @@ impl Proxy {
         Self { address, mode }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
@@ -44,6 +49,11 @@ impl Proxy {
     /// Passes requests on, and cuts the connection in place of the first answer.
     pub(crate) fn lose_answers(&self) {
         self.mode.send_replace(Mode::LoseAnswers);
+    }
+
+    /// Cuts the connection just before the end of the first answer.
+    pub(crate) fn lose_ends(&self) {
+        self.mode.send_replace(Mode::LoseEnds);
     }
 
     /// Cuts all connections, and every new one.
@@ -74,6 +84,11 @@ async fn forward(mut client: TcpStream, upstream: String, mut mode: watch::Recei
                     if client.write_all(&from_server[..bytes]).await.is_err() {
                         return;
                     }
+                }
+                Ok(bytes) if *mode.borrow() == Mode::LoseEnds => {
+                    // Whether it arrives or not, the connection is at its end.
+                    let _ = client.write_all(&from_server[..bytes.saturating_sub(10)]).await;
+                    return;
                 }
                 _ => return,
             },
