@@ -124,6 +124,14 @@ async fn a_run_under_way_is_finished_before_the_process_ends(store: &str) {
 
 macro_rules! on_stores_that_outlive_a_process {
     ($($function:ident,)+) => {
+        mod embedded {
+            $(#[tokio::test]
+            async fn $function() {
+                let directory = tempfile::tempdir().expect("a temporary directory");
+                super::$function(&format!("embedded:{}", directory.path().display())).await;
+            })+
+        }
+
         mod redis {
             $(#[tokio::test]
             async fn $function() {
