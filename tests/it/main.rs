@@ -22,6 +22,7 @@ mod idempotency_failures;
 mod idempotency_gateway;
 mod idempotency_kept;
 mod idempotency_key;
+mod idempotency_layer;
 mod idempotency_repeats;
 mod idempotency_same;
 mod listing;
