@@ -230,15 +230,7 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
             self.tasks.spawn(give_up(Arc::clone(&self.store), Arc::new(begin)));
             return Err(StoreError::Deadline(run.lease).into());
         }
-        let worked = {
-            let work = pin!(AssertUnwindSafe(async { work(run).await }).catch_unwind());
-            let watchdog = pin!(self.keep_alive(&key, &token, lease));
-            tokio::select! {
-                biased;
-                worked = work => worked,
-                never = watchdog => match never {},
-            }
-        };
+        let worked = self.run_alive(&ask, &token, async { work(run).await }).await;
         let (answer, end) = match worked {
             Ok(worked) => (Ok(worked.answer), worked.end),
             Err(panic) if ask.panic_releases => (Err(panic), None),
@@ -256,6 +248,22 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
             Some(Completion::Kept(view)) => Once::Ran { answer, kept: Some(view.expires_in) },
             _ => Once::Ran { answer, kept: None },
         }))
+    }
+
+    /// Runs the work, panics and all, under a lease that is renewed.
+    async fn run_alive<T>(
+        &self,
+        ask: &Ask,
+        token: &TokenHash,
+        work: impl Future<Output = T>,
+    ) -> std::thread::Result<T> {
+        let work = pin!(AssertUnwindSafe(work).catch_unwind());
+        let watchdog = pin!(self.keep_alive(&ask.key, token, ask.lease));
+        tokio::select! {
+            biased;
+            worked = work => worked,
+            never = watchdog => match never {},
+        }
     }
 
     /// Keeps the end of a run, or gives its key back. A store that cannot do that now is asked
