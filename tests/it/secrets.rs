@@ -2,11 +2,15 @@
 
 use std::net::SocketAddr;
 
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
 use keylatch::config::Config;
-use keylatch::http::AccessLog;
+use keylatch::http::{AccessLog, Guard};
 use reqwest::{Method, RequestBuilder};
 
-use crate::support::{self, Answer, Api, Log, Process, Proxy, RedisServer, Service, Wire};
+use crate::support::{
+    self, Answer, Api, Log, Process, Proxy, RedisServer, Service, Upstream, Wire,
+};
 
 /// A client whose every request is full of a mark that nothing else contains.
 struct Marked {
@@ -71,6 +75,8 @@ impl Marked {
             self.send(400, method, lock, &format!("{mark}!"), "").await;
         }
         self.bad_requests().await;
+        self.guarded_requests("/v1/orders").await;
+        self.records().await;
         self.send(204, "DELETE", lock, holder, "").await;
         self.send(404, "DELETE", lock, holder, "").await;
         self.send(404, "PUT", lock, holder, "").await;
@@ -113,6 +119,62 @@ impl Marked {
         self.send(404, "GET", &format!("/problems/{mark}"), holder, "").await;
     }
 
+    /// Sends an order under a key and checks its answer's status.
+    async fn order(&self, status: u16, path: &str, key: &str, body: &str) {
+        let path = format!("{path}?{0}={0}-query", self.mark);
+        let request = self.request("POST", &path).header("Idempotency-Key", key);
+        let answer = Answer::of(request.body(body.to_owned())).await;
+        assert_eq!(answer.status.as_u16(), status, "{path} {key} {body}: {answer:?}");
+    }
+
+    /// Guarded requests to the sandbox, or to a service that takes the same orders.
+    async fn guarded_requests(&self, path: &str) {
+        let mark = &self.mark;
+        let item = format!(r#""amount":1,"currency":"EUR","items":[{{"name":"{mark}-item"}}]"#);
+        let (order, fails) = (format!("{{{item}}}"), format!("{{{item},\"fail\":500}}"));
+        let (one, two) = (&format!("{mark}-key"), &format!("\"{mark}-other\""));
+        self.order(201, path, one, &order).await;
+        self.order(201, path, one, &order).await;
+        self.order(422, path, one, &fails).await;
+        self.order(500, path, two, &fails).await;
+        self.order(409, path, two, &fails).await;
+        for key in [format!("{mark} {mark}"), format!("\"{mark}"), mark.repeat(16)] {
+            self.order(400, path, &key, &order).await;
+        }
+        let form = self.request("POST", path).header("Content-Type", FORM);
+        let answer = Answer::of(form.body(format!("idempotency_key={mark}%20{mark}&a={mark}"))).await;
+        answer.is_refusal(400, "invalid-key", "new-key");
+        self.send(400, "POST", path, "", mark).await;
+        self.order(413, path, mark, &mark.repeat(70_000)).await;
+    }
+
+    /// The life of a record by the API.
+    async fn records(&self) {
+        let (mark, holder) = (&self.mark, &self.token());
+        let stranger = &format!("{mark}-token-of-a-stranger");
+        let (key, scope) = (format!("/v1/idempotency/{mark}-key"), format!("principal={mark}"));
+        let record = &format!("{key}?method=POST&path=/{mark}&{scope}");
+        let begin = &format!(r#"{{"fingerprint":"{mark}-fingerprint"}}"#);
+        let result = &format!(r#"{{"headers":{{"x-{mark}":"{mark}"}},"body":"{mark}-body"}}"#);
+        self.send(201, "POST", record, holder, begin).await;
+        self.send(200, "POST", record, holder, begin).await;
+        self.send(409, "POST", record, stranger, begin).await;
+        self.send(422, "POST", record, stranger, "").await;
+        self.send(412, "PUT", record, stranger, result).await;
+        self.send(200, "PUT", record, holder, result).await;
+        self.send(200, "POST", record, stranger, begin).await;
+        self.send(200, "GET", record, "", "").await;
+        self.send(412, "DELETE", record, stranger, "").await;
+        self.send(404, "GET", &format!("{key}?path={mark}"), "", "").await;
+        self.send(400, "GET", &format!("{key}%20"), "", "").await;
+        self.send(400, "GET", &format!("{key}?{mark}={mark}"), "", "").await;
+        let other = format!("{{\"outcome\":\"{mark}\"}}");
+        self.send(400, "POST", &format!("{key}/resolve"), "", &other).await;
+        let orders = format!("/v1/idempotency/{mark}-other/resolve?method=POST&path=/v1/orders");
+        let outcome = format!(r#"{{"outcome":"completed","answer":{result}}}"#);
+        self.send(200, "POST", &orders, "", &outcome).await;
+    }
+
     /// What no HTTP client sends.
     async fn broken_requests(&self) {
         let (mark, lock, address) = (&self.mark, self.lock(), self.api.address);
@@ -144,8 +206,15 @@ impl Marked {
         }
         self.send(503, "GET", "/readyz", holder, "").await;
         self.send(200, "GET", "/v1/info", holder, "").await;
+        self.order(503, "/v1/orders", &format!("{}-key", self.mark), &body).await;
+        let record = format!("/v1/idempotency/{}-key", self.mark);
+        for (method, path) in [("POST", &record), ("PUT", &record), ("GET", &record)] {
+            self.send(503, method, path, holder, "").await;
+        }
     }
 }
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// Logs everything.
 fn verbose(store: &str) -> Config {
@@ -211,6 +280,34 @@ async fn nothing_secret_is_logged_on_redis() {
         assert!(log.text().contains("DEBUG"), "a higher level: {}", log.text());
         keeps(&[&mark, &token], &log.text());
     }
+}
+
+#[tokio::test]
+async fn nothing_secret_is_logged_by_the_gateway() {
+    let (mut config, mark) = (verbose("memory:"), mark());
+    let upstream = Upstream::start().await;
+    for (path, to) in [("/orders", upstream.url()), ("/gone", "http://127.0.0.1:1".to_owned())] {
+        let (path, principal_header) = (path.to_owned(), "authorization".to_owned());
+        config.guard.push(Guard { path, upstream: to, principal_header, ..Guard::default() });
+    }
+    let log = Log::start(&config, true);
+    let service = Service::start_with(config).await;
+    let client = Marked::new(service.address, &mark);
+    let secret = format!("{mark}-of-the-upstream");
+    upstream.answers(move |seen| {
+        let fails = seen.body.windows(4).any(|word| word == b"fail");
+        let answer = Response::builder().status(if fails { 500 } else { 201 });
+        let answer = answer.header("Set-Cookie", &secret).header("Location", &secret);
+        answer.body(Body::from(secret.clone())).expect("an answer")
+    });
+    client.guarded_requests("/orders").await;
+    client.order(502, &format!("/gone/{mark}"), &mark, &mark).await;
+    upstream.answers(|_| -> StatusCode { panic!("told to") });
+    client.order(504, &format!("/orders/{mark}"), &mark, &mark).await;
+    client.order(409, &format!("/orders/{mark}"), &mark, &mark).await;
+    let _half = Wire::sending(service.address, &format!("POST /orders/{mark} HTTP/1.1\r\nHost: {mark}\r\nIdempotency-Key: {mark}\r\nContent-Length: 999\r\n\r\n{mark}")).await;
+    client.api.has_in_hand(1).await;
+    keeps(&[&mark], &log.text());
 }
 
 #[tokio::test]
