@@ -195,11 +195,10 @@ fn broke_off(error: axum::Error) -> Worked<Response> {
     Worked { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
 }
 
+/// The whole body, in memory of its own: a chunk is a part of the buffer that it was read into,
+/// which is larger and would be kept as long.
 fn joined(chunks: &[Bytes]) -> Bytes {
-    match chunks {
-        [whole] => whole.clone(),
-        chunks => chunks.concat().into(),
-    }
+    chunks.concat().into()
 }
 
 /// The headers that every repeat is given.
@@ -217,4 +216,17 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     });
     kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_does_not_hold_the_buffer_that_it_was_read_into() {
+        let buffer = Bytes::from(vec![b'x'; 8192]);
+        let kept = joined(&[buffer.slice(..3)]);
+        assert_eq!(kept, "xxx");
+        assert!(buffer.is_unique());
+    }
 }
