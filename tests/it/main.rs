@@ -30,6 +30,7 @@ mod lock_names;
 mod locks;
 mod logging;
 mod network;
+mod once_campaign;
 mod openapi;
 mod record_conformance;
 mod record_differential;

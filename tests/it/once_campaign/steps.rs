@@ -1,0 +1,69 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{Notify, watch};
+
+/// No kill is due.
+const NEVER: u64 = u64::MAX;
+
+/// Counts the steps of all who take part, and picks the one at which somebody is killed.
+#[derive(Debug)]
+pub(super) struct Steps {
+    passed: watch::Sender<u64>,
+    /// The step at which the next kill comes.
+    due: AtomicU64,
+    is_due: Notify,
+    kills: watch::Sender<u64>,
+}
+
+impl Steps {
+    pub(super) fn new() -> Self {
+        let (passed, kills) = Default::default();
+        Self { passed, due: AtomicU64::new(NEVER), is_due: Notify::new(), kills }
+    }
+
+    /// One more step. If a kill is due at it, the step is over when the kill is.
+    pub(super) async fn pass(&self) {
+        let mut kills = self.kills.subscribe();
+        let mut passed = 0;
+        self.passed.send_modify(|steps| {
+            *steps += 1;
+            passed = *steps;
+        });
+        let due = self.due.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |due| {
+            (due <= passed).then_some(NEVER)
+        });
+        if due.is_ok() {
+            self.is_due.notify_one();
+            kills.changed().await.expect("the campaign goes on");
+        }
+    }
+
+    /// The number of the last step; sequence numbers of what clients send and read.
+    pub(super) fn now(&self) -> u64 {
+        *self.passed.borrow()
+    }
+
+    /// Waits for so many more steps.
+    pub(super) async fn after(&self, steps: u64) {
+        let until = self.now() + steps;
+        let passed = self.passed.subscribe().wait_for(|passed| *passed >= until).await.map(drop);
+        passed.expect("the campaign goes on");
+    }
+
+    /// Waits for the step at which a kill is due, so many steps from now.
+    pub(super) async fn kill_after(&self, steps: u64) {
+        self.due.store(self.now() + steps, Ordering::SeqCst);
+        self.is_due.notified().await;
+    }
+
+    /// Lets the step go on at which somebody was to be killed.
+    pub(super) fn killed(&self) {
+        self.kills.send_modify(|kills| *kills += 1);
+    }
+
+    /// Kills no more.
+    pub(super) fn spare(&self) {
+        self.due.store(NEVER, Ordering::SeqCst);
+        self.killed();
+    }
+}
