@@ -187,8 +187,13 @@ async fn the_answer_of_an_owner_that_was_paused_does_not_replace_that_of_a_later
     let first = begin(&api, &upstream, "k-1").await;
     let before = fence(&upstream);
     paused.signal("-STOP");
-    upstream.go_on();
-    in_progress_until(&other, "k-1").await.is_run(2);
+    // The second run begins when the lease of the first is over, so that its owner surely stands.
+    let second_begins = async {
+        upstream.begun(2).await;
+        upstream.go_on();
+    };
+    let (second, ()) = tokio::join!(in_progress_until(&other, "k-1"), second_begins);
+    second.is_run(2);
     assert!(fence(&upstream) > before);
     paused.signal("-CONT");
     // All read one answer, also the client of the run that came too late.

@@ -142,7 +142,8 @@ impl Marked {
             self.order(400, path, &key, &order).await;
         }
         let form = self.request("POST", path).header("Content-Type", FORM);
-        let answer = Answer::of(form.body(format!("idempotency_key={mark}%20{mark}&a={mark}"))).await;
+        let answer =
+            Answer::of(form.body(format!("idempotency_key={mark}%20{mark}&a={mark}"))).await;
         answer.is_refusal(400, "invalid-key", "new-key");
         self.send(400, "POST", path, "", mark).await;
         self.order(413, path, mark, &mark.repeat(70_000)).await;
