@@ -3,6 +3,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use form_urlencoded::parse;
+use percent_encoding::percent_decode;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -23,7 +24,10 @@ impl Fingerprint {
     pub async fn of(request: Request<'_>) -> Self {
         let mut hash = Pieces::new("request");
         hash.add(request.method).add(request.path);
-        hash.add_pairs(sorted(request.query.as_bytes(), &[]));
+        match sorted(request.query.as_bytes(), &[]) {
+            Some(pairs) => hash.add("pairs").add_pairs(pairs),
+            None => hash.add("bytes").add(request.query),
+        };
         let media_type = media_type(request.content_type);
         hash.add(&media_type);
         let canonical = canonical(&media_type, &request).await;
@@ -137,7 +141,7 @@ async fn canonical(media_type: &str, request: &Request<'_>) -> Option<Vec<u8>> {
     match media_type {
         "application/x-www-form-urlencoded" => {
             let mut pieces = Pieces::new("form");
-            pieces.add_pairs(sorted(request.body, request.ignore));
+            pieces.add_pairs(sorted(request.body, request.ignore)?);
             Some(pieces.end().0.to_vec())
         }
         "multipart/form-data" => canonical_parts(request).await,
@@ -148,12 +152,14 @@ async fn canonical(media_type: &str, request: &Request<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// The pairs by name; those of one name stay in their order, which may mean something.
-fn sorted(text: &[u8], ignore: &[String]) -> Vec<(String, String)> {
+/// The pairs by name; those of one name stay in their order, which may mean something. `None` where
+/// they are not UTF-8, of which reading them would make the same replacement characters.
+fn sorted(text: &[u8], ignore: &[String]) -> Option<Vec<(String, String)>> {
+    percent_decode(text).decode_utf8().ok()?;
     let pairs = parse(text).map(|(name, value)| (name.into_owned(), value.into_owned()));
     let mut pairs: Vec<_> = pairs.filter(|(name, _)| !ignore.contains(name)).collect();
     pairs.sort_by(|one, other| one.0.cmp(&other.0));
-    pairs
+    Some(pairs)
 }
 
 fn multipart(content_type: &str, body: &Bytes) -> Option<multer::Multipart<'static>> {

@@ -96,6 +96,8 @@ async fn the_fields_of_a_form_count_and_their_order_does_not(store: &str) {
     let same = [of("b=2&a=1&a=3"), of("a=1&b=2&a=3"), of("a=%31&a=3&b=2")];
     let others = [of("a=3&a=1&b=2"), of("a=1&a=3&b=4"), of("a=1&a=3"), of("a=1&a=3&b=2&c=")];
     are_told_apart(&shop, of("a=1&a=3&b=2"), &same, &others).await;
+    // What is not UTF-8 is compared byte by byte.
+    are_told_apart(&shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
 }
 
 async fn the_parts_of_a_form_count_and_their_boundary_does_not(store: &str) {
@@ -127,6 +129,8 @@ async fn the_query_counts_and_its_order_does_not(store: &str) {
     let same = [of("/orders?b=2&a=1&a=3"), of("/orders?a=1&b=%32&a=3")];
     let others = [of("/orders"), of("/orders?a=3&a=1&b=2"), of("/orders?a=1&a=3&b=2&c=1")];
     are_told_apart(&shop, of("/orders?a=1&a=3&b=2"), &same, &others).await;
+    let others = [of("/orders?a=%FE"), of("/orders?a=%EF%BF%BD")];
+    are_told_apart(&shop, of("/orders?a=%FF"), &[], &others).await;
 }
 
 async fn the_media_type_counts_and_its_parameters_do_not(store: &str) {
