@@ -272,6 +272,7 @@ fn overloaded() -> Response<Body> {
     Problem::new(Code::Overloaded, "The service has too many requests to answer.")
         .with_outcome(Outcome::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
+        .with_retry()
         .into_response()
 }
 
@@ -279,5 +280,6 @@ fn too_slow() -> Response<Body> {
     Problem::new(Code::Timeout, "The request took longer than the service allows.")
         .with_outcome(Outcome::Unknown)
         .with_retry_after(Duration::from_secs(1))
+        .with_retry()
         .into_response()
 }

@@ -352,7 +352,8 @@ impl From<LockError> for Problem {
 /// The answer to a request whose handler panicked. The panic itself is logged by the hook.
 pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response<axum::body::Body> {
     let detail = "The service failed. It is unknown whether the request was carried out.";
-    Problem::new(Code::Internal, detail).with_outcome(Outcome::Unknown).into_response()
+    let problem = Problem::new(Code::Internal, detail).with_outcome(Outcome::Unknown);
+    problem.with_retry().into_response()
 }
 
 #[cfg(test)]

@@ -277,7 +277,8 @@ fn is_the_clients(error: &io::Error) -> bool {
 fn full() -> axum::response::Response {
     let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
         .with_outcome(Outcome::NotExecuted)
-        .with_retry_after(Duration::from_secs(1));
+        .with_retry_after(Duration::from_secs(1))
+        .with_retry();
     let mut response = problem.into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

@@ -25,6 +25,7 @@ mod idempotency_key;
 mod idempotency_layer;
 mod idempotency_repeats;
 mod idempotency_same;
+mod idempotency_sandbox;
 mod listing;
 mod lock_names;
 mod locks;
