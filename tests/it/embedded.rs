@@ -1,12 +1,14 @@
 //! The default store: what outlives the process, and what its directory and disk may do to it.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::{Api, Process, eventually, run, soon};
+use crate::support::{Api, Ended, Process, eventually, run, run_by, soon};
 
 const TOKEN: &str = "a-token-of-the-clients-own";
 
@@ -78,13 +80,12 @@ async fn a_directory_that_cannot_be_used_is_named() {
 async fn a_file_that_may_not_grow_refuses_until_it_may_and_forgets_nothing() {
     let data = Data::new();
     fills_up(&data, |service| {
-        limit_files(service.id(), &std::fs::metadata(data.file()).unwrap().len().to_string());
+        limit_files(service.id(), &data.size().to_string());
         move |service: &Process| limit_files(service.id(), "unlimited")
     })
     .await;
 }
 
-/// On a machine that does not let tests mount a disk, only the test above fills one.
 #[tokio::test]
 async fn a_disk_that_fills_refuses_until_there_is_room_and_forgets_nothing() {
     let data = Data::new();
@@ -93,12 +94,17 @@ async fn a_disk_that_fills_refuses_until_there_is_room_and_forgets_nothing() {
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs", &data.path()]).stderr(Stdio::null());
         mount.status().is_ok_and(|status| status.success())
     };
-    if !resize("size=4m") {
-        // The file that may not grow, above, is this disk's stand-in.
+    if resize("size=4m") {
+        let _mounted = Mounted(data.path());
+        fills_up(&data, |_| |_: &Process| assert!(resize("remount,size=64m"))).await;
         return;
     }
-    let _mounted = Mounted(data.path());
-    fills_up(&data, |_| |_: &Process| assert!(resize("remount,size=64m"))).await;
+    // Where tests may not mount a disk: the file may grow for a while, and then more.
+    fills_up(&data, |service| {
+        limit_files(service.id(), &(data.size() + (256 << 10)).to_string());
+        |service: &Process| limit_files(service.id(), &(64 << 20).to_string())
+    })
+    .await;
 }
 
 /// Serves on a disk that `fill` makes small, until it is full, and then until what `fill` gave makes
@@ -147,6 +153,64 @@ impl Drop for Mounted {
     }
 }
 
+/// From now on nothing can be written, and everything can be read, as after a disk's error has made
+/// its file system read-only.
+#[tokio::test]
+async fn a_file_that_can_only_be_read_refuses_until_it_is_mended_and_nothing_has_happened() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000})).await.status, 201);
+    limit_files(service.id(), "0");
+    for lock in ["new", "newer"] {
+        let refused = api.create_as(lock, TOKEN, &json!({})).await;
+        refused.is_problem(503, "store-unavailable");
+        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+        api.look(lock).await.is_problem(404, "lock-not-held");
+    }
+    let refused = api.release("held", TOKEN).await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+    // What is held is still told, and refused to others.
+    assert_eq!(api.look("held").await.status, 200);
+    let other = "another-token-than-that";
+    api.create_as("held", other, &json!({})).await.is_problem(409, "lock-held");
+    api.get("/readyz").await.is_problem(503, "store-unavailable");
+    assert_eq!(api.get("/livez").await.status, 200);
+    limit_files(service.id(), "unlimited");
+    eventually(async || (api.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(api.create_as("new", other, &json!({"ttl_ms": 600_000})).await.status, 201);
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.look("new").await.status, 200);
+    for lock in ["newer", "held"] {
+        api.look(lock).await.is_problem(404, "lock-not-held");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_can_only_be_read_is_named_and_left_as_it_is() {
+    for is_new in [true, false] {
+        let data = Data::new();
+        if !is_new {
+            data.serve().await.ended_by("-TERM").await;
+        }
+        let before = data.content();
+        let refused = {
+            let _read_only = ReadOnly::new(data.0.path());
+            data.serve_without_privilege().await
+        };
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("cannot be used"), "{refused:?}");
+        assert!(refused.stderr.contains(&data.path()), "{refused:?}");
+        assert!(data.content() == before, "something was written");
+        data.serve().await.ended_by("-TERM").await;
+    }
+}
+
 #[tokio::test]
 async fn one_time_locks_leave_no_room_taken() {
     let data = Data::new();
@@ -158,10 +222,33 @@ async fn one_time_locks_leave_no_room_taken() {
         assert_eq!(api.create_as(&name, TOKEN, &json!({})).await.status, 201);
         assert_eq!(api.release(&name, TOKEN).await.status, 204);
         if [500, 1499].contains(&number) {
-            sizes.push(std::fs::metadata(data.file()).unwrap().len());
+            sizes.push(data.size());
         }
     }
     assert!(sizes[1] <= sizes[0] * 3 / 2, "bytes after 500 and after 1500: {sizes:?}");
+}
+
+/// A directory in which nothing can be written, until this is gone.
+struct ReadOnly(Vec<PathBuf>);
+
+impl ReadOnly {
+    fn new(directory: &Path) -> Self {
+        let files = std::fs::read_dir(directory).expect("a directory");
+        let mut all: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+        all.push(directory.to_owned());
+        Self::set(&all, "a-w");
+        Self(all)
+    }
+
+    fn set(all: &[PathBuf], mode: &str) {
+        assert!(Command::new("chmod").arg(mode).args(all).status().expect("chmod").success());
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        Self::set(&self.0, "u+w");
+    }
 }
 
 /// A data directory of one test.
@@ -180,8 +267,33 @@ impl Data {
         format!("embedded:{}", self.path())
     }
 
-    fn file(&self) -> impl AsRef<Path> {
+    fn file(&self) -> PathBuf {
         self.0.path().join("locks.redb")
+    }
+
+    /// How large the data file is, in bytes.
+    fn size(&self) -> u64 {
+        std::fs::metadata(self.file()).expect("a data file").len()
+    }
+
+    /// Every file's name and content.
+    fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let files = std::fs::read_dir(self.0.path()).expect("a directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        paths.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect()
+    }
+
+    /// The real program without root's power to write what nobody may write, until it ends by
+    /// itself.
+    async fn serve_without_privilege(&self) -> Ended {
+        let serve = ["--listen", "127.0.0.1:0", "--store", &self.url()];
+        // Who is not root has no such power, and cannot give it up.
+        let is_root = std::fs::metadata("/proc/self").expect("procfs").uid() == 0;
+        if !is_root {
+            return run(&serve).await;
+        }
+        let capabilities = "--bounding-set=-dac_override,-dac_read_search";
+        run_by(&["setpriv", capabilities, "--"], &serve).await
     }
 
     /// The real program on this directory.

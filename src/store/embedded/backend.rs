@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::{DatabaseError, StorageBackend, backends::FileBackend};
 
@@ -65,5 +65,81 @@ impl<B: StorageBackend> StorageBackend for Watched<B> {
 
     fn close(&self) -> io::Result<()> {
         self.inner.close()
+    }
+}
+
+/// A backend that is only read. redb mends what it opens, and what it writes for that is kept here.
+#[derive(Debug)]
+pub(super) struct Overlay<B> {
+    below: B,
+    above: Mutex<Above>,
+}
+
+#[derive(Debug)]
+struct Above {
+    /// How much of what is below counts.
+    below: u64,
+    length: u64,
+    writes: Vec<(u64, Vec<u8>)>,
+}
+
+impl<B: StorageBackend> Overlay<B> {
+    pub(super) fn new(below: B) -> io::Result<Self> {
+        let length = below.len()?;
+        let above = Mutex::new(Above { below: length, length, writes: Vec::new() });
+        Ok(Self { below, above })
+    }
+
+    fn above(&self) -> MutexGuard<'_, Above> {
+        self.above.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: StorageBackend> StorageBackend for Overlay<B> {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.above().length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let above = self.above();
+        if offset + out.len() as u64 > above.length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let below = above.below.saturating_sub(offset).min(out.len() as u64) as usize;
+        let (below, zeros) = out.split_at_mut(below);
+        self.below.read(offset, below)?;
+        zeros.fill(0);
+        for (start, data) in &above.writes {
+            let (from, to) =
+                (offset.max(*start), (start + data.len() as u64).min(offset + out.len() as u64));
+            if from < to {
+                let data = &data[(from - start) as usize..(to - start) as usize];
+                out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(data);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut above = self.above();
+        above.below = above.below.min(length);
+        above.length = length;
+        // What was cut off is zero when the length grows again.
+        above.writes.retain_mut(|(start, data)| {
+            data.truncate(length.saturating_sub(*start) as usize);
+            !data.is_empty()
+        });
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut above = self.above();
+        above.length = above.length.max(offset + data.len() as u64);
+        above.writes.push((offset, data.to_vec()));
+        Ok(())
     }
 }

@@ -2,10 +2,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use redb::Database;
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, StorageBackend};
 
 use super::OpenError;
-use super::backend::{SyncFailed, Watched};
+use super::backend::{Overlay, SyncFailed, Watched};
 use super::engine::{self, Medium};
 
 /// The data file in the directory.
@@ -52,24 +53,22 @@ impl Directory {
         Ok(directory)
     }
 
-    /// How the data file is opened, now and again after an error.
-    pub(super) fn medium(&self) -> Medium {
+    /// How the data file is opened, now and again after an error. The directory is this process's
+    /// for as long as that may happen.
+    pub(super) fn medium(self) -> Medium {
         let (file, sync_failed) = (self.path.join(DATA), SyncFailed::default());
-        let failed = sync_failed.clone();
-        Medium {
-            name: file.clone(),
-            sync_failed,
+        let (name, readable, failed) = (file.clone(), file.clone(), sync_failed.clone());
+        let open = move || {
             // Not `create`: a file that lost its content must not become an empty store.
-            open: Box::new(move || {
-                let data = OpenOptions::new().read(true).write(true).open(&file)?;
-                if data.metadata()?.len() == 0 {
-                    let empty = io::Error::new(io::ErrorKind::InvalidData, "it is empty");
-                    return Err(empty.into());
-                }
-                let watched = Watched::file(data, failed.clone())?;
-                Database::builder().set_cache_size(CACHE).create_with_backend(watched)
-            }),
-        }
+            let data = not_empty(OpenOptions::new().read(true).write(true).open(&file)?)?;
+            database(Watched::file(data, failed.clone())?)
+        };
+        let look = move || {
+            let data = not_empty(File::open(&readable)?)?;
+            database(Overlay::new(FileBackend::new(data)?)?)
+        };
+        let (open, look) = (Box::new(open), Box::new(look));
+        Medium { name, open, look, sync_failed, _directory: Some(self) }
     }
 
     /// Makes the data file whole before it gets its name, so that a file of that name without
@@ -90,6 +89,17 @@ impl Directory {
         fs::rename(&new, &file).map_err(cannot)?;
         File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(cannot)
     }
+}
+
+fn not_empty(data: File) -> io::Result<File> {
+    if data.metadata()?.len() == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty"));
+    }
+    Ok(data)
+}
+
+fn database(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
+    Database::builder().set_cache_size(CACHE).create_with_backend(backend)
 }
 
 /// Makes a directory that stays: its name is on disk when this returns.

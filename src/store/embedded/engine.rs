@@ -10,6 +10,7 @@ use redb::{
 };
 
 use super::backend::SyncFailed;
+use super::directory::Directory;
 use super::{OpenError, record_row};
 use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{FencingToken, LockName, LockState, Owner, Record, TokenHash};
@@ -34,10 +35,17 @@ const PROBE_BYTES: usize = 64 * 1024;
 pub(super) struct Medium {
     /// What to call it.
     pub(super) name: PathBuf,
-    pub(super) open: Box<dyn Fn() -> Result<Database, DatabaseError> + Send>,
+    pub(super) open: Opening,
+    /// Opens it as it stands, also where nothing can be written. What is written to this goes
+    /// nowhere.
+    pub(super) look: Opening,
     /// What `open` opens says here when a sync fails.
     pub(super) sync_failed: SyncFailed,
+    /// This process's for as long as the medium is in use.
+    pub(super) _directory: Option<Directory>,
 }
+
+type Opening = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>;
 
 /// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
@@ -77,13 +85,14 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
-/// The file: one table of held locks, and one of numbers.
+/// The file: one table of held locks, one of records, and one of numbers.
 ///
 /// Each transaction carries its own number. When a commit fails, the file is opened again, and its
 /// number says whether the transaction is in it.
 pub(super) struct Engine {
-    medium: Medium,
+    /// Closed before the medium is given back.
     database: Option<Database>,
+    medium: Medium,
     last_fence: FencingToken,
     commits: u64,
     doubt: Option<Changes>,
@@ -163,7 +172,7 @@ impl Engine {
         let number = self.commits + 1;
         let last_fence = self.last_fence.max(changes.last_fence());
         let Some(database) = &self.database else {
-            return Err(Failure::NotKept("the file is not open".to_owned()));
+            return Err(Failure::NotKept("the file cannot be opened".to_owned()));
         };
         if let Err(error) = write(database, changes, last_fence, number) {
             self.database = None;
@@ -182,8 +191,9 @@ impl Engine {
     /// Opens the file again after an error. Gives the changes that were in doubt if they turn out
     /// to be on disk.
     ///
-    /// After a failed sync, reading proves nothing and nothing is settled until the process starts
-    /// anew.
+    /// Where the file can be read and not be written, reading settles that the changes are not in
+    /// it. After a failed sync, reading proves nothing and nothing is settled until the process
+    /// starts anew.
     pub(super) fn settle(&mut self) -> Result<Option<Changes>, redb::Error> {
         if self.database.is_some() {
             return Ok(None);
@@ -192,7 +202,18 @@ impl Engine {
             let failed = io::Error::other("a sync failed: mend the disk and restart");
             return Err(redb::Error::Io(failed));
         }
-        let database = (self.medium.open)()?;
+        let database = match (self.medium.open)() {
+            Ok(database) => database,
+            Err(_) if self.doubt.is_none() => return Ok(None),
+            Err(error) => {
+                if number(&(self.medium.look)()?, "commits")? > self.commits {
+                    // They were written, and nothing says that they were synced.
+                    return Err(error.into());
+                }
+                self.doubt = None;
+                return Ok(None);
+            }
+        };
         let commits = number(&database, "commits")?;
         let kept = self.doubt.take().filter(|_| commits > self.commits);
         if let Some(kept) = &kept {

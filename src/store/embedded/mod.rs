@@ -6,8 +6,6 @@
 
 mod backend;
 mod directory;
-#[cfg(test)]
-mod disk;
 mod engine;
 #[cfg(test)]
 mod faults;
@@ -42,8 +40,6 @@ pub struct EmbeddedStore {
     table: Arc<Table>,
     writer: Writer,
     path: PathBuf,
-    /// Given back after the writer has ended.
-    _directory: Option<Directory>,
 }
 
 impl EmbeddedStore {
@@ -61,9 +57,8 @@ impl EmbeddedStore {
             .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
         let directory = path.clone();
         let opening = tokio::task::spawn_blocking(move || {
-            let directory = Directory::lock(&path)?;
-            let medium = directory.medium();
-            Self::on(medium, path, Some(directory))
+            let medium = Directory::lock(&path)?.medium();
+            Self::on(medium, path)
         });
         // redb gives up with a panic on some files that are not whole.
         opening.await.unwrap_or_else(|panic| {
@@ -72,7 +67,7 @@ impl EmbeddedStore {
     }
 
     /// The store on a medium, be it a file or a test's.
-    fn on(medium: Medium, path: PathBuf, directory: Option<Directory>) -> Result<Self, OpenError> {
+    fn on(medium: Medium, path: PathBuf) -> Result<Self, OpenError> {
         let mut engine = Engine::open(medium)?;
         let table = Table::new(engine.last_fence());
         let (locks, records) = engine.load(&mut Restore(&table))?;
@@ -80,7 +75,7 @@ impl EmbeddedStore {
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path: path.clone(), source })?;
-        Ok(Self { table, writer, path, _directory: directory })
+        Ok(Self { table, writer, path })
     }
 
     /// Answers from memory what changes nothing, and from the disk what does. While the table may

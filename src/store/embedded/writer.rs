@@ -78,12 +78,11 @@ impl Writer {
         self.submit(|answer| Box::new(Forget::<E> { keys, answer })).await
     }
 
-    /// Whether the last transaction was kept; if not, tries whether there is room again.
+    /// Whether the last transaction was kept; if not, tries whether there is room again. Waits for
+    /// what is being written, so that there is no answer while the disk hangs.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        if self.is_alive() && !self.state.unwell.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.submit(|answer| Box::new(Probe { answer })).await
+        let writes = self.state.unwell.load(Ordering::Acquire);
+        self.submit(|answer| Box::new(Probe { writes, answer })).await
     }
 
     fn is_alive(&self) -> bool {
@@ -301,12 +300,13 @@ impl<E: Durable> Job for Forget<E> {
 }
 
 struct Probe {
+    writes: bool,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
 impl Job for Probe {
     fn stage(&mut self, batch: &mut Batch<'_>) {
-        batch.probing = true;
+        batch.probing |= self.writes;
     }
 
     fn answer(self: Box<Self>, kept: &Result<(), Failure>) {

@@ -20,7 +20,7 @@ pub(crate) use browser::Browser;
 pub(crate) use dice::Dice;
 pub(crate) use log::Log;
 pub(crate) use page::{Held, Page};
-pub(crate) use process::{Ended, Process, run, run_with};
+pub(crate) use process::{Ended, Process, run, run_by, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
 pub(crate) use service::{Answer, Api, Service, config};

@@ -76,6 +76,14 @@ impl Process {
     }
 }
 
+/// Runs the `keylatch` command by another one, which changes into it, until it ends by itself.
+pub(crate) async fn run_by(by: &[&str], arguments: &[&str]) -> Ended {
+    let [program, its_arguments @ ..] = by else { panic!("no program") };
+    let mut command = Command::new(program);
+    command.args(its_arguments).arg(env!("CARGO_BIN_EXE_keylatch"));
+    output(command.args(arguments).stdin(Stdio::null()).kill_on_drop(true)).await
+}
+
 /// Runs the `keylatch` command until it ends by itself.
 pub(crate) async fn run(arguments: &[&str]) -> Ended {
     run_with(arguments, &[] as &[(&str, &str)]).await
@@ -86,8 +94,11 @@ pub(crate) async fn run_with<V: AsRef<OsStr>>(
     arguments: &[&str],
     environment: &[(&str, V)],
 ) -> Ended {
-    let output = command(environment).args(arguments).output();
-    let output = soon("the end of the command", output).await.expect("the command runs");
+    output(command(environment).args(arguments)).await
+}
+
+async fn output(command: &mut Command) -> Ended {
+    let output = soon("the end of the command", command.output()).await.expect("the command runs");
     let text = |bytes| String::from_utf8(bytes).expect("output of text");
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

@@ -1,16 +1,23 @@
-//! A disk for tests that loses power, fills up and fails.
+//! A disk for tests that loses power, fills up, fails and hangs.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use redb::{Database, StorageBackend};
 
-use super::backend::{SyncFailed, Watched};
-use super::engine::Medium;
+use super::super::backend::{Overlay, SyncFailed, Watched};
+use super::super::engine::{self, Medium};
 
 /// A disk in memory that knows what was synced. Clones are the same disk.
 #[derive(Debug, Clone)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+pub(super) struct Disk(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when the disk begins to hang, and when it no longer does.
+    hanging: Condvar,
+}
 
 #[derive(Debug)]
 struct State {
@@ -25,15 +32,33 @@ struct State {
     /// The disk after the power cut, once that has happened.
     after: Option<Vec<u8>>,
     dice: Dice,
-    /// Whether a sync is one.
-    honest: bool,
+    sync: Sync,
+    /// How much of what is not synced was there at the last sync.
+    late: usize,
     /// Bytes there is room for.
     capacity: u64,
-    /// Whether writing fails, or after how many operations it will.
+    /// Whether it says so when there is no more room.
+    says_full: bool,
+    /// Whether everything fails, or after how many writes it will.
     broken: bool,
     breaks_in: Option<u64>,
+    read_only: bool,
     /// Whether the next sync fails.
     sync_fails: bool,
+    /// Whether a sync waits, and whether one does.
+    hangs: bool,
+    is_hanging: bool,
+    syncs: u64,
+}
+
+/// What a sync does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Honest,
+    /// Nothing.
+    Nothing,
+    /// What the one before it should have done, and a power cut loses the rest as a whole.
+    Late,
 }
 
 #[derive(Debug, Clone)]
@@ -59,43 +84,57 @@ impl Dice {
 impl Disk {
     /// A disk with this content.
     pub(super) fn new(content: Vec<u8>, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        let state = State {
             seen: content.clone(),
             durable: content,
             unsynced: Vec::new(),
             fuse: None,
             after: None,
             dice: Dice(seed),
-            honest: true,
+            sync: Sync::Honest,
+            late: 0,
             capacity: u64::MAX,
+            says_full: true,
             broken: false,
             breaks_in: None,
+            read_only: false,
             sync_fails: false,
-        })))
+            hangs: false,
+            is_hanging: false,
+            syncs: 0,
+        };
+        Self(Arc::new(Shared { state: Mutex::new(state), hanging: Condvar::new() }))
     }
 
     /// A disk with an empty store.
     pub(super) fn formatted(seed: u64) -> Self {
         let disk = Self::new(Vec::new(), seed);
         let database = Database::builder().create_with_backend(disk.clone()).unwrap();
-        super::engine::create(&database).unwrap();
+        engine::create(&database).unwrap();
         drop(database);
         disk
     }
 
     pub(super) fn medium(&self) -> Medium {
-        let (disk, sync_failed) = (self.clone(), SyncFailed::default());
-        let failed = sync_failed.clone();
+        let sync_failed = SyncFailed::default();
+        let (disk, readable, failed) = (self.clone(), self.clone(), sync_failed.clone());
         let open = move || {
             let watched = Watched::new(disk.clone(), failed.clone());
             Database::builder().create_with_backend(watched)
         };
-        Medium { name: "a disk".into(), open: Box::new(open), sync_failed }
+        let look = move || Database::builder().create_with_backend(Overlay::new(readable.clone())?);
+        let (open, look) = (Box::new(open), Box::new(look));
+        Medium { name: "a disk".into(), open, look, sync_failed, _directory: None }
     }
 
     /// From now on a sync does nothing, as on a disk that lies.
     pub(super) fn lie(&self) {
-        self.state().honest = false;
+        self.state().sync = Sync::Nothing;
+    }
+
+    /// From now on a sync says that it is done before it is.
+    pub(super) fn be_late(&self) {
+        self.state().sync = Sync::Late;
     }
 
     /// Cuts the power after so many operations.
@@ -125,6 +164,39 @@ impl Disk {
         state.capacity = state.seen.len() as u64 + more;
     }
 
+    /// From now on what there is no room for is lost without a word.
+    pub(super) fn lose_what_is_too_much(&self) {
+        self.state().says_full = false;
+    }
+
+    /// From now on nothing can be written, as on a file system that found an error in itself.
+    pub(super) fn turn_read_only(&self) {
+        self.state().read_only = true;
+    }
+
+    /// From now on a sync does not end.
+    pub(super) fn hang(&self) {
+        self.state().hangs = true;
+    }
+
+    /// Waits until a sync hangs.
+    pub(super) fn hangs(&self) {
+        let hanging = self.0.hanging.wait_while(self.state(), |state| !state.is_hanging);
+        drop(hanging.unwrap());
+    }
+
+    /// Lets what hangs go on.
+    pub(super) fn go_on(&self) {
+        self.state().hangs = false;
+        self.0.hanging.notify_all();
+    }
+
+    /// How many syncs there were.
+    pub(super) fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    /// From now on everything fails.
     pub(super) fn break_down(&self) {
         self.state().broken = true;
     }
@@ -149,6 +221,7 @@ impl Disk {
         state.capacity = u64::MAX;
         state.broken = false;
         state.breaks_in = None;
+        state.read_only = false;
     }
 
     /// The content as a process reads it.
@@ -157,7 +230,7 @@ impl Disk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.state.lock().unwrap()
     }
 }
 
@@ -169,7 +242,8 @@ impl State {
             return;
         }
         let mut content = self.durable.clone();
-        for write in self.unsynced.clone() {
+        let unsynced = if self.sync == Sync::Late { Vec::new() } else { self.unsynced.clone() };
+        for write in unsynced {
             match (self.dice.below(3), write) {
                 (0, _) => {}
                 (1, Write::Bytes { offset, data }) => {
@@ -191,29 +265,52 @@ impl State {
         }
     }
 
-    fn write(&mut self, write: Write) {
-        write.apply(&mut self.seen);
-        self.unsynced.push(write);
-        self.burn();
-    }
-
-    fn fits(&mut self, end: u64) -> io::Result<()> {
+    /// Writes what fits, if the disk lets anybody write.
+    fn write(&mut self, write: Write) -> io::Result<()> {
         match &mut self.breaks_in {
             Some(0) => self.broken = true,
             Some(left) => *left -= 1,
             None => {}
         }
-        if self.broken {
-            return Err(io::Error::other("the disk is broken"));
+        self.works()?;
+        if self.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        if end > self.capacity {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "the disk is full"));
+        if write.end() > self.capacity {
+            let full = io::Error::new(io::ErrorKind::StorageFull, "the disk is full");
+            return if self.says_full { Err(full) } else { Ok(()) };
         }
+        write.apply(&mut self.seen);
+        self.unsynced.push(write);
+        self.burn();
         Ok(())
+    }
+
+    fn sync(&mut self) {
+        let synced = match self.sync {
+            Sync::Honest => self.unsynced.len(),
+            Sync::Nothing => 0,
+            Sync::Late => self.late,
+        };
+        for write in self.unsynced.drain(..synced) {
+            write.apply(&mut self.durable);
+        }
+        self.late = self.unsynced.len();
+    }
+
+    fn works(&self) -> io::Result<()> {
+        if self.broken { Err(io::Error::other("the disk is broken")) } else { Ok(()) }
     }
 }
 
 impl Write {
+    fn end(&self) -> u64 {
+        match self {
+            Self::Length(length) => *length as u64,
+            Self::Bytes { offset, data } => (offset + data.len()) as u64,
+        }
+    }
+
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
             Self::Length(length) => content.resize(*length, 0),
@@ -234,20 +331,26 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let (state, offset) = (self.state(), offset as usize);
-        let bytes = state.seen.get(offset..offset + out.len());
-        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        state.works()?;
+        if let Some(bytes) = state.seen.get(offset..offset + out.len()) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        // What a disk has lost without a word, it still says to have.
+        if state.says_full { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(out.fill(0)) }
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut state = self.state();
-        state.fits(length)?;
-        state.write(Write::Length(length as usize));
-        Ok(())
+        self.state().write(Write::Length(length as usize))
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
+        state.is_hanging = state.hangs;
+        self.0.hanging.notify_all();
+        state = self.0.hanging.wait_while(state, |state| state.hangs).unwrap();
+        state.is_hanging = false;
+        state.syncs += 1;
         if std::mem::take(&mut state.sync_fails) {
             // As Linux does: the pages count as written, and no later sync writes them.
             state.unsynced.clear();
@@ -255,20 +358,12 @@ impl StorageBackend for Disk {
         }
         // The power may go just before the sync, or just after it.
         state.burn();
-        if state.honest {
-            let synced = std::mem::take(&mut state.unsynced);
-            for write in synced {
-                write.apply(&mut state.durable);
-            }
-        }
+        state.sync();
         state.burn();
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state();
-        state.fits(offset + data.len() as u64)?;
-        state.write(Write::Bytes { offset: offset as usize, data: data.to_vec() });
-        Ok(())
+        self.state().write(Write::Bytes { offset: offset as usize, data: data.to_vec() })
     }
 }

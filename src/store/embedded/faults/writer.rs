@@ -1,0 +1,92 @@
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::poll;
+
+use super::super::*;
+use super::disk::Disk;
+use super::store::{ask, begin, open};
+use crate::idempotency::{Begin, OnCrash, Phase, RecordStore as _};
+use crate::lock::FencingToken;
+use engine::set_number;
+
+#[tokio::test]
+async fn changes_that_come_together_share_a_sync() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    disk.hang();
+    let locks: Vec<_> = (0..100).map(|n| ask(&format!("lock {n}"), "one")).collect();
+    let runs: Vec<_> = (0..100).map(|n| begin(&format!("record {n}"), "one")).collect();
+    let mut acquires = pin!(join_all(locks.iter().map(|ask| store.acquire(ask))));
+    let mut begins = pin!(join_all(runs.iter().map(|begin| store.begin(begin))));
+    let hanging = disk.clone();
+    assert!(poll!(acquires.as_mut()).is_pending() && poll!(begins.as_mut()).is_pending());
+    tokio::task::spawn_blocking(move || hanging.hangs()).await.unwrap();
+    let before = disk.syncs();
+    disk.go_on();
+    assert!(acquires.await.iter().all(Result::is_ok) && begins.await.iter().all(Result::is_ok));
+    // One for what the first commit was given, one for the rest, and the file may have to grow.
+    let syncs = disk.syncs() - before;
+    assert!(syncs <= 6, "{syncs} syncs for 200 changes");
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_grant_and_release_in_one_batch() {
+    let disk = Disk::formatted(1);
+    // A counter ahead of the clock, as after the clock was set back.
+    let database = (disk.medium().open)().unwrap();
+    set_number(&database, "last_fence", 1 << 52).unwrap();
+    drop(database);
+    let store = open(&disk).unwrap();
+    let (ask, mut last) = (ask("lock", "one"), FencingToken::NONE);
+    for _ in 0..50 {
+        let (acquire, release) = (ask.clone(), Return { token: ask.token });
+        let both = tokio::join!(
+            store.writer.run(ask.name.clone(), on_lock(acquire)),
+            store.writer.run(ask.name.clone(), on_lock(release))
+        );
+        let (Ok(Acquisition::Granted(lease)), Ok(Release::Released)) = both else {
+            panic!("granted and released, not {both:?}");
+        };
+        assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
+        last = lease.fence;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    tokio::time::pause();
+    let ask = Acquire { ttl: Ttl::from_millis(100).unwrap(), ..ask("lock", "one") };
+    store.acquire(&ask).await.unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let expired = store.table.look::<LockState>(&ask.name).0;
+    store.table.install(&ask.name, expired);
+    store.sweep().await.unwrap();
+    drop(store);
+    let again = open(&Disk::new(disk.content(), 1)).unwrap();
+    assert_eq!(again.get(&ask.name).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_expires_or_ends_by_itself_is_written_down() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    tokio::time::pause();
+    let short = Duration::from_secs(60);
+    let gone =
+        Begin { on_crash: OnCrash::Rerun, lease: short, retention: short, ..begin("gone", "one") };
+    let unknown = Begin { lease: short, ..begin("unknown", "one") };
+    for begin in [&gone, &unknown] {
+        store.begin(begin).await.unwrap();
+    }
+    tokio::time::advance(2 * short).await;
+    store.forget_expired().await.unwrap();
+    drop(store);
+    let again = open(&Disk::new(disk.content(), 1)).unwrap();
+    assert_eq!(again.find(&gone.key).await.unwrap(), None);
+    let view = again.find(&unknown.key).await.unwrap().expect("a record");
+    assert!(matches!(view.phase, Phase::Unknown { .. }), "{view:?}");
+}
