@@ -80,25 +80,29 @@ pub struct Request<'a> {
     pub ignore: &'a [String],
 }
 
-/// The form field that stands in for the `Idempotency-Key` header, if the body is a form that has
-/// it. Browsers without JavaScript send it.
-pub async fn form_field(content_type: &str, body: &Bytes, field: &str) -> Option<Vec<u8>> {
+/// The values of a form field, such as the one that stands in for the `Idempotency-Key` header where
+/// browsers have no JavaScript. None where the body is no form, or has no such field.
+pub async fn form_field(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
     match &*media_type(content_type) {
         "application/x-www-form-urlencoded" => {
-            let mut fields = parse(body).filter(|(name, _)| name == field);
-            fields.next().map(|(_, value)| value.into_owned().into_bytes())
+            let fields = parse(body).filter(|(name, _)| name == field);
+            fields.map(|(_, value)| value.into_owned().into_bytes()).collect()
         }
-        "multipart/form-data" => {
-            let mut parts = multipart(content_type, body)?;
-            while let Ok(Some(part)) = parts.next_field().await {
-                if part.name() == Some(field) {
-                    return part.bytes().await.ok().map(|value| value.to_vec());
-                }
-            }
-            None
-        }
-        _ => None,
+        "multipart/form-data" => parts_named(content_type, body, field).await,
+        _ => Vec::new(),
     }
+}
+
+async fn parts_named(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
+    let mut values = Vec::new();
+    let Some(mut parts) = multipart(content_type, body) else { return values };
+    while let Ok(Some(part)) = parts.next_field().await {
+        if part.name() == Some(field) {
+            let value = part.bytes().await;
+            values.extend(value.map(|value| value.to_vec()));
+        }
+    }
+    values
 }
 
 /// A hash of pieces, each with its length, so that none flows into the next.
@@ -331,11 +335,12 @@ mod tests {
             form_field(content_type, &Bytes::from_static(body.as_bytes()), "idempotency_key").await
         };
         let form = "application/x-www-form-urlencoded";
-        assert_eq!(found(form, "a=1&idempotency_key=k-1").await, Some(b"k-1".to_vec()));
-        assert_eq!(found(form, "a=1").await, None);
-        assert_eq!(found("application/json", "idempotency_key=k-1").await, None);
+        assert_eq!(found(form, "a=1&idempotency_key=k-1").await, [b"k-1"]);
+        assert_eq!(found(form, "idempotency_key=a&idempotency_key=").await, [&b"a"[..], b""]);
+        assert!(found(form, "a=1").await.is_empty());
+        assert!(found("application/json", "idempotency_key=k-1").await.is_empty());
         let body =
             "--x\r\nContent-Disposition: form-data; name=\"idempotency_key\"\r\n\r\nk-2\r\n--x--";
-        assert_eq!(found("multipart/form-data; boundary=x", body).await, Some(b"k-2".to_vec()));
+        assert_eq!(found("multipart/form-data; boundary=x", body).await, [b"k-2"]);
     }
 }

@@ -126,7 +126,15 @@ async fn a_hidden_form_field_is_a_key(store: &str) {
         let both = send().header("Idempotency-Key", format!("\"k-{run}\""));
         Answer::of(both.body(form)).await.is_replay_of(run);
     }
-    for (kind, form) in [urlencoded("a+b"), urlencoded(""), parts("a b"), parts("")] {
+    let twice = |one: &str, rest| (PARTS, part("idempotency_key", one) + rest);
+    for (kind, form) in [
+        urlencoded("a+b"),
+        urlencoded(""),
+        urlencoded("a&idempotency_key=a"),
+        parts("a b"),
+        parts(""),
+        twice("k", &parts("k").1),
+    ] {
         let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
         Answer::of(request.body(form)).await.is_refusal(400, "invalid-key", "new-key");
     }

@@ -64,8 +64,8 @@ impl Incoming {
         }
         let body = read(body, policy.body_limits).await?;
         let content_type = content_type.into_owned();
-        let field = form_field(&content_type, &body, FIELD).await;
-        let key = match (key, field_key(field)?) {
+        let fields = form_field(&content_type, &body, FIELD).await;
+        let key = match (key, field_key(&fields)?) {
             (Some(key), Some(field)) if key != field => {
                 return Err(invalid_key("the header and the form field differ"));
             }
@@ -134,8 +134,12 @@ fn header_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     IdempotencyKey::from_header(value.as_bytes()).map(Some).map_err(invalid)
 }
 
-fn field_key(field: Option<Vec<u8>>) -> Result<Option<IdempotencyKey>, Problem> {
-    field.map(|value| IdempotencyKey::from_header(&value)).transpose().map_err(invalid)
+fn field_key(fields: &[Vec<u8>]) -> Result<Option<IdempotencyKey>, Problem> {
+    match fields {
+        [] => Ok(None),
+        [value] => IdempotencyKey::from_header(value).map(Some).map_err(invalid),
+        _ => Err(invalid_key("there is more than one form field of that name")),
+    }
 }
 
 fn invalid(why: InvalidKey) -> Problem {
