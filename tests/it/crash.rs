@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use reqwest::{Client, Method, RequestBuilder};
-use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::support::{Dice, Process, soon};
+use crate::support::{Answer, Dice, Process, soon};
 
 /// How often the process is killed; the long form sets another number.
 fn rounds() -> u64 {
@@ -73,22 +72,26 @@ impl Kill {
     }
 }
 
-/// A client that writes down what it was told of its own locks.
+/// A client that writes down what it was told of its own locks and records.
 struct Recorder {
     number: u64,
     http: Client,
     dice: Dice,
     steps: u64,
-    /// Which of its names for each lock the client is at: a name in doubt is not used again.
+    /// Which of its names for each thing the client is at: one that is in doubt or done is not used
+    /// again.
     names: [u64; 8],
-    locks: BTreeMap<String, Known>,
+    known: BTreeMap<String, Known>,
 }
 
+/// What the client was told of one thing. Of a lock: who holds it; of a record: who runs it.
 #[derive(Debug, Clone, Default)]
 struct Known {
     /// The token and the fencing token of the lease, if the client has one.
     lease: Option<(String, u64)>,
     last_fence: u64,
+    /// The status that the run was completed with.
+    done: Option<u64>,
     /// The request that was not answered.
     in_doubt: Option<Method>,
 }
@@ -96,85 +99,81 @@ struct Known {
 impl Recorder {
     fn new(number: u64) -> Self {
         let http = Client::builder().no_proxy().build().expect("a client");
-        Self {
-            number,
-            http,
-            dice: Dice(number + 100),
-            steps: 0,
-            names: [0; 8],
-            locks: BTreeMap::new(),
-        }
+        let (dice, known) = (Dice(number + 100), BTreeMap::new());
+        Self { number, http, dice, steps: 0, names: [0; 8], known }
     }
 
-    /// Creates, renews or releases one lock; `false` once the service is gone.
+    /// Creates, renews or releases one lock, or begins, completes or abandons one run; `false` once
+    /// the service is gone.
     async fn step(&mut self, address: SocketAddr) -> bool {
         self.steps += 1;
         let slot = self.dice.below(8) as usize;
-        let lock = format!("lock-{slot}-{}-of-{}", self.names[slot], self.number);
-        let known = self.locks.entry(lock.clone()).or_default();
+        let is_lock = slot < 4;
+        let resource = if is_lock { "locks" } else { "idempotency" };
+        let thing = format!("{resource}/{slot}-{}-of-{}", self.names[slot], self.number);
+        let known = self.known.entry(thing.clone()).or_default();
         let (method, token) = match &known.lease {
             None => (Method::POST, format!("token-{}-{:020}", self.number, self.steps)),
             Some((token, _)) if self.dice.below(3) == 0 => (Method::PUT, token.clone()),
             Some((token, _)) => (Method::DELETE, token.clone()),
         };
-        let request = request(&self.http, address, method.clone(), &lock);
-        let request = request.header("Lock-Token", &token).body(r#"{"ttl_ms":86400000}"#);
-        let answered = async {
-            let answer = request.send().await?;
-            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        let status = 200 + self.steps % 100;
+        let body = match (is_lock, &method) {
+            (true, _) => r#"{"ttl_ms":86400000}"#.to_owned(),
+            (false, &Method::POST) => r#"{"lease_ms":86400000}"#.to_owned(),
+            (false, _) => format!(r#"{{"status":{status}}}"#),
         };
-        let Ok((status, text)) = answered.await else {
+        let request = request(&self.http, address, method.clone(), &thing);
+        let request = request.header("Lock-Token", &token).body(body);
+        let Ok(answer) = Answer::try_of(request).await else {
             known.in_doubt = Some(method);
             self.names[slot] += 1;
             return false;
         };
-        match (&method, status) {
-            (&Method::POST, 201) => {
-                let fence = fence(&text);
-                assert!(
-                    fence > known.last_fence,
-                    "{lock}: fence {fence} after {}",
-                    known.last_fence
-                );
-                *known = Known { lease: Some((token, fence)), last_fence: fence, in_doubt: None };
+        match (&method, answer.status.as_u16()) {
+            (&Method::POST, 201) => known.began(&thing, token, answer.fence()),
+            (&Method::PUT, 200) if is_lock => {}
+            (&Method::PUT, 200) => {
+                known.done = Some(status);
+                self.names[slot] += 1;
             }
-            (&Method::PUT, 200) => {}
             (&Method::DELETE, 204) => known.lease = None,
-            _ => panic!("{method} {lock}: {status} {text}"),
+            _ => panic!("{method} {thing}: {answer:?}"),
         }
         true
     }
 
-    /// Whether the restarted service says of each lock what the client was told, or what the one
+    /// Whether the restarted service says of each thing what the client was told, or what the one
     /// request that was not answered would have made of it.
     async fn check(&mut self, address: SocketAddr) -> Result<(), String> {
-        for (lock, known) in &mut self.locks {
-            let answer = request(&self.http, address, Method::GET, lock).send().await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            let held = answer.status() == 200;
-            let text = answer.text().await.map_err(|error| error.to_string())?;
-            let found = held.then(|| fence(&text));
+        for (thing, known) in &self.known {
+            let request = request(&self.http, address, Method::GET, thing);
+            let answer = Answer::try_of(request).await.map_err(|error| error.to_string())?;
+            let found = (answer.status == 200).then(|| answer.fence());
+            let done = answer.json["status"].as_u64().filter(|_| found.is_some());
             let told = known.lease.as_ref().map(|(_, fence)| *fence);
             let right = match &known.in_doubt {
-                None | Some(Method::PUT) => found == told,
+                None => found == told && done == known.done,
+                Some(Method::PUT) => found == told,
                 Some(Method::DELETE) => found == told || found.is_none(),
                 Some(_) => found.is_none_or(|fence| fence > known.last_fence),
             };
             if !right {
-                let doubt = &known.in_doubt;
-                return Err(format!("{lock}: {found:?}, the client was told {told:?} ({doubt:?})"));
+                return Err(format!("{thing}: {found:?} {done:?}, the client knows {known:?}"));
             }
         }
-        self.locks.retain(|_, known| known.in_doubt.is_none());
+        self.known.retain(|_, known| known.in_doubt.is_none());
         Ok(())
     }
 }
 
-fn request(http: &Client, address: SocketAddr, method: Method, lock: &str) -> RequestBuilder {
-    http.request(method, format!("http://{address}/v1/locks/{lock}"))
+impl Known {
+    fn began(&mut self, thing: &str, token: String, fence: u64) {
+        assert!(fence > self.last_fence, "{thing}: fence {fence} after {}", self.last_fence);
+        *self = Self { lease: Some((token, fence)), last_fence: fence, ..Self::default() };
+    }
 }
 
-fn fence(json: &str) -> u64 {
-    let json: Value = serde_json::from_str(json).expect("JSON");
-    json["fencing_token"].as_u64().expect("a fencing token")
+fn request(http: &Client, address: SocketAddr, method: Method, thing: &str) -> RequestBuilder {
+    http.request(method, format!("http://{address}/v1/{thing}"))
 }
