@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test lint bench openapi redis-server chromium
+.PHONY: run test campaign lint bench openapi redis-server chromium
 
 run:
 	cargo run --release
@@ -8,6 +8,11 @@ run:
 # Every test, on real redis-server and chromium processes that the tests start themselves.
 test: redis-server chromium
 	cargo test --locked
+
+# Instances killed between any two steps under 20,000 keys and more on each store: what was done and
+# told, against the upstream's own ledger.
+campaign: redis-server
+	ONCE_KEYS=$(or $(ONCE_KEYS),20000) cargo test --locked --test it once_campaign -- --nocapture --test-threads 1
 
 # Formatting, lints and documentation, all without a warning.
 lint:

@@ -121,9 +121,9 @@ async fn kill(fleet: Arc<Fleet>, steps: Arc<Steps>, ending: CancellationToken) -
             kills += 1;
         }
         if due {
-            steps.killed()
+            steps.killed();
         } else {
-            steps.spare()
+            steps.spare();
         }
         for number in killed {
             fleet.restart(number).await;

@@ -110,29 +110,44 @@ impl Shopper {
 
     /// Settles an outcome that nobody knew, by what was done, and asks again.
     pub(super) async fn resolve(&self, effect: Option<&str>) -> Told {
-        let mut dice = Dice(self.key.number);
-        let record = Answer::of(self.http.get(self.record("", &mut dice).await)).await;
+        let (record, _) = self.willing(|record| self.http.get(record), "").await;
         let fence = record.json["fencing_token"].as_u64();
-        let outcome = match effect.map(|effect| serde_json::from_str::<Value>(effect)) {
+        let outcome = match effect.map(serde_json::from_str::<Value>) {
             Some(json) => {
                 let answer = json!({"status": 201, "json": json.expect("an effect is JSON")});
                 json!({"outcome": "completed", "fencing_token": fence, "answer": answer})
             }
             None => json!({"outcome": "not-executed", "fencing_token": fence}),
         };
-        let url = self.record("/resolve", &mut dice).await;
-        let resolved = Answer::of(self.http.post(url).json(&outcome)).await;
-        assert!(resolved.status.is_success(), "{}: {resolved:?}", self.key.name());
+        let post = |url| self.http.post(url).json(&outcome);
+        let (resolved, refused) = self.willing(post, "/resolve").await;
+        // An answer that was lost may have been that it is resolved; then the key is free.
+        let settled = resolved.status.is_success() || (refused > 0 && resolved.status == 404);
+        assert!(settled, "{}: {resolved:?}", self.key.name());
         let mut history = History::default();
         self.audit(&mut history).await;
         history.told.pop().expect("an answer")
     }
 
-    /// The URL of the record, or of something below it.
-    async fn record(&self, below: &str, dice: &mut Dice) -> String {
-        let address = self.fleet.any(dice).await;
+    /// What is said of the record, or of something below it, by a store that can, and how often it
+    /// could not.
+    async fn willing(
+        &self,
+        request: impl Fn(String) -> RequestBuilder,
+        below: &str,
+    ) -> (Answer, usize) {
+        let mut dice = Dice(self.key.number);
         let (name, path) = (self.key.name(), self.key.path());
-        format!("http://{address}/v1/idempotency/{name}{below}?method=POST&path={path}")
+        for refused in 0..TRIES {
+            let address = self.fleet.any(&mut dice).await;
+            let record = format!("http://{address}/v1/idempotency/{name}{below}");
+            let url = format!("{record}?method=POST&path={path}");
+            let answer = Answer::of(request(url)).await;
+            if answer.status != 503 {
+                return (answer, refused);
+            }
+        }
+        panic!("{name}: the store is never there");
     }
 
     async fn insist(&self, history: &mut History, dice: &mut Dice) {

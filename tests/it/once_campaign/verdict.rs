@@ -124,7 +124,10 @@ impl Case<'_> {
         let Some(last) = self.history.told.last().filter(|told| told.is_final()) else {
             return guilty("there is no end to it");
         };
-        if !last.replayed && !last.is_unknown() {
+        // Where the route says so, what was told and could not be kept may be run again.
+        let is_over = |told: &Told| told.is_final() && (told.kept || !self.key.is_rerun());
+        let anew = !last.replayed && !last.is_unknown();
+        if anew && self.history.told.iter().rev().skip(1).any(is_over) {
             return guilty("it was forgotten and done anew");
         }
         // An answer that came too late to be kept was told all the same, and was no lie.
