@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -60,6 +61,11 @@ async fn resolve(api: &Api, key: &str, body: Value) -> Answer {
 
 async fn find(api: &Api, key: &str) -> Answer {
     api.get(&format!("/v1/idempotency/{key}")).await
+}
+
+fn at(record: &Answer, member: &str) -> Timestamp {
+    let time = record.json[member].as_str().and_then(|time| time.parse().ok());
+    time.unwrap_or_else(|| panic!("no {member} in {record:?}"))
 }
 
 async fn whoever_begins_first_is_to_do_it(service: &Service) {
@@ -135,7 +141,7 @@ async fn what_was_completed_is_given_to_whoever_begins_again(service: &Service) 
     assert_eq!(members, [&json!("done"), &json!(201), &json!(true)]);
     assert!(record.json["answer"].is_null(), "{record:?}");
     assert!(record.json["expires_in_ms"].as_u64().is_some_and(|left| left <= 3_600_000));
-    assert!(record.json["ended_at"].as_str() >= record.json["begun_at"].as_str());
+    assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
 }
 
 async fn an_answer_may_be_json_text_or_bytes(service: &Service) {
@@ -235,7 +241,7 @@ async fn whoever_is_not_heard_of_leaves_an_unknown_outcome(service: &Service) {
     renew(service, "k", MINE).await.is_problem(412, "token-mismatch");
     let record = find(service, "k").await;
     assert_eq!((record.fence(), &record.json["reason"]), (first.fence(), &json!("interrupted")));
-    assert!(record.json["ended_at"].as_str() >= record.json["begun_at"].as_str(), "{record:?}");
+    assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
 }
 
 async fn whoever_is_not_heard_of_is_followed_where_that_was_asked_for(service: &Service) {

@@ -4,7 +4,7 @@ use reqwest::Method;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::json;
 
-use crate::support::{Answer, Shop, Wire, with_each_store};
+use crate::support::{Answer, RedisServer, Shop, Wire, with_each_store};
 
 with_each_store! {
     quoted_and_bare_are_one_key,
@@ -255,6 +255,32 @@ async fn spellings_of_one_path_are_one(store: &str) {
         if number == 0 { answer.is_run(1) } else { answer.is_replay_of(1) }
     }
     assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn no_store_learns_a_key() {
+    const KEY: &str = "a-key-that-is-nobodys-business";
+    let (redis, directory) =
+        (RedisServer::start().await, tempfile::tempdir().expect("a directory"));
+    for store in [redis.url(), format!("embedded:{}", directory.path().display())] {
+        let shop = Shop::open(&store).await;
+        shop.buy(KEY).await.is_run(1);
+        shop.buy(KEY).await.is_replay_of(1);
+    }
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    let mut stored = vec![keys.concat().into_bytes()];
+    for key in keys {
+        stored.push(redis.run(&["DUMP", &key]).await);
+    }
+    for file in std::fs::read_dir(directory.path()).expect("a directory") {
+        stored.push(std::fs::read(file.expect("an entry").path()).expect("a file"));
+    }
+    let has =
+        |stored: &Vec<u8>, text: &str| stored.windows(text.len()).any(|it| it == text.as_bytes());
+    for answer in [&stored[1..stored.len() - 1], &stored[stored.len() - 1..]] {
+        assert!(answer.iter().any(|stored| has(stored, "application/json")), "the answer is there");
+    }
+    assert!(!stored.iter().any(|stored| has(stored, KEY)));
 }
 
 /// One field of a form in parts.
