@@ -172,3 +172,17 @@ async fn what_is_told_of_a_refusal_is_on_a_page_of_its_own() {
     assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
     assert!(page.text.contains("invalid-key"), "{page:?}");
 }
+
+#[tokio::test]
+async fn a_form_that_is_sent_twice_without_javascript_leads_to_one_page() {
+    let service = Service::start("memory:").await;
+    let send = || {
+        let form = "amount=1&currency=EUR&delay_ms=300&idempotency_key=k-1";
+        let request = service.request(Method::POST, "/v1/orders").header("Accept", "text/html");
+        Answer::of(request.header("Content-Type", "application/x-www-form-urlencoded").body(form))
+    };
+    let (first, second) = tokio::join!(send(), send());
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (303, 303), "{second:?}");
+    assert_eq!(first.header("location"), second.header("location"));
+    assert_eq!(service.get("/v1/orders").await.json["orders"].as_array().unwrap().len(), 1);
+}

@@ -96,7 +96,13 @@ impl Intent {
         let (path, ignore) = (&*path, &*policy.ignore);
         let request = idempotency::Request { method, path, query, content_type, body, ignore };
         let fingerprint = Fingerprint::of(request).await;
-        let wait = preferred_wait(&parts.headers).map(|wait| wait.min(policy.max_wait));
+        let preferred = preferred_wait(&parts.headers);
+        // A form without JavaScript is sent twice by a double click, and the page that comes of it
+        // is that of the second.
+        let page =
+            is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
+        let wait =
+            preferred.or(page.then_some(policy.max_wait)).map(|wait| wait.min(policy.max_wait));
         let ask = Ask {
             key: Scope { principal: &principal, method, path }.record(key),
             fingerprint,
@@ -106,7 +112,7 @@ impl Intent {
             panic_releases: policy.on_failure == super::OnFailure::Release,
             wait: wait.unwrap_or_default(),
         };
-        Self { ask, waits: wait.is_some() }
+        Self { ask, waits: preferred.is_some() }
     }
 }
 

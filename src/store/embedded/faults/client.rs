@@ -136,18 +136,7 @@ impl Client {
                     Ok(other) => panic!("{record} was {told:?}: {other:?}"),
                     Err(error) => Some(error),
                 },
-                _ => {
-                    let status = 200 + self.steps as u16;
-                    let end = End::Done(Kept::Mark(status));
-                    match store.complete(&Complete { key, token: told.token, end }).await {
-                        Ok(Completion::Kept(_)) => {
-                            known.told = Some(Told { status: Some(status), ..told });
-                            None
-                        }
-                        Ok(other) => panic!("{record} was {told:?}: {other:?}"),
-                        Err(error) => Some(error),
-                    }
-                }
+                _ => known.complete(store, key, told, 200 + self.steps as u16).await,
             },
         };
         known.failed(failed);
@@ -193,6 +182,25 @@ impl Known {
         assert!(fence > self.last_fence, "the fence fell: {fence} after {}", self.last_fence);
         self.last_fence = fence;
         self.told = Some(Told { token, fence, status: None });
+    }
+
+    /// Ends the run that the client was told of.
+    async fn complete(
+        &mut self,
+        store: &EmbeddedStore,
+        key: RecordKey,
+        told: Told,
+        status: u16,
+    ) -> Option<StoreError> {
+        let end = End::Done(Kept::Mark(status));
+        match store.complete(&Complete { key, token: told.token, end }).await {
+            Ok(Completion::Kept(_)) => {
+                self.told = Some(Told { status: Some(status), ..told });
+                None
+            }
+            Ok(other) => panic!("it was {told:?}: {other:?}"),
+            Err(error) => Some(error),
+        }
     }
 
     /// What was refused has not happened; of what was lost, nobody knows.

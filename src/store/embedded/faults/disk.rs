@@ -337,7 +337,11 @@ impl StorageBackend for Disk {
             return Ok(());
         }
         // What a disk has lost without a word, it still says to have.
-        if state.says_full { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(out.fill(0)) }
+        if state.says_full {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        out.fill(0);
+        Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
