@@ -2,6 +2,7 @@
 //! is done twice and no answer is lost, by the upstream's own ledger.
 
 mod fleet;
+mod guilt;
 mod key;
 mod ledger;
 mod shopper;
