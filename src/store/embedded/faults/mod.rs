@@ -7,5 +7,6 @@ mod disk;
 mod file;
 mod hanging;
 mod power;
+mod records;
 mod store;
 mod writer;
