@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server};
 use crate::idempotency::Idempotency;
-use crate::lock::LockService;
+use crate::lock::{LockService, WaiterLimits};
 use crate::metrics::Metrics;
 use crate::store::{self, Opened};
 
@@ -54,7 +54,9 @@ impl App {
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
         let Opened { locks, records, kind } = opened;
-        let locks = Arc::new(LockService::start(locks, store_timeout)?);
+        let waiters =
+            WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
+        let locks = Arc::new(LockService::start(locks, store_timeout, waiters)?);
         let records = Idempotency::start(records, store_timeout);
         let closing = CancellationToken::new();
         let api = Api {
@@ -66,6 +68,7 @@ impl App {
                 bytes: config.server.body_limit_bytes,
                 time: Duration::from_millis(config.server.body_timeout_ms),
             },
+            max_wait: Duration::from_millis(config.wait.max_wait_ms),
             closing: closing.clone(),
         };
         let deadline = Duration::from_millis(config.server.request_timeout_ms);

@@ -25,9 +25,20 @@ pub struct Config {
     pub store_timeout_ms: u64,
     pub server: http::Settings,
     pub redis: RedisSettings,
+    pub wait: Wait,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
     pub guard: Vec<http::Guard>,
+}
+
+/// Who may wait in line for a lock.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Wait {
+    pub max_wait_ms: u64,
+    pub max_waiters_per_lock: u64,
+    pub max_waiters: usize,
 }
 
 /// The URL of a store, which may hold a password and so prints without its rest.
@@ -101,6 +112,8 @@ impl Config {
             ("server.header_timeout_ms", self.server.header_timeout_ms),
             ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
             ("server.max_headers", self.server.max_headers as u64),
+            ("wait.max_waiters_per_lock", self.wait.max_waiters_per_lock),
+            ("wait.max_waiters", self.wait.max_waiters as u64),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];
@@ -111,6 +124,7 @@ impl Config {
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
         check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
+        check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
         let plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);

@@ -18,8 +18,9 @@ pub(super) struct CreateLock {
     /// A label for people that says who holds the lock: at most 256 bytes.
     #[schema(max_length = 256)]
     owner: Option<String>,
-    /// How long to wait for the lock. This version does not wait: only 0 is accepted.
-    #[schema(default = 0, minimum = 0, maximum = 0)]
+    /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
+    /// refused; its default limit is five minutes.
+    #[schema(default = 0, minimum = 0, maximum = 300000)]
     wait_ms: Option<u64>,
 }
 
@@ -28,14 +29,17 @@ impl CreateLock {
         self,
         name: LockName,
         token: Option<Token>,
+        max_wait: Duration,
     ) -> Result<lock::Request, Problem> {
-        if self.wait_ms.is_some_and(|wait| wait > 0) {
-            return Err(invalid("wait_ms", "must be 0: this version does not wait"));
+        let wait = Duration::from_millis(self.wait_ms.unwrap_or_default());
+        if wait > max_wait {
+            return Err(invalid("wait_ms", format!("must be at most {}", millis(max_wait))));
         }
         let owner = Owner::parse(&self.owner.unwrap_or_default());
         Ok(lock::Request {
             name,
             token,
+            wait,
             ttl: ttl(self.ttl_ms)?,
             owner: owner.map_err(|error| invalid("owner", error))?,
         })
@@ -122,7 +126,7 @@ pub(super) struct PublicLock {
     acquired_at: Timestamp,
     /// How long the lease lasts unless renewed.
     expires_in_ms: u64,
-    /// How many wait for the lock. This version has no waiting line: 0.
+    /// How many wait in line for the lock.
     waiting: u64,
 }
 
@@ -134,7 +138,7 @@ impl PublicLock {
             fencing_token: holder.fence.get(),
             acquired_at: at_millis(holder.acquired_at_millis),
             expires_in_ms: millis(holder.expires_in),
-            waiting: 0,
+            waiting: holder.waiting,
         }
     }
 }

@@ -22,7 +22,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// Create a lock
 ///
-/// Asks for the lock once and does not wait for it. The answer carries the token, which renewing
+/// Asks for the lock, and with `wait_ms` waits for it in line: first come, first served. The answer carries the token, which renewing
 /// and releasing ask for, and the fencing token, for the resource that the lock protects.
 ///
 /// Safe to repeat: with a Lock-Token of your own, the same token again is the same grant with what
@@ -55,7 +55,7 @@ pub(super) async fn create(
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLock>,
 ) -> Result<Response, Problem> {
-    let request = body.into_request(name.clone(), token)?;
+    let request = body.into_request(name.clone(), token, api.max_wait)?;
     match api.locks.acquire(request).await? {
         Acquired::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
@@ -63,7 +63,7 @@ pub(super) async fn create(
             Ok(response)
         }
         Acquired::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
-        Acquired::Held(holder) => Err(Problem::held(holder)),
+        Acquired::Held(busy) => Err(Problem::held(busy)),
     }
 }
 

@@ -73,6 +73,12 @@ impl ObserveLayer {
         self
     }
 
+    /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
+    #[must_use]
+    pub fn patient(&self, wait: Duration) -> Self {
+        self.with_deadline(self.deadline + wait)
+    }
+
     /// The same, with another deadline, for routes that take their time.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {

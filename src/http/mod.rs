@@ -52,6 +52,8 @@ pub struct Api {
     pub about: About,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
+    /// How long a client may wait in line.
+    pub max_wait: Duration,
     /// Cancelled when the service begins to shut down.
     pub closing: CancellationToken,
 }
@@ -84,8 +86,14 @@ pub fn router(
     observe: &ObserveLayer,
 ) -> std::io::Result<Router> {
     let guarded = guarded(guards, &api.records, observe)?;
-    let (documented, document) = documented().split_for_parts();
-    let own = documented
+    let max_wait = api.max_wait;
+    let api = Arc::new(api);
+    let (waiting, document) = waiting().split_for_parts();
+    let waiting = waiting
+        .method_not_allowed_fallback(system::method_not_allowed)
+        .with_state(Arc::clone(&api));
+    let (prompt, rest) = prompt().split_for_parts();
+    let own = prompt
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
         .route("/demo", get(assets::demo))
@@ -93,11 +101,12 @@ pub fn router(
         .route("/assets/keylatch.d.ts", get(assets::module_types))
         .route("/assets/demo.js", get(assets::demo_script))
         .route("/assets/demo.css", get(assets::demo_style))
-        .with_state(Arc::new(api))
-        .merge(swagger_ui(openapi::complete(document, guards)))
+        .with_state(api)
+        .merge(swagger_ui(openapi::complete(document.merge_from(rest), guards)))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
-    let all = layered(own, observe.clone()).merge(guarded);
+    let waiting = layered(waiting, observe.patient(max_wait));
+    let all = layered(own, observe.clone()).merge(waiting).merge(guarded);
     Ok(match cors.layer() {
         Some(cors) => all.layer(cors),
         None => all,
@@ -129,7 +138,7 @@ fn layered(router: Router, observe: ObserveLayer) -> Router {
 
 /// The OpenAPI document of the service with these guards.
 pub fn openapi(guards: &[Guard]) -> OpenApi {
-    openapi::complete(documented().into_openapi(), guards)
+    openapi::complete(waiting().into_openapi().merge_from(prompt().into_openapi()), guards)
 }
 
 fn swagger_ui(document: OpenApi) -> Router {
@@ -137,9 +146,14 @@ fn swagger_ui(document: OpenApi) -> Router {
     pages.layer(map_response(system::missing_page))
 }
 
-fn documented() -> OpenApiRouter<Arc<Api>> {
+/// The routes on which a client may wait.
+fn waiting() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::new().routes(routes!(locks::create, locks::renew, locks::release, locks::get))
+}
+
+/// The others.
+fn prompt() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
-        .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
         .routes(routes!(locks::list))
         .routes(routes!(api::begin, api::complete, api::abandon, api::find))
         .routes(routes!(api::renew))

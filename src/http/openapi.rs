@@ -69,7 +69,7 @@ macro_rules! problems {
 problems! {
     CreateProblems: [
         InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
-        Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+        TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
     ];
     RenewProblems: [
         InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, TokenMismatch,
@@ -136,7 +136,7 @@ fn response(codes: &[Code]) -> Response {
     let mut response = ResponseBuilder::new()
         .description(titles.join("; "))
         .content("application/problem+json", content);
-    if codes.iter().any(|code| matches!(code.status().as_u16(), 409 | 503)) {
+    if codes.iter().any(|code| matches!(code.status().as_u16(), 409 | 429 | 503)) {
         let seconds = HeaderBuilder::new()
             .schema(Some(ObjectBuilder::new().schema_type(Type::Integer)))
             .description(Some("When it is worth trying again, in seconds"));
@@ -160,6 +160,7 @@ fn example(code: Code) -> serde_json::Value {
                 "owner": "ci runner 7", "fencing_token": 1_779_900_000_000_000_u64,
                 "expires_in_ms": 12345,
             });
+            example["ahead"] = 0.into();
             example["retry_after_ms"] = 12345.into();
         }
         Code::StoreUnavailable | Code::StoreTooSlow | Code::Timeout => {

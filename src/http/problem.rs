@@ -10,7 +10,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 
 use crate::idempotency::IdempotencyError;
-use crate::lock::{Holder, LockError, Outcome, StoreError};
+use crate::lock::{Busy, Holder, LockError, Outcome, StoreError};
 
 pub(super) use document::ProblemBody;
 
@@ -40,6 +40,7 @@ pub enum Code {
     IdempotencyKeyReused,
     ValidationFailed,
     TokenRequired,
+    TooManyWaiters,
     Internal,
     UpstreamUnreachable,
     StoreUnavailable,
@@ -71,7 +72,7 @@ const fn row(
 
 /// The table, in the order of the codes.
 #[rustfmt::skip]
-static TABLE: [Row; 28] = [
+static TABLE: [Row; 29] = [
     row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
         "The lock name is not valid",
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
@@ -135,6 +136,9 @@ static TABLE: [Row; 28] = [
     row(Code::TokenRequired, "token-required", StatusCode::PRECONDITION_REQUIRED,
         "A Lock-Token is required",
         "Send the token that the lock was created with in the Lock-Token header."),
+    row(Code::TooManyWaiters, "too-many-waiters", StatusCode::TOO_MANY_REQUESTS,
+        "Too many wait",
+        "As many are in line for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds."),
     row(Code::Internal, "internal", StatusCode::INTERNAL_SERVER_ERROR,
         "Something went wrong in the service",
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id."),
@@ -227,6 +231,7 @@ struct Parts {
     detail: Cow<'static, str>,
     field: Option<String>,
     holder: Option<Holder>,
+    ahead: Option<u64>,
     retry_after: Option<Duration>,
     outcome: Option<Outcome>,
     retry: Option<Retry>,
@@ -245,6 +250,7 @@ impl Problem {
             detail: detail.into(),
             field: None,
             holder: None,
+            ahead: None,
             retry_after: None,
             outcome: None,
             retry: None,
@@ -273,10 +279,15 @@ impl Problem {
         self
     }
 
-    pub(super) fn held(holder: Holder) -> Self {
-        let mut held = Self::new(Code::LockHeld, "Somebody else holds the lock.")
-            .with_retry_after(holder.expires_in);
-        held.0.holder = Some(holder);
+    pub(super) fn held(busy: Busy) -> Self {
+        let detail = match &busy.holder {
+            Some(_) => "Somebody else holds the lock.",
+            None => "The lock is free for those who were in line before.",
+        };
+        let free_in = busy.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
+        let mut held = Self::new(Code::LockHeld, detail).with_retry_after(free_in);
+        held.0.holder = busy.holder;
+        held.0.ahead = Some(busy.ahead);
         held
     }
 
@@ -339,6 +350,11 @@ impl From<LockError> for Problem {
                     .with_outcome(Outcome::Unknown)
                     .with_retry_after(Duration::from_secs(1))
                     .caused_by(error)
+            }
+            LockError::TooManyWaiters => {
+                Self::new(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
+                    .with_outcome(Outcome::NotExecuted)
+                    .with_retry_after(Duration::from_secs(1))
             }
             LockError::Random(_) => {
                 Self::new(Code::Internal, "No token could be made. Nothing was done.")

@@ -122,6 +122,9 @@ pub struct Acquire {
     pub owner: Option<Owner>,
     /// Which try this is.
     pub attempt: Attempt,
+    /// How long to keep a place in the line for whoever asks, if the lock is not to be had now.
+    /// Asking again with the same token keeps the place. `None` asks for no place.
+    pub place: Option<Duration>,
 }
 
 /// What became of an [`Acquire`].
@@ -131,8 +134,17 @@ pub enum Acquisition {
     Granted(Lease),
     /// The token held the lock already: the same grant, with what is left of it.
     Repeated(Lease),
-    /// Another token holds it.
-    Held(Holder),
+    /// Another token holds it, or has a place before this one.
+    Held(Busy),
+}
+
+/// Why a lock is not to be had now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Busy {
+    /// Who holds it; `None` when it is free for the first in line to take.
+    pub holder: Option<Holder>,
+    /// How many are in line before whoever asked.
+    pub ahead: u64,
 }
 
 /// What became of a renewal.
@@ -184,4 +196,6 @@ pub struct Holder {
     pub acquired_at_millis: u64,
     /// How long the lease lasts unless renewed, by the store's clock.
     pub expires_in: Duration,
+    /// How many are in line for it.
+    pub waiting: u64,
 }

@@ -6,23 +6,26 @@
 mod fence;
 mod finish;
 mod lease;
+mod line;
 mod name;
 mod service;
 mod state;
 mod store;
 mod token;
+mod waiting;
 
 pub(crate) use finish::{Call, Finish, within};
 
 pub use fence::{FencingToken, Moment};
 pub use lease::{
-    Acquire, Acquisition, Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Release,
+    Acquire, Acquisition, Attempt, Busy, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Release,
     Renewal, Ttl,
 };
 pub use name::{InvalidName, LockName};
 pub use service::{Acquired, Grant, LockError, LockService, Renewed, Request};
 pub use state::{Command, Held, LockState, Peek, Record, Renew, Return, Withdraw};
 pub use store::{
-    Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError, StoreHealth, Tier,
+    Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError, StoreHealth, Tier, Turn,
 };
 pub use token::{InvalidToken, Token, TokenHash};
+pub use waiting::WaiterLimits;

@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -7,9 +7,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::finish::{Call, Finish, within};
+use super::waiting::{Asked, WaiterLimits};
 use super::{
-    Acquire, Acquisition, Attempt, Holder, Lease, ListLocks, LockName, LockStore, Outcome, Owner,
-    Page, Release, Renewal, StoreError, StoreHealth, Token, Ttl,
+    Acquire, Acquisition, Attempt, Busy, Holder, Lease, ListLocks, LockName, LockStore, Outcome,
+    Owner, Page, Release, Renewal, StoreError, StoreHealth, Token, Ttl,
 };
 
 /// How long a store's answer to an acquire that nobody waits for is awaited.
@@ -37,6 +38,8 @@ pub struct Request {
     pub ttl: Ttl,
     /// A label for people.
     pub owner: Option<Owner>,
+    /// How long to wait for it.
+    pub wait: Duration,
 }
 
 /// What a client reads.
@@ -46,8 +49,8 @@ pub enum Acquired {
     New(Grant),
     /// The lock was the client's already.
     Again(Grant),
-    /// It is somebody else's.
-    Held(Holder),
+    /// It is somebody else's, or others were before, for as long as the client would wait.
+    Held(Busy),
 }
 
 /// A grant with what its holder needs to use it.
@@ -89,14 +92,19 @@ pub enum LockError {
     /// The operating system gave no random bytes for a token.
     #[error("no random bytes for a token")]
     Random(#[from] getrandom::Error),
+    /// As many wait as may.
+    #[error("too many wait")]
+    TooManyWaiters,
 }
 
 /// Locks with everything that has to do with time: deadlines, validity, cleaning up.
 #[derive(Debug)]
 pub struct LockService {
-    store: Arc<dyn LockStore>,
+    pub(super) store: Arc<dyn LockStore>,
     deadline: Duration,
+    pub(super) limits: WaiterLimits,
     attempts: AtomicU64,
+    pub(super) waiters: AtomicUsize,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -109,11 +117,17 @@ impl LockService {
     /// # Errors
     ///
     /// The operating system has no random bytes to give.
-    pub fn start(store: Arc<dyn LockStore>, deadline: Duration) -> Result<Self, getrandom::Error> {
+    pub fn start(
+        store: Arc<dyn LockStore>,
+        deadline: Duration,
+        limits: WaiterLimits,
+    ) -> Result<Self, getrandom::Error> {
         let service = Self {
             store,
             deadline,
+            limits,
             attempts: AtomicU64::new(getrandom::u64()?),
+            waiters: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
@@ -134,24 +148,33 @@ impl LockService {
     pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
         let started = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
-        let ask = Arc::new(Acquire {
+        let ask = Acquire {
             name: request.name,
             token: token.hash(),
             ttl: request.ttl,
             owner: request.owner,
-            attempt: Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed)),
-        });
+            attempt: self.next_attempt(),
+            place: None,
+        };
+        let Asked { found, ask, asked } = if request.wait.is_zero() {
+            let ask = Arc::new(ask);
+            Asked { found: self.ask(&ask).await?, ask, asked: started }
+        } else {
+            self.wait(ask, started + request.wait).await?
+        };
         let grant = |lease: Lease| {
-            let Some(valid_for) = valid_for(&lease, started.elapsed()) else {
-                self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(&ask)));
+            // What was waited before the store was asked took nothing of the lease.
+            let waited = asked - started;
+            let Some(valid_for) = valid_for(&lease, asked.elapsed()) else {
+                self.take_back(&ask);
                 return Err(LockError::TooLate);
             };
-            Ok(Grant { token, lease, valid_for })
+            Ok(Grant { token, lease, valid_for: valid_for + waited })
         };
-        Ok(match self.ask(&ask).await? {
+        Ok(match found {
             Acquisition::Granted(lease) => Acquired::New(grant(lease)?),
             Acquisition::Repeated(lease) => Acquired::Again(grant(lease)?),
-            Acquisition::Held(holder) => Acquired::Held(holder),
+            Acquisition::Held(busy) => Acquired::Held(busy),
         })
     }
 
@@ -222,8 +245,17 @@ impl LockService {
         self.tasks.wait().await;
     }
 
+    pub(super) fn next_attempt(&self) -> Attempt {
+        Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes back what an attempt may have got, in a task of the service.
+    pub(super) fn take_back(&self, ask: &Arc<Acquire>) {
+        self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(ask)));
+    }
+
     /// One acquire that is finished in any case, and undone if nobody is there to read it.
-    async fn ask(&self, ask: &Arc<Acquire>) -> Result<Acquisition, StoreError> {
+    pub(super) async fn ask(&self, ask: &Arc<Acquire>) -> Result<Acquisition, StoreError> {
         if self.tasks.len() > MAX_ORPHANS {
             let why = "too many grants that nobody reads are on their way back";
             return Err(StoreError::Refused(why.into()));
@@ -265,7 +297,8 @@ async fn give_back(
     call: Call<Result<Acquisition, StoreError>>,
 ) {
     let nothing_got = match timeout(ORPHAN_LIMIT, call).await {
-        Ok(Ok(Acquisition::Repeated(_) | Acquisition::Held(_))) => true,
+        Ok(Ok(Acquisition::Repeated(_))) => true,
+        Ok(Ok(Acquisition::Held(_))) => ask.place.is_none(),
         Ok(Ok(Acquisition::Granted(_))) | Err(_) => false,
         Ok(Err(error)) => error.outcome() == Outcome::NotExecuted,
     };

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use super::line::Line;
 use super::{
-    Acquire, Acquisition, Attempt, FencingToken, Holder, Lease, LockName, Moment, Owner, Release,
-    Renewal, TokenHash, Ttl,
+    Acquire, Acquisition, Attempt, Busy, FencingToken, Holder, Lease, LockName, Moment, Owner,
+    Release, Renewal, TokenHash, Ttl,
 };
 
 /// What a store remembers of one lock, and the rules by which it changes.
@@ -12,6 +13,7 @@ use super::{
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockState {
     held: Option<Held>,
+    line: Line,
 }
 
 impl LockState {
@@ -21,13 +23,24 @@ impl LockState {
     /// last.
     #[must_use]
     pub fn apply<C: Command>(&self, command: &C, moment: &Moment) -> (Self, C::Outcome) {
-        command.apply(self.held.as_ref().filter(|held| held.expires > moment.now), moment)
+        command.apply(self.live(moment.now), moment)
     }
 
-    /// What the state still says at `now`: a grant that has expired is none.
+    /// What the state still says at `now`: a grant or a place that has expired is none.
     #[must_use]
     pub fn live(&self, now: Duration) -> Self {
-        if self.is_free(now) { Self::free() } else { self.clone() }
+        let held = self.held.as_ref().filter(|held| held.expires > now).cloned();
+        Self { held, line: self.line.live(now) }
+    }
+
+    /// Whether [`LockState::live`] says something else at `now`.
+    pub fn is_stale(&self, now: Duration) -> bool {
+        self.held.as_ref().is_some_and(|held| held.expires <= now) || self.line.is_stale(now)
+    }
+
+    /// Whose turn it is, if the lock is free and somebody waits for it.
+    pub fn next(&self) -> Option<&TokenHash> {
+        if self.held.is_some() { None } else { self.line.first() }
     }
 
     /// The grant as a durable store writes it down; `None` for a free lock.
@@ -42,9 +55,10 @@ impl LockState {
     }
 
     /// The state of a grant that was written down, read at `now` by a process that does not know
-    /// how long it was away: the lease lasts its full TTL again, so that it never ends early.
+    /// how long it was away: the lease lasts its full TTL again, so that it never ends early. Who
+    /// waited went away with the process that they asked.
     pub fn restore(record: &Record<'_>, now: Duration) -> Self {
-        Self::held(Held {
+        let held = Held {
             token: record.token,
             fence: record.fence,
             owner: record.owner.cloned(),
@@ -52,12 +66,13 @@ impl LockState {
             expires: now + record.ttl,
             acquired_at_millis: record.acquired_at_millis,
             sole_attempt: None,
-        })
+        };
+        Self { held: Some(held), line: Line::default() }
     }
 
-    /// Whether the lock is free at `now`, so that nothing of this state is worth keeping.
-    pub fn is_free(&self, now: Duration) -> bool {
-        self.held.as_ref().is_none_or(|held| held.expires <= now)
+    /// Whether there is neither a grant nor a place, expired ones included.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_none() && self.line.is_empty()
     }
 
     /// The fencing token of the last grant, if the state still knows it.
@@ -65,12 +80,16 @@ impl LockState {
         self.held.as_ref().map(|held| held.fence)
     }
 
-    fn free() -> Self {
-        Self { held: None }
-    }
-
-    fn held(held: Held) -> Self {
-        Self { held: Some(held) }
+    fn holder(&self, name: &LockName, now: Duration) -> Option<Holder> {
+        let held = self.held.as_ref()?;
+        Some(Holder {
+            name: name.clone(),
+            owner: held.owner.clone(),
+            fence: held.fence,
+            acquired_at_millis: held.acquired_at_millis,
+            expires_in: held.expires.saturating_sub(now),
+            waiting: self.line.len(),
+        })
     }
 }
 
@@ -113,64 +132,64 @@ impl Held {
             expires_in: self.expires.saturating_sub(now),
         }
     }
-
-    fn holder(&self, name: &LockName, now: Duration) -> Holder {
-        Holder {
-            name: name.clone(),
-            owner: self.owner.clone(),
-            fence: self.fence,
-            acquired_at_millis: self.acquired_at_millis,
-            expires_in: self.expires.saturating_sub(now),
-        }
-    }
 }
 
-/// One rule: what a command does to a lock that is held, or to one that is not.
+/// One rule: what a command does to a lock.
 ///
-/// `held` is a grant that has not expired at `moment`.
+/// `state` is as it stands at `moment`.
 pub trait Command {
     /// What the command found.
     type Outcome;
 
     /// The state after the command, and what it found.
-    fn apply(&self, held: Option<&Held>, moment: &Moment) -> (LockState, Self::Outcome);
+    fn apply(&self, state: LockState, moment: &Moment) -> (LockState, Self::Outcome);
 }
 
 impl Command for Acquire {
     type Outcome = Acquisition;
 
-    fn apply(&self, held: Option<&Held>, moment: &Moment) -> (LockState, Acquisition) {
-        match held {
-            None => {
-                let granted = Held {
-                    token: self.token,
-                    fence: moment.last_fence.next(moment.unix_micros),
-                    owner: self.owner.clone(),
-                    ttl: self.ttl.get(),
-                    expires: moment.now + self.ttl.get(),
-                    acquired_at_millis: moment.unix_micros / 1000,
-                    sole_attempt: Some(self.attempt),
-                };
-                let lease = granted.lease(moment.now);
-                (LockState::held(granted), Acquisition::Granted(lease))
-            }
-            Some(held) if held.token == self.token => {
-                let lease = held.lease(moment.now);
-                let shared = Held {
-                    sole_attempt: held.sole_attempt.filter(|&sole| sole == self.attempt),
-                    ..held.clone()
-                };
-                (LockState::held(shared), Acquisition::Repeated(lease))
-            }
-            Some(held) => {
-                let holder = held.holder(&self.name, moment.now);
-                (LockState::held(held.clone()), Acquisition::Held(holder))
-            }
+    fn apply(&self, mut state: LockState, moment: &Moment) -> (LockState, Acquisition) {
+        let now = moment.now;
+        if let Some(held) = &mut state.held
+            && held.token == self.token
+        {
+            held.sole_attempt = held.sole_attempt.filter(|&sole| sole == self.attempt);
+            let lease = held.lease(now);
+            state.line.leave(&self.token, None);
+            return (state, Acquisition::Repeated(lease));
+        }
+        let ahead = state.line.ahead_of(&self.token);
+        if state.held.is_none() && ahead == 0 {
+            state.line.leave(&self.token, None);
+            let granted = self.grant(moment);
+            let lease = granted.lease(now);
+            state.held = Some(granted);
+            return (state, Acquisition::Granted(lease));
+        }
+        if let Some(place) = self.place {
+            state.line.join(self.token, self.attempt, now + place);
+        }
+        let busy = Busy { holder: state.holder(&self.name, now), ahead };
+        (state, Acquisition::Held(busy))
+    }
+}
+
+impl Acquire {
+    fn grant(&self, moment: &Moment) -> Held {
+        Held {
+            token: self.token,
+            fence: moment.last_fence.next(moment.unix_micros),
+            owner: self.owner.clone(),
+            ttl: self.ttl.get(),
+            expires: moment.now + self.ttl.get(),
+            acquired_at_millis: moment.unix_micros / 1000,
+            sole_attempt: Some(self.attempt),
         }
     }
 }
 
-/// Takes back what one attempt got, unless another attempt was given the same grant.
+/// Takes back what one attempt got, be it the lock or a place, unless another attempt was given
+/// the same.
 #[derive(Debug, Clone)]
 pub struct Withdraw {
     /// The token that the attempt was made with.
@@ -182,10 +201,14 @@ pub struct Withdraw {
 impl Command for Withdraw {
     type Outcome = ();
 
-    fn apply(&self, held: Option<&Held>, _: &Moment) -> (LockState, ()) {
-        let kept =
-            held.filter(|held| held.token != self.token || held.sole_attempt != Some(self.attempt));
-        (LockState { held: kept.cloned() }, ())
+    fn apply(&self, mut state: LockState, _: &Moment) -> (LockState, ()) {
+        let taken_back =
+            |held: &Held| held.token == self.token && held.sole_attempt == Some(self.attempt);
+        if state.held.as_ref().is_some_and(taken_back) {
+            state.held = None;
+        }
+        state.line.leave(&self.token, Some(self.attempt));
+        (state, ())
     }
 }
 
@@ -201,22 +224,19 @@ pub struct Renew {
 impl Command for Renew {
     type Outcome = Renewal;
 
-    fn apply(&self, held: Option<&Held>, moment: &Moment) -> (LockState, Renewal) {
-        match held {
-            None => (LockState::free(), Renewal::NotHeld),
+    fn apply(&self, mut state: LockState, moment: &Moment) -> (LockState, Renewal) {
+        let outcome = match &mut state.held {
+            None => Renewal::NotHeld,
             Some(held) if held.token == self.token => {
-                let renewed = Held {
-                    ttl: self.ttl.get(),
-                    expires: moment.now + self.ttl.get(),
-                    // Whoever renews has read the grant, so nobody may take it back any more.
-                    sole_attempt: None,
-                    ..held.clone()
-                };
-                let lease = renewed.lease(moment.now);
-                (LockState::held(renewed), Renewal::Renewed(lease))
+                held.ttl = self.ttl.get();
+                held.expires = moment.now + self.ttl.get();
+                // Whoever renews has read the grant, so nobody may take it back any more.
+                held.sole_attempt = None;
+                Renewal::Renewed(held.lease(moment.now))
             }
-            Some(held) => (LockState::held(held.clone()), Renewal::Mismatch),
-        }
+            Some(_) => Renewal::Mismatch,
+        };
+        (state, outcome)
     }
 }
 
@@ -230,12 +250,16 @@ pub struct Return {
 impl Command for Return {
     type Outcome = Release;
 
-    fn apply(&self, held: Option<&Held>, _: &Moment) -> (LockState, Release) {
-        match held {
-            None => (LockState::free(), Release::NotHeld),
-            Some(held) if held.token == self.token => (LockState::free(), Release::Released),
-            Some(held) => (LockState::held(held.clone()), Release::Mismatch),
-        }
+    fn apply(&self, mut state: LockState, _: &Moment) -> (LockState, Release) {
+        let outcome = match &state.held {
+            None => Release::NotHeld,
+            Some(held) if held.token == self.token => {
+                state.held = None;
+                Release::Released
+            }
+            Some(_) => Release::Mismatch,
+        };
+        (state, outcome)
     }
 }
 
@@ -249,8 +273,8 @@ pub struct Peek {
 impl Command for Peek {
     type Outcome = Option<Holder>;
 
-    fn apply(&self, held: Option<&Held>, moment: &Moment) -> (LockState, Option<Holder>) {
-        let holder = held.map(|held| held.holder(&self.name, moment.now));
-        (LockState { held: held.cloned() }, holder)
+    fn apply(&self, state: LockState, moment: &Moment) -> (LockState, Option<Holder>) {
+        let holder = state.holder(&self.name, moment.now);
+        (state, holder)
     }
 }

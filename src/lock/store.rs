@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,11 +28,15 @@ use super::{Acquire, Acquisition, Attempt, Holder, LockName, Release, Renewal, T
 /// to them. There are no default methods, so that a wrapper cannot forget to pass one on.
 #[async_trait]
 pub trait LockStore: fmt::Debug + Send + Sync + 'static {
-    /// Grants the lock, or says who holds it. The same token again is the same grant.
+    /// Grants the lock, or says why not and keeps a place in line, if a place is asked for. The
+    /// same token again is the same grant, or keeps the same place.
+    ///
+    /// Who has a place is served in the order in which they came, and before all who have none.
     async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError>;
 
-    /// Takes back what `attempt` got with `token`, unless another attempt was given the same
-    /// grant or the grant was renewed: then somebody may rely on it, and nothing happens.
+    /// Takes back what `attempt` got with `token`, be it the lock or a place, unless another
+    /// attempt was given the same or the grant was renewed: then somebody may rely on it, and
+    /// nothing happens.
     async fn withdraw(
         &self,
         name: &LockName,
@@ -59,6 +64,10 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Over all pages, a lock that was held throughout is there at least once.
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError>;
 
+    /// Resolves when it may be `token`'s turn: a hint, to be taken before `acquire` and awaited after
+    /// it. It may come too often and, where messages get lost, not at all.
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn;
+
     /// Asks whether the store can do its work, and what it is.
     async fn ping(&self) -> Result<StoreHealth, StoreError>;
 
@@ -66,6 +75,9 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// itself has nothing to do.
     async fn sweep(&self) -> Result<(), StoreError>;
 }
+
+/// A hint to come: see [`LockStore::turn`].
+pub type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The store could not find out. The causes are for the log, not for the client.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use crate::idempotency::{
 use crate::lock::{
     self, Acquire, Acquisition, Attempt, FencingToken, Holder, ListLocks, LockName, LockState,
     LockStore, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
-    TokenHash, Ttl, Withdraw,
+    TokenHash, Ttl, Turn, Withdraw,
 };
 
 /// A [`LockStore`] and [`RecordStore`] in memory.
@@ -87,6 +87,10 @@ impl LockStore for MemoryStore {
         Ok(self.table.list(query))
     }
 
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.table.turn(name, token)
+    }
+
     async fn ping(&self) -> Result<StoreHealth, StoreError> {
         Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
     }
@@ -145,6 +149,7 @@ mod tests {
                 ttl: Ttl::from_millis(millis).unwrap(),
                 owner: None,
                 attempt: Attempt::new(1),
+                place: None,
             };
             store.acquire(&ask).await.unwrap();
         }

@@ -5,6 +5,7 @@ mod memory;
 mod observed;
 mod redis;
 mod table;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

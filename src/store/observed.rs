@@ -9,7 +9,7 @@ use crate::idempotency::{
 };
 use crate::lock::{
     Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
-    StoreError, StoreHealth, TokenHash, Ttl,
+    StoreError, StoreHealth, TokenHash, Ttl, Turn,
 };
 use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
 
@@ -100,6 +100,10 @@ impl<S: LockStore> LockStore for Observed<S> {
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
         let step = self.inner.list(query);
         self.step(StoreOperation::List, step, |_| StoreOutcome::Done).await
+    }
+
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.inner.turn(name, token)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

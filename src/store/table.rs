@@ -10,9 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
+use super::turns::Turns;
 use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{
-    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek,
+    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek, TokenHash,
+    Turn,
 };
 
 /// A table of locks and records in memory.
@@ -22,6 +24,7 @@ use crate::lock::{
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
+    turns: Turns,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -47,6 +50,8 @@ pub(super) trait Entry: Clone + Default + PartialEq {
     fn fence(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
     fn is_empty(&self) -> bool;
+    /// Whose turn at which lock it is now, if somebody waits for one.
+    fn turn(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
 }
 
 impl Entry for LockState {
@@ -69,7 +74,7 @@ impl Entry for LockState {
     }
 
     fn is_stale(&self, now: Duration) -> bool {
-        self.is_free(now)
+        self.is_stale(now)
     }
 
     fn fence(&self) -> Option<FencingToken> {
@@ -77,7 +82,11 @@ impl Entry for LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.record().is_none()
+        self.is_empty()
+    }
+
+    fn turn(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
+        state.next().map(|token| (name.clone(), *token))
     }
 }
 
@@ -111,6 +120,10 @@ impl Entry for RecordState {
     fn is_empty(&self) -> bool {
         self.record().is_none()
     }
+
+    fn turn(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
+        None
+    }
 }
 
 /// What a rule comes to: what it found, and the entry's new state if that is another.
@@ -124,7 +137,8 @@ impl Table {
     /// A table without locks and records, whose fencing tokens rise above `last_fence`.
     pub(super) fn new(last_fence: FencingToken) -> Self {
         let shard = || Mutex::new(Shard { last_fence, ..Shard::default() });
-        Self { start: Instant::now(), shards: (0..LockName::BUCKETS).map(|_| shard()).collect() }
+        let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
+        Self { start: Instant::now(), turns: Turns::default(), shards }
     }
 
     /// Carries a rule out, such as `|state, moment| state.apply(&command, moment)`.
@@ -136,9 +150,9 @@ impl Table {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
         let step = step(E::all(&shard).get(key), rule, &moment);
-        if let Some(state) = step.change {
-            shard.install(key, state);
-        }
+        let turn = step.change.and_then(|state| shard.install(key, state));
+        drop(shard);
+        self.call(turn);
         step.outcome
     }
 
@@ -162,7 +176,13 @@ impl Table {
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: Entry>(&self, key: &E::Key, state: E) {
-        self.shard(E::bucket(key)).install(key, state);
+        let turn = self.shard(E::bucket(key)).install(key, state);
+        self.call(turn);
+    }
+
+    /// Resolves when it may be `token`'s turn.
+    pub(super) fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.turns.wait(name, token)
     }
 
     /// Lets the bucket's fencing tokens go on above `fence`.
@@ -202,7 +222,8 @@ impl Table {
         let moment = self.moment(shard.last_fence);
         for key in shard.stale::<E>(moment.now) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            shard.install(&key, live.unwrap_or_default());
+            let turn = shard.install(&key, live.unwrap_or_default());
+            self.call(turn);
         }
     }
 
@@ -239,6 +260,12 @@ impl Table {
         locks.extend(matching.take(query.limit - locks.len()));
     }
 
+    fn call(&self, turn: Option<(LockName, TokenHash)>) {
+        if let Some((name, token)) = turn {
+            self.turns.call(&name, &token);
+        }
+    }
+
     fn moment(&self, last_fence: FencingToken) -> Moment {
         Moment { now: self.start.elapsed(), unix_micros: unix_micros(), last_fence }
     }
@@ -256,7 +283,9 @@ impl Shard {
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    fn install<E: Entry>(&mut self, key: &E::Key, state: E) {
+    /// Gives whose turn it is now.
+    fn install<E: Entry>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
+        let turn = E::turn(key, &state);
         self.last_fence = self.last_fence.max(state.fence().unwrap_or_default());
         let all = E::all_mut(self);
         if state.is_empty() {
@@ -266,6 +295,7 @@ impl Shard {
         } else {
             all.insert(key.clone(), state);
         }
+        turn
     }
 }
 

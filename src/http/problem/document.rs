@@ -21,6 +21,7 @@ impl IntoResponse for Problem {
             detail: parts.detail,
             code: row.slug,
             field: parts.field,
+            ahead: parts.ahead,
             holder: parts.holder.as_ref().map(HolderView::new),
             retry_after_ms: parts.retry_after.map(millis),
             outcome: parts.outcome,
@@ -75,6 +76,9 @@ pub(in crate::http) struct ProblemBody {
     /// Who holds the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<HolderView>,
+    /// How many were in line before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ahead: Option<u64>,
     /// When it is worth trying again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,

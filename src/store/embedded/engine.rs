@@ -52,6 +52,8 @@ type Opening = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>;
 pub(super) struct Changes {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) records: BTreeMap<RecordKey, RecordState>,
+    /// Whether the disk does not yet say all of this.
+    pub(super) durable: bool,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
@@ -59,11 +61,6 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Whether there is nothing to write.
-    pub(super) fn is_empty(&self) -> bool {
-        self.locks.is_empty() && self.records.is_empty()
-    }
-
     fn last_fence(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }

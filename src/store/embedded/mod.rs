@@ -25,7 +25,7 @@ use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{
     Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockState, LockStore,
     Moment, Page, Peek, Record, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
-    TokenHash, Ttl, Withdraw,
+    TokenHash, Ttl, Turn, Withdraw,
 };
 use directory::Directory;
 use engine::{Engine, Medium, Take};
@@ -173,6 +173,10 @@ impl LockStore for EmbeddedStore {
             self.writer.probe().await?;
         }
         Ok(self.table.list(query))
+    }
+
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.table.turn(name, token)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

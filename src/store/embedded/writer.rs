@@ -136,17 +136,27 @@ struct Batch<'a> {
 pub(super) trait Durable: Entry<Key: Send> + Send + 'static {
     /// What a batch makes of those that it changes.
     fn changed(changes: &mut Changes) -> &mut BTreeMap<Self::Key, Self>;
+    /// Whether the disk says the same of both: who is in line is nothing that outlives the process.
+    fn is_written_as(&self, other: &Self) -> bool;
 }
 
 impl Durable for LockState {
     fn changed(changes: &mut Changes) -> &mut BTreeMap<LockName, Self> {
         &mut changes.locks
     }
+
+    fn is_written_as(&self, other: &Self) -> bool {
+        self.record() == other.record()
+    }
 }
 
 impl Durable for RecordState {
     fn changed(changes: &mut Changes) -> &mut BTreeMap<RecordKey, Self> {
         &mut changes.records
+    }
+
+    fn is_written_as(&self, other: &Self) -> bool {
+        self == other
     }
 }
 
@@ -161,6 +171,7 @@ impl Batch<'_> {
         if let Some(after) = step.change {
             let fence = after.fence().unwrap_or_default().max(moment.last_fence);
             self.changes.fences.insert(bucket, fence);
+            self.changes.durable |= !after.is_written_as(&state);
             E::changed(&mut self.changes).insert(key.clone(), after);
         }
         step.outcome
@@ -172,7 +183,9 @@ impl Batch<'_> {
         let state = changed.get(key).unwrap_or(&state);
         if state.is_stale(moment.now) {
             let live = state.live(&moment);
+            let durable = !live.is_written_as(state);
             changed.insert(key.clone(), live);
+            self.changes.durable |= durable;
         }
     }
 }
@@ -216,12 +229,12 @@ impl Work {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
             }
         }
-        if changes.is_empty() {
-            return Ok(probing);
+        let durable = changes.durable;
+        if durable {
+            self.engine.commit(&changes)?;
         }
-        self.engine.commit(&changes)?;
         self.install(changes);
-        Ok(true)
+        Ok(probing || durable)
     }
 
     fn install(&self, changes: Changes) {

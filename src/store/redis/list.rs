@@ -126,5 +126,6 @@ fn holder(name: &LockName, fields: &HashMap<String, String>, pttl_millis: i64) -
         fence: FencingToken::new(fields.get("fence")?.parse().ok()?),
         acquired_at_millis: fields.get("acquired")?.parse().ok()?,
         expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
+        waiting: 0,
     })
 }

@@ -18,11 +18,12 @@ use bb8_redis::redis::{ErrorKind, RedisError};
 use serde::Deserialize;
 
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
-    StoreError, StoreHealth, TokenHash, Ttl,
+    Acquire, Acquisition, Attempt, Busy, Holder, ListLocks, LockName, LockStore, Page, Release,
+    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
 };
 
 use super::OpenError;
+use super::turns::Turns;
 use connect::{Connections, Shared};
 use reply::Reply;
 use script::{Keys, Scripts};
@@ -47,6 +48,7 @@ pub struct RedisStore {
     connections: Connections,
     scripts: Scripts,
     keys: Keys,
+    turns: Turns,
 }
 
 impl RedisStore {
@@ -59,7 +61,12 @@ impl RedisStore {
     /// not answer is not an error: the store keeps trying.
     pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let connections = Connections::open(url, settings).await?;
-        Ok(Self { connections, scripts: Scripts::new(), keys: Keys::new(&settings.key_prefix) })
+        Ok(Self {
+            connections,
+            scripts: Scripts::new(),
+            keys: Keys::new(&settings.key_prefix),
+            turns: Turns::default(),
+        })
     }
 }
 
@@ -78,7 +85,9 @@ impl LockStore for RedisStore {
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
-            "held" => Ok(Acquisition::Held(reply.holder(&ask.name)?)),
+            "held" => {
+                Ok(Acquisition::Held(Busy { holder: Some(reply.holder(&ask.name)?), ahead: 0 }))
+            }
             _ => Err(Reply::unexpected()),
         }
     }
@@ -138,6 +147,10 @@ impl LockStore for RedisStore {
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
         list::page(&self.connections, &self.keys, query).await
+    }
+
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.turns.wait(name, token)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

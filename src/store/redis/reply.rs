@@ -45,6 +45,7 @@ impl Reply {
             fence: FencingToken::new(grant.fence),
             acquired_at_millis: grant.acquired_at_millis,
             expires_in: grant.expires_in(),
+            waiting: 0,
         })
     }
 

@@ -24,6 +24,7 @@ pub(super) fn ask(lock: &str, holder: &str) -> Acquire {
         ttl: Ttl::from_millis(Ttl::MAX_MILLIS).unwrap(),
         owner: Owner::parse(holder).unwrap(),
         attempt: Attempt::new(1),
+        place: None,
     }
 }
 

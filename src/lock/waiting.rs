@@ -1,0 +1,111 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Acquire, Acquisition, Busy, LockError, LockService};
+
+/// How long a place in line outlives the process that keeps it.
+const PLACE: Duration = Duration::from_millis(4000);
+/// How often a place is kept: two times may fail.
+const KEEP_PLACE: Duration = Duration::from_millis(1300);
+/// The least pause before asking again when nobody said that a turn has come.
+const MIN_PAUSE: Duration = Duration::from_millis(2);
+/// The pause after the store could not be asked.
+const AFTER_ERROR: Duration = Duration::from_millis(250);
+
+/// How many may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct WaiterLimits {
+    /// For one lock.
+    pub each: u64,
+    /// In this process, for all locks.
+    pub all: usize,
+}
+
+/// What asking for a lock came to.
+pub(super) struct Asked {
+    pub(super) found: Acquisition,
+    /// How the store was asked the last time, and when.
+    pub(super) ask: Arc<Acquire>,
+    pub(super) asked: Instant,
+}
+
+impl LockService {
+    /// Asks until the lock is had or `until` is over. A store that is away is waited for as well.
+    pub(super) async fn wait(&self, ask: Acquire, until: Instant) -> Result<Asked, LockError> {
+        let _counted = self.count_waiter()?;
+        let mut place = Place { service: self, last: None };
+        loop {
+            // Of an attempt whose answer was lost, what it got is taken back: the next is another.
+            let next = Acquire { place: Some(PLACE), attempt: self.next_attempt(), ..ask.clone() };
+            let ask = Arc::new(next);
+            // Taken before asking, or a turn in between would go unheard.
+            let turn = self.store.turn(&ask.name, &ask.token);
+            let asked = Instant::now();
+            let found = self.ask(&ask).await;
+            let pause = match &found {
+                Ok(Acquisition::Held(busy)) => {
+                    place.last = Some(Arc::clone(&ask));
+                    if busy.ahead >= self.limits.each {
+                        return Err(LockError::TooManyWaiters);
+                    }
+                    pause(busy)
+                }
+                Ok(Acquisition::Granted(_) | Acquisition::Repeated(_)) => {
+                    place.last = None;
+                    return Ok(Asked { found: found?, ask, asked });
+                }
+                Err(_) => AFTER_ERROR,
+            };
+            if Instant::now() >= until {
+                return Ok(Asked { found: found?, ask, asked });
+            }
+            // A hint that does not come is made up for by asking again.
+            drop(timeout_at(until.min(Instant::now() + pause), turn).await);
+        }
+    }
+
+    fn count_waiter(&self) -> Result<Waiter<'_>, LockError> {
+        let waiter = Waiter(&self.waiters);
+        if self.waiters.fetch_add(1, Ordering::Relaxed) >= self.limits.all {
+            return Err(LockError::TooManyWaiters);
+        }
+        Ok(waiter)
+    }
+}
+
+/// For how long to wait for a hint before asking without one.
+fn pause(busy: &Busy) -> Duration {
+    let pause = match &busy.holder {
+        // The first in line is told of a release, and of an expiry by nobody.
+        Some(holder) if busy.ahead == 0 => holder.expires_in.min(KEEP_PLACE),
+        _ => KEEP_PLACE,
+    };
+    pause.max(MIN_PAUSE)
+}
+
+/// One of those who wait in this process.
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place in line, which is given up at once when nobody waits in it any more.
+struct Place<'a> {
+    service: &'a LockService,
+    /// The last attempt that kept it.
+    last: Option<Arc<Acquire>>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(ask) = &self.last {
+            self.service.take_back(ask);
+        }
+    }
+}
