@@ -334,6 +334,7 @@ fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
         ttl: ttl(TTL),
         owner: Owner::parse(holder).unwrap(),
         attempt: Attempt::new(attempt),
+        place: None,
     }
 }
 
@@ -364,8 +365,8 @@ fn repeated(found: Acquisition) -> Lease {
 
 #[track_caller]
 fn held(found: Acquisition) -> Holder {
-    let Acquisition::Held(holder) = found else { panic!("held, not {found:?}") };
-    holder
+    let Acquisition::Held(busy) = found else { panic!("held, not {found:?}") };
+    busy.holder.expect("a holder")
 }
 
 #[track_caller]

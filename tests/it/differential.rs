@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use keylatch::lock::{
-    Acquire, Acquisition, Attempt, FencingToken, Holder, Lease, LockName, LockState, LockStore,
-    Moment, Owner, Peek, Renew, Renewal, Return, Token, TokenHash, Ttl, Withdraw,
+    Acquire, Acquisition, Attempt, Busy, FencingToken, Holder, Lease, LockName, LockState,
+    LockStore, Moment, Owner, Peek, Renew, Renewal, Return, Token, TokenHash, Ttl, Withdraw,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -229,9 +229,8 @@ fn clock(found: &Found) -> Option<(Duration, FencingToken)> {
     match found {
         Found::Acquired(Acquisition::Granted(lease) | Acquisition::Repeated(lease))
         | Found::Renewed(Renewal::Renewed(lease)) => Some((lease.expires_in, lease.fence)),
-        Found::Acquired(Acquisition::Held(holder)) | Found::Seen(Some(holder)) => {
-            Some((holder.expires_in, holder.fence))
-        }
+        Found::Acquired(Acquisition::Held(Busy { holder: Some(holder), .. }))
+        | Found::Seen(Some(holder)) => Some((holder.expires_in, holder.fence)),
         _ => None,
     }
 }
@@ -253,7 +252,8 @@ fn timeless(found: Found) -> Found {
             Found::Acquired(Acquisition::Repeated(lease(again)))
         }
         Found::Acquired(Acquisition::Held(held)) => {
-            Found::Acquired(Acquisition::Held(holder(held)))
+            let Busy { holder: held, ahead } = held;
+            Found::Acquired(Acquisition::Held(Busy { holder: held.map(holder), ahead }))
         }
         Found::Renewed(Renewal::Renewed(renewed)) => {
             Found::Renewed(Renewal::Renewed(lease(renewed)))
@@ -271,6 +271,7 @@ fn acquire(sequence: u64, command: &Command) -> Option<Acquire> {
         ttl: Ttl::from_millis(ttl).unwrap(),
         owner: owner.and_then(|owner| Owner::parse(&format!("owner {owner}")).unwrap()),
         attempt: Attempt::new(attempt),
+        place: None,
     })
 }
 

@@ -73,6 +73,7 @@ async fn records_and_locks_share_the_counters_and_nothing_else() {
         ttl: Ttl::from_millis(60_000).unwrap(),
         owner: None,
         attempt: Attempt::new(1),
+        place: None,
     };
     let granted = store.acquire(&acquire).await.unwrap();
     let Acquisition::Granted(lease) = granted else { panic!("granted, not {granted:?}") };
