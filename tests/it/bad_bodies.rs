@@ -85,10 +85,9 @@ async fn an_owner_is_at_most_256_bytes_of_text() {
 }
 
 #[tokio::test]
-async fn waiting_is_refused_and_not_ignored() {
+async fn a_wait_that_is_none_is_refused() {
     let service = Service::start("memory:").await;
-    for wait in [json!(1), json!(30_000), json!(-1), json!(0.5), json!("x"), json!("0"), json!([])]
-    {
+    for wait in [json!(300_001), json!(-1), json!(0.5), json!("x"), json!("0"), json!([])] {
         let answer = service.create("free", &json!({"wait_ms": wait})).await;
         assert_names_field(&answer, "invalid-body", "wait_ms", &wait.to_string());
     }

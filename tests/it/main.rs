@@ -43,3 +43,4 @@ mod shutdown;
 mod stores;
 mod support;
 mod system;
+mod waiting;
