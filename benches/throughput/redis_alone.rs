@@ -10,15 +10,20 @@ use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = concat!(
     include_str!("../../src/store/redis/lua/fence.lua"),
+    include_str!("../../src/store/redis/lua/line.lua"),
     include_str!("../../src/store/redis/lua/acquire.lua")
 );
-const RELEASE: &str = include_str!("../../src/store/redis/lua/release.lua");
+const RELEASE: &str = concat!(
+    include_str!("../../src/store/redis/lua/line.lua"),
+    include_str!("../../src/store/redis/lua/release.lua")
+);
 const FILL: &str = include_str!("fill.lua");
 
 /// redis-benchmark makes 12 digits of the last part, and with them a name of 24 bytes.
 const PREFIX: &str = "keylatch:{3f}:lock:redis-alone-";
 const DIGITS: &str = "__rand_int__";
 const COUNTER: &str = "keylatch:{3f}:fence";
+const CHANNEL: &str = "keylatch:turns";
 const TOKEN_HASH: &str = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg";
 const ATTEMPT: &str = "9779900000000000000";
 
@@ -87,21 +92,30 @@ impl<'a> RedisAlone<'a> {
     }
 
     fn acquire(&self) -> Result<Run> {
-        let lock = format!("{PREFIX}{DIGITS}");
-        let call = [&self.acquire, "2", &lock, COUNTER, TOKEN_HASH, "30000", "", ATTEMPT];
+        let [lock, line, places, attempts] = keys();
+        let keys = [&lock, &line, &places, &attempts, COUNTER];
+        let arguments = [TOKEN_HASH, "30000", "", ATTEMPT, "", CHANNEL];
+        let call = [&[&*self.acquire, "5"], &keys[..], &arguments].concat();
         self.scripts.run(self.count, MANY, &call)
     }
 
     fn release(&self) -> Result<Run> {
         let held = self.count * HELD_PER_RELEASE;
         self.scripts.cli(&["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
-        let call = [&self.release, "1", &format!("{PREFIX}{DIGITS}"), TOKEN_HASH];
+        let [lock, line, places, attempts] = keys();
+        let call = [&self.release, "4", &lock, &line, &places, &attempts, TOKEN_HASH, CHANNEL];
         self.scripts.run(self.count, held, &call)
     }
 
     fn flush(&self) -> Result<String> {
         self.scripts.cli(&["FLUSHALL", "SYNC"])
     }
+}
+
+/// The keys of a lock and of its line.
+fn keys() -> [String; 4] {
+    ["lock", "line", "places", "attempts"]
+        .map(|part| format!("{}{DIGITS}", PREFIX.replace(":lock:", &format!(":{part}:"))))
 }
 
 impl<'a> Scripts<'a> {

@@ -69,6 +69,8 @@ enum Command {
         ttl: u64,
         owner: Option<u8>,
         attempt: u64,
+        /// For how many seconds to keep a place.
+        place: Option<u64>,
     },
     Withdraw {
         lock: u8,
@@ -94,12 +96,15 @@ enum Command {
 }
 
 fn command() -> impl Strategy<Value = Command> {
-    let (lock, holder, attempt) = (0..3_u8, 0..3_u8, 0..4_u64);
+    let (lock, holder, attempt) = (0..2_u8, 0..5_u8, 0..3_u64);
     let ttl = prop::sample::select(vec![90_u64, 150, 270]).prop_map(|seconds| seconds * 1000);
     let owner = prop::option::of(0..2_u8);
+    let place = prop::option::of(prop::sample::select(vec![90_u64, 150, 270]));
     prop_oneof![
-        4 => (lock.clone(), holder.clone(), ttl.clone(), owner, attempt.clone()).prop_map(
-            |(lock, holder, ttl, owner, attempt)| Command::Acquire { lock, holder, ttl, owner, attempt }
+        6 => (lock.clone(), holder.clone(), ttl.clone(), owner, attempt.clone(), place).prop_map(
+            |(lock, holder, ttl, owner, attempt, place)| {
+                Command::Acquire { lock, holder, ttl, owner, attempt, place }
+            }
         ),
         2 => (lock.clone(), holder.clone(), attempt)
             .prop_map(|(lock, holder, attempt)| Command::Withdraw { lock, holder, attempt }),
@@ -251,9 +256,9 @@ fn timeless(found: Found) -> Found {
         Found::Acquired(Acquisition::Repeated(again)) => {
             Found::Acquired(Acquisition::Repeated(lease(again)))
         }
-        Found::Acquired(Acquisition::Held(held)) => {
-            let Busy { holder: held, ahead } = held;
-            Found::Acquired(Acquisition::Held(Busy { holder: held.map(holder), ahead }))
+        Found::Acquired(Acquisition::Held(busy)) => {
+            let holder = busy.holder.map(holder);
+            Found::Acquired(Acquisition::Held(Busy { holder, ..busy }))
         }
         Found::Renewed(Renewal::Renewed(renewed)) => {
             Found::Renewed(Renewal::Renewed(lease(renewed)))
@@ -264,14 +269,16 @@ fn timeless(found: Found) -> Found {
 }
 
 fn acquire(sequence: u64, command: &Command) -> Option<Acquire> {
-    let Command::Acquire { lock, holder, ttl, owner, attempt } = *command else { return None };
+    let Command::Acquire { lock, holder, ttl, owner, attempt, place } = *command else {
+        return None;
+    };
     Some(Acquire {
         name: name(sequence, lock),
         token: token(holder),
         ttl: Ttl::from_millis(ttl).unwrap(),
         owner: owner.and_then(|owner| Owner::parse(&format!("owner {owner}")).unwrap()),
         attempt: Attempt::new(attempt),
-        place: None,
+        place: place.map(Duration::from_secs),
     })
 }
 

@@ -16,6 +16,25 @@ use super::server::Server;
 use super::{OpenError, Settings, StoreError, store_error};
 use crate::lock::StoreHealth;
 
+/// What knows the way to the Redis at `url`.
+pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError> {
+    let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
+    let info = url.into_connection_info().map_err(bad_url)?;
+    let timeout = settings.connect_timeout();
+    // A peer that vanished without a word is noticed by the kernel.
+    // The kernel counts in seconds, 1 to 32767 of them.
+    let seconds = |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
+    let keepalive =
+        TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive)
+        .set_user_timeout(timeout * 5);
+    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
+    Client::open(info).map_err(bad_url)
+}
+
 /// A few multiplexed connections that all requests share, kept by bb8.
 ///
 /// A request takes one, clones it, gives it back at once and then sends, so that no command waits
@@ -29,9 +48,14 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) async fn open(client: Client, settings: &Settings) -> Result<Self, OpenError> {
         let last_error = Arc::new(Mutex::new(None));
-        let manager = Manager::new(url, settings, Arc::clone(&last_error))?;
+        let manager = Manager {
+            client,
+            timeout: settings.connect_timeout(),
+            allow_eviction: settings.allow_eviction,
+            last_error: Arc::clone(&last_error),
+        };
         match manager.connect().await {
             Ok(_) => {}
             Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
@@ -141,30 +165,6 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(
-        url: &str,
-        settings: &Settings,
-        last_error: Arc<Mutex<Option<String>>>,
-    ) -> Result<Self, OpenError> {
-        let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
-        let info = url.into_connection_info().map_err(bad_url)?;
-        let timeout = Duration::from_millis(settings.connect_timeout_ms);
-        // A peer that vanished without a word is noticed by the kernel.
-        // The kernel counts in seconds, 1 to 32767 of them.
-        let seconds =
-            |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
-        let keepalive =
-            TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_user_timeout(timeout * 5);
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-        let client = Client::open(info).map_err(bad_url)?;
-        Ok(Self { client, timeout, allow_eviction: settings.allow_eviction, last_error })
-    }
-
     async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
         let broken = Arc::new(AtomicBool::new(false));
         let noticed = Arc::clone(&broken);

@@ -102,30 +102,41 @@ async fn holders(
     }
     let mut reads = pipe();
     for name in names {
-        let key = keys.lock(name.bucket(), name);
-        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key);
+        let bucket = name.bucket();
+        let (key, [line, ..]) = (keys.lock(bucket, name), keys.line(bucket, name));
+        // A place that was lost counts until the next one who waits asks.
+        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
     }
     let found = reads.query_async(&mut shared.connection).await;
     let mut found = shared.judged::<Vec<Value>>(found)?.into_iter();
     let mut holders = Vec::with_capacity(names.len());
     for name in names {
-        let (Some(fields), Some(pttl)) = (found.next(), found.next()) else { break };
+        let (Some(fields), Some(pttl), Some(waiting)) = (found.next(), found.next(), found.next())
+        else {
+            break;
+        };
         // What a stranger wrote into a lock's key is no lock, and hides none of the others.
         let (Ok(fields), Ok(pttl)) = (from_redis_value(fields), from_redis_value(pttl)) else {
             continue;
         };
-        holders.extend(holder(name, &fields, pttl));
+        let waiting = from_redis_value(waiting).unwrap_or_default();
+        holders.extend(holder(name, &fields, pttl, waiting));
     }
     Ok(holders)
 }
 
-fn holder(name: &LockName, fields: &HashMap<String, String>, pttl_millis: i64) -> Option<Holder> {
+fn holder(
+    name: &LockName,
+    fields: &HashMap<String, String>,
+    pttl_millis: i64,
+    waiting: u64,
+) -> Option<Holder> {
     Some(Holder {
         name: name.clone(),
         owner: Owner::parse(fields.get("owner")?).ok()?,
         fence: FencingToken::new(fields.get("fence")?.parse().ok()?),
         acquired_at_millis: fields.get("acquired")?.parse().ok()?,
         expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
-        waiting: 0,
+        waiting,
     })
 }

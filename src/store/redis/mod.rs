@@ -4,6 +4,10 @@
 //! expires, and so is a record; each of the 256 buckets has one fencing counter.
 //! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
+//!
+//! Who waits for a lock is in three keys more, which `lua/line.lua` describes. A step that leaves a
+//! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
+//! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
 
 mod connect;
 mod list;
@@ -12,14 +16,19 @@ mod records;
 mod reply;
 mod script;
 mod server;
+mod subscription;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use bb8_redis::redis::{ErrorKind, RedisError};
+use bb8_redis::redis::{ErrorKind, RedisError, Script, ScriptInvocation};
 use serde::Deserialize;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Busy, Holder, ListLocks, LockName, LockStore, Page, Release,
-    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
+    Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
+    StoreError, StoreHealth, TokenHash, Ttl, Turn,
 };
 
 use super::OpenError;
@@ -27,6 +36,7 @@ use super::turns::Turns;
 use connect::{Connections, Shared};
 use reply::Reply;
 use script::{Keys, Scripts};
+use subscription::Subscription;
 
 /// How the service uses Redis.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,13 +52,21 @@ pub struct Settings {
     pub allow_eviction: bool,
 }
 
+impl Settings {
+    fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}
+
 /// A [`LockStore`] and [`RecordStore`](crate::idempotency::RecordStore) in one Redis.
 #[derive(Debug)]
 pub struct RedisStore {
     connections: Connections,
     scripts: Scripts,
-    keys: Keys,
-    turns: Turns,
+    keys: Arc<Keys>,
+    turns: Arc<Turns>,
+    /// Hears of turns for as long as the store lives.
+    _subscription: AbortOnDropHandle<()>,
 }
 
 impl RedisStore {
@@ -60,34 +78,41 @@ impl RedisStore {
     /// `url` is not understood, or the Redis answers and is not fit to keep locks. One that does
     /// not answer is not an error: the store keeps trying.
     pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
-        let connections = Connections::open(url, settings).await?;
-        Ok(Self {
-            connections,
-            scripts: Scripts::new(),
-            keys: Keys::new(&settings.key_prefix),
-            turns: Turns::default(),
-        })
+        let client = connect::client(url, settings)?;
+        let connections = Connections::open(client.clone(), settings).await?;
+        let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
+        let subscription = Subscription::new(client, settings, &keys, &turns);
+        let subscription = AbortOnDropHandle::new(tokio::spawn(subscription.listen()));
+        let scripts = Scripts::new();
+        Ok(Self { connections, scripts, keys, turns, _subscription: subscription })
+    }
+
+    /// A call of a script that knows of lines.
+    fn on_line<'a>(&self, script: &'a Script, name: &LockName) -> ScriptInvocation<'a> {
+        let bucket = name.bucket();
+        let mut call = script.prepare_invoke();
+        call.key(self.keys.lock(bucket, name)).key(&self.keys.line(bucket, name));
+        call
     }
 }
 
 #[async_trait]
 impl LockStore for RedisStore {
     async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        let bucket = ask.name.bucket();
-        let mut call = self.scripts.acquire.prepare_invoke();
-        call.key(self.keys.lock(bucket, &ask.name))
-            .key(self.keys.fence(bucket))
+        let place = ask.place.map(|place| script::millis(place).to_string()).unwrap_or_default();
+        let mut call = self.on_line(&self.scripts.acquire, &ask.name);
+        call.key(self.keys.fence(ask.name.bucket()))
             .arg(script::token(&ask.token))
             .arg(ask.ttl.as_millis())
             .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
-            .arg(ask.attempt.get());
+            .arg(ask.attempt.get())
+            .arg(place)
+            .arg(self.keys.turns());
         let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
-            "held" => {
-                Ok(Acquisition::Held(Busy { holder: Some(reply.holder(&ask.name)?), ahead: 0 }))
-            }
+            "held" => Ok(Acquisition::Held(reply.busy(&ask.name)?)),
             _ => Err(Reply::unexpected()),
         }
     }
@@ -98,8 +123,8 @@ impl LockStore for RedisStore {
         token: &TokenHash,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        let mut call = self.scripts.withdraw.prepare_invoke();
-        call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token)).arg(attempt.get());
+        let mut call = self.on_line(&self.scripts.withdraw, name);
+        call.arg(script::token(token)).arg(attempt.get()).arg(self.keys.turns());
         self.connections.run::<Reply>(&call).await.map(|_| ())
     }
 
@@ -123,8 +148,8 @@ impl LockStore for RedisStore {
     }
 
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        let mut call = self.scripts.release.prepare_invoke();
-        call.key(self.keys.lock(name.bucket(), name)).arg(script::token(token));
+        let mut call = self.on_line(&self.scripts.release, name);
+        call.arg(script::token(token)).arg(self.keys.turns());
         let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "released" => Ok(Release::Released),
@@ -135,8 +160,10 @@ impl LockStore for RedisStore {
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        let bucket = name.bucket();
+        let [_, places, _] = self.keys.line(bucket, name);
         let mut call = self.scripts.get.prepare_invoke();
-        call.key(self.keys.lock(name.bucket(), name));
+        call.key(self.keys.lock(bucket, name)).key(places);
         let reply: Reply = self.connections.run(&call).await?;
         match reply.found() {
             "held" => reply.holder(name).map(Some),

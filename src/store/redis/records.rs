@@ -1,18 +1,14 @@
-use std::time::Duration;
-
 use async_trait::async_trait;
 use bb8_redis::redis::{Script, ScriptInvocation};
 
+use super::RedisStore;
 use super::record_reply::RecordReply;
-use super::{RedisStore, script};
+use super::script::{self, millis};
 use crate::idempotency::{
     Abandonment, Begin, Begun, Complete, Completion, End, Extension, OnCrash, RecordKey,
     RecordStore, Resolution, Resolve, UNKNOWN_RETENTION, View,
 };
 use crate::lock::{StoreError, TokenHash};
-
-/// The longest time a script is told, some 2,000 years: Redis takes it, and Lua knows it exactly.
-const LONGEST_MILLIS: u64 = 1 << 46;
 
 #[async_trait]
 impl RecordStore for RedisStore {
@@ -116,12 +112,6 @@ impl RedisStore {
         call.key(self.keys.record(key));
         call
     }
-}
-
-/// What a script is told of a time: at least 1 ms, because a key whose expiry is not in the future
-/// is deleted at once, in the middle of the step that writes it.
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, LONGEST_MILLIS)
 }
 
 /// What could not be written was not sent.

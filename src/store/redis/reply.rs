@@ -2,13 +2,15 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use crate::lock::{FencingToken, Holder, Lease, LockName, Owner, StoreError};
+use crate::lock::{Busy, FencingToken, Holder, Lease, LockName, Owner, StoreError};
 
-/// What every script gives: what it found, and the grant if there is one.
+/// What every script gives: what it found, the grant if there is one, and what it says of the line.
 #[derive(Debug)]
 pub(super) struct Reply {
     found: String,
     grant: Option<GrantReply>,
+    waiting: u64,
+    ahead: u64,
 }
 
 /// `fence, ttl, pttl, owner, acquired`, in this order.
@@ -45,8 +47,14 @@ impl Reply {
             fence: FencingToken::new(grant.fence),
             acquired_at_millis: grant.acquired_at_millis,
             expires_in: grant.expires_in(),
-            waiting: 0,
+            waiting: self.waiting,
         })
+    }
+
+    /// Why an acquire got nothing; a lock that is free is so for the first in line.
+    pub(super) fn busy(&self, name: &LockName) -> Result<Busy, StoreError> {
+        let holder = self.grant.is_some().then(|| self.holder(name)).transpose()?;
+        Ok(Busy { holder, ahead: self.ahead })
     }
 
     /// The reply is not one that the script gives.
@@ -60,6 +68,20 @@ impl Reply {
 }
 
 impl GrantReply {
+    fn of(fields: [Value; 5]) -> Result<Option<Self>, ParsingError> {
+        let [fence, ttl, pttl, owner, acquired] = fields;
+        if fence == Value::Nil {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            fence: from_redis_value(fence)?,
+            ttl_millis: from_redis_value(ttl)?,
+            pttl_millis: from_redis_value(pttl)?,
+            owner: from_redis_value(owner)?,
+            acquired_at_millis: from_redis_value(acquired)?,
+        }))
+    }
+
     fn owner(&self) -> Result<Option<Owner>, StoreError> {
         Owner::parse(&self.owner).map_err(|error| StoreError::Lost(error.into()))
     }
@@ -74,17 +96,9 @@ impl FromRedisValue for Reply {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let found = from_redis_value(next())?;
-        let fence = next();
-        if fence == Value::Nil {
-            return Ok(Self { found, grant: None });
-        }
-        let grant = GrantReply {
-            fence: from_redis_value(fence)?,
-            ttl_millis: from_redis_value(next())?,
-            pttl_millis: from_redis_value(next())?,
-            owner: from_redis_value(next())?,
-            acquired_at_millis: from_redis_value(next())?,
-        };
-        Ok(Self { found, grant: Some(grant) })
+        let grant = [next(), next(), next(), next(), next()];
+        let number = |value| from_redis_value::<Option<u64>>(value).map(Option::unwrap_or_default);
+        let (waiting, ahead) = (number(next())?, number(next())?);
+        Ok(Self { found, grant: GrantReply::of(grant)?, waiting, ahead })
     }
 }

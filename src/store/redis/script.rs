@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,6 +14,11 @@ macro_rules! script {
         Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
     };
 }
+
+/// The longest time a script is told, some 2,000 years: Redis takes it, and Lua knows it exactly.
+const LONGEST_MILLIS: u64 = 1 << 46;
+/// How many characters a token hash has in a script.
+const TOKEN_CHARS: usize = 43;
 
 /// The steps, one Lua file each.
 #[derive(Debug)]
@@ -39,10 +45,10 @@ pub(super) struct RecordScripts {
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            acquire: script!("fence", "acquire"),
-            withdraw: script!("withdraw"),
+            acquire: script!("fence", "line", "acquire"),
+            withdraw: script!("line", "withdraw"),
             renew: script!("renew"),
-            release: script!("release"),
+            release: script!("line", "release"),
             get: script!("get"),
             record: RecordScripts {
                 begin: script!("fence", "record", "record_begin"),
@@ -71,6 +77,24 @@ impl Keys {
         format!("{}:{{{bucket:02x}}}:lock:{name}", self.prefix)
     }
 
+    /// The three keys of a lock's line: the order, when places are lost, and who asked for them.
+    pub(super) fn line(&self, bucket: u8, name: &LockName) -> [String; 3] {
+        ["line", "places", "attempts"]
+            .map(|part| format!("{}:{{{bucket:02x}}}:{part}:{name}", self.prefix))
+    }
+
+    /// The channel on which it is said whose turn it is.
+    pub(super) fn turns(&self) -> String {
+        format!("{}:turns", self.prefix)
+    }
+
+    /// Whose turn it is at which lock, by a message: a token hash and the lock's key.
+    pub(super) fn turn(&self, message: &[u8]) -> Option<(LockName, TokenHash)> {
+        let (hash, lock) = message.split_at_checked(TOKEN_CHARS)?;
+        let hash = URL_SAFE_NO_PAD.decode(hash).ok()?.try_into().ok()?;
+        Some((self.lock_name(lock)?, TokenHash::from_bytes(hash)))
+    }
+
     pub(super) fn record(&self, key: &RecordKey) -> String {
         let name = URL_SAFE_NO_PAD.encode(key.as_bytes());
         format!("{}:{{{:02x}}}:record:{name}", self.prefix, key.bucket())
@@ -92,6 +116,12 @@ impl Keys {
         let name = LockName::parse(name).ok()?;
         (bucket == format!("{:02x}", name.bucket())).then_some(name)
     }
+}
+
+/// What a script is told of a time: at least 1 ms, because a key whose expiry is not in the future
+/// is deleted at once, in the middle of the step that writes it.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, LONGEST_MILLIS)
 }
 
 /// How scripts write a token hash: 43 characters, short enough for Redis's compact hashes.

@@ -73,7 +73,7 @@ impl RedisServer {
         cmd.query_async(&mut connection).await.expect("redis-server takes the command")
     }
 
-    /// Makes all locks and records `by` older, as if that time had passed.
+    /// Makes all locks, lines and records `by` older, as if that time had passed.
     pub(crate) async fn age(&self, by: Duration) {
         let mut connection = self.connect().await;
         let by = u64::try_from(by.as_millis()).expect("a short time");
@@ -96,12 +96,18 @@ impl RedisServer {
 }
 
 /// An expiry that is not in the future deletes the key, and a key without one does not age. The end
-/// of a record's lease is the one time that is not an expiry.
+/// of a record's lease and of a place in line are the times that are no expiry.
 const AGE: &str = r"
-for _, pattern in ipairs({'*:lock:*', '*:record:*'}) do
-  for _, key in ipairs(redis.call('KEYS', pattern)) do
-    if redis.call('HGET', key, 'stage') == 'in-flight' then
+local parts = {'lock', 'record', 'line', 'places', 'attempts'}
+for _, part in ipairs(parts) do
+  for _, key in ipairs(redis.call('KEYS', '*}:' .. part .. ':*')) do
+    if part == 'record' and redis.call('HGET', key, 'stage') == 'in-flight' then
       redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
+    end
+    if part == 'places' then
+      for _, token in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+        redis.call('ZINCRBY', key, 0 - ARGV[1], token)
+      end
     end
     local left = redis.call('PTTL', key)
     if left >= 0 then

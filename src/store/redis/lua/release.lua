@@ -1,10 +1,11 @@
+--- release
 -- Gives a lock back, if the token holds it.
 --
--- KEYS  1 the lock
--- ARGV  1 token hash
+-- KEYS  1 to 4 the lock and its line
+-- ARGV  1 token hash   2 the channel for turns
 -- Gives {'released'} | {'mismatch'} | {'not-held'}
 
-local lock, token = KEYS[1], ARGV[1]
+local token, channel = ARGV[1], ARGV[2]
 
 local holder = redis.call('HGET', lock, 'token')
 if not holder then
@@ -14,4 +15,5 @@ if holder ~= token then
   return {'mismatch'}
 end
 redis.call('DEL', lock)
+call_first(channel)
 return {'released'}

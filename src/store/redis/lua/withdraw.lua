@@ -1,14 +1,22 @@
--- Takes back what one attempt got, unless the grant was given to another attempt too or renewed.
+--- withdraw
+-- Takes back what one attempt got, be it the lock or a place, unless another attempt was given the
+-- same or the grant was renewed.
 --
--- KEYS  1 the lock
--- ARGV  1 token hash   2 attempt
--- Gives {'withdrawn'} | {'not-held'}
+-- KEYS  1 to 4 the lock and its line
+-- ARGV  1 token hash   2 attempt   3 the channel for turns
+-- Gives {'held'} | {'free'}
 
-local lock, token, attempt = KEYS[1], ARGV[1], ARGV[2]
+local token, attempt, channel = ARGV[1], ARGV[2], ARGV[3]
 
-local held = redis.call('HMGET', lock, 'token', 'attempt')
-if held[1] == token and held[2] == attempt then
-  redis.call('DEL', lock)
-  return {'withdrawn'}
+if waiting > 0 and redis.call('HGET', attempts, token) == attempt then
+  leave(token)
 end
-return {'not-held'}
+local held = redis.call('HMGET', lock, 'token', 'attempt')
+if held[1] then
+  if held[1] ~= token or held[2] ~= attempt then
+    return {'held'}
+  end
+  redis.call('DEL', lock)
+end
+call_first(channel)
+return {'free'}

@@ -1,0 +1,75 @@
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bb8_redis::redis::Client;
+use bb8_redis::redis::aio::PubSubStream;
+use futures_util::StreamExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::script::Keys;
+use super::{Settings, Turns};
+
+/// The pause before a subscription that was lost is made anew.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The one connection on which a store hears whose turn it is.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    client: Client,
+    timeout: Duration,
+    keys: Arc<Keys>,
+    turns: Arc<Turns>,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        client: Client,
+        settings: &Settings,
+        keys: &Arc<Keys>,
+        turns: &Arc<Turns>,
+    ) -> Self {
+        let (keys, turns) = (Arc::clone(keys), Arc::clone(turns));
+        Self { client, timeout: settings.connect_timeout(), keys, turns }
+    }
+
+    /// Passes on what is said, for ever. What is said while there is no connection is lost, and
+    /// whoever waits makes up for it by asking.
+    pub(super) async fn listen(self) {
+        let mut quiet = false;
+        loop {
+            match self.subscribe().await {
+                Ok(said) => {
+                    quiet = false;
+                    // Any turn may have gone unheard.
+                    self.turns.call_all();
+                    self.pass_on(said).await;
+                }
+                Err(error) if quiet => tracing::debug!(%error, "turns are still not heard of"),
+                Err(error) => {
+                    quiet = true;
+                    tracing::warn!(%error, "turns are not heard of, and whoever waits has to ask");
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn subscribe(&self) -> Result<PubSubStream, Box<dyn Error + Send + Sync>> {
+        let subscribing = async {
+            let mut connection = self.client.get_async_pubsub().await?;
+            connection.subscribe(self.keys.turns()).await?;
+            Ok(connection.into_on_message())
+        };
+        timeout(self.timeout, subscribing).await?
+    }
+
+    /// Passes on what is said until the connection is lost.
+    async fn pass_on(&self, mut said: PubSubStream) {
+        while let Some(message) = said.next().await {
+            if let Some((name, token)) = self.keys.turn(message.get_payload_bytes()) {
+                self.turns.call(&name, &token);
+            }
+        }
+    }
+}
