@@ -19,7 +19,7 @@ pub(crate) trait Clock: Send + Sync {
 
 /// How far a store's own clock may go on between two steps of a test.
 const SLACK: Duration = Duration::from_secs(5);
-const TTL: Duration = Duration::from_secs(60);
+pub(crate) const TTL: Duration = Duration::from_secs(60);
 
 pub(crate) async fn a_free_lock_is_granted(store: &dyn LockStore, _: &dyn Clock) {
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -322,12 +322,12 @@ async fn list_all(store: &dyn LockStore, prefix: &str, limit: usize) -> Vec<Hold
     }
 }
 
-async fn withdraw(store: &dyn LockStore, lock: &str, holder: &str, attempt: u64) {
+pub(crate) async fn withdraw(store: &dyn LockStore, lock: &str, holder: &str, attempt: u64) {
     let (name, token) = (name(lock), token(holder));
     store.withdraw(&name, &token, Attempt::new(attempt)).await.unwrap();
 }
 
-fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
+pub(crate) fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
     Acquire {
         name: name(lock),
         token: token(holder),
@@ -338,33 +338,33 @@ fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
     }
 }
 
-fn name(text: &str) -> LockName {
+pub(crate) fn name(text: &str) -> LockName {
     LockName::parse(text).unwrap()
 }
 
-fn token(holder: &str) -> TokenHash {
+pub(crate) fn token(holder: &str) -> TokenHash {
     let padded: String = holder.chars().map(|c| if c == ' ' { '-' } else { c }).collect();
     Token::parse(&format!("token-of-the-holder-{padded}")).unwrap().hash()
 }
 
-fn ttl(duration: Duration) -> Ttl {
+pub(crate) fn ttl(duration: Duration) -> Ttl {
     Ttl::from_millis(u64::try_from(duration.as_millis()).unwrap()).unwrap()
 }
 
 #[track_caller]
-fn granted(found: Acquisition) -> Lease {
+pub(crate) fn granted(found: Acquisition) -> Lease {
     let Acquisition::Granted(lease) = found else { panic!("granted, not {found:?}") };
     lease
 }
 
 #[track_caller]
-fn repeated(found: Acquisition) -> Lease {
+pub(crate) fn repeated(found: Acquisition) -> Lease {
     let Acquisition::Repeated(lease) = found else { panic!("repeated, not {found:?}") };
     lease
 }
 
 #[track_caller]
-fn held(found: Acquisition) -> Holder {
+pub(crate) fn held(found: Acquisition) -> Holder {
     let Acquisition::Held(busy) = found else { panic!("held, not {found:?}") };
     busy.holder.expect("a holder")
 }

@@ -26,6 +26,8 @@ mod idempotency_layer;
 mod idempotency_repeats;
 mod idempotency_same;
 mod idempotency_sandbox;
+mod line_conformance;
+mod line_redis;
 mod listing;
 mod lock_names;
 mod locks;

@@ -8,12 +8,14 @@ use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
 use tempfile::TempDir;
 
 use crate::conformance::{self, Clock};
+use crate::line_conformance;
 use crate::support::{RedisServer, config};
 
 /// Defines a test of each conformance function for each store.
 macro_rules! conform {
     ($($store:ident => $start:expr;)+) => {
-        $(conform! { @store $store, $start,
+        $(conform! { @store $store, $start;
+            conformance:
             a_free_lock_is_granted,
             the_same_token_again_is_the_same_grant,
             another_token_is_told_who_holds_the_lock,
@@ -38,18 +40,33 @@ macro_rules! conform {
             a_listing_keeps_to_its_prefix,
             a_listing_knows_its_own_cursors_only,
             expired_locks_are_swept,
-            a_store_that_works_says_so,
+            a_store_that_works_says_so;
+            line_conformance:
+            who_came_first_is_served_first,
+            many_are_served_in_the_order_in_which_they_came,
+            asking_again_keeps_the_place,
+            a_place_is_lost_after_its_time,
+            a_free_lock_goes_on_when_the_first_in_line_is_lost,
+            who_has_no_place_does_not_overtake,
+            an_expired_lock_goes_to_the_first_in_line,
+            an_attempt_that_is_withdrawn_leaves_the_line,
+            an_attempt_leaves_no_place_that_another_asked_for,
+            a_grant_leaves_the_line,
+            everybody_sees_how_many_wait,
+            a_release_calls_the_first_in_line_and_nobody_else,
+            a_withdrawal_calls_who_is_next,
+            a_line_that_goes_on_calls_nobody_while_the_lock_is_held;
         })+
     };
-    (@store $store:ident, $start:expr, $($function:ident,)+) => {
+    (@store $store:ident, $start:expr; $($module:ident: $($function:ident),+;)+) => {
         mod $store {
             use super::*;
 
-            $(#[tokio::test]
+            $($(#[tokio::test]
             async fn $function() {
                 let (store, clock) = $start.await;
-                conformance::$function(store.as_ref(), clock.as_ref()).await;
-            })+
+                $module::$function(store.as_ref(), clock.as_ref()).await;
+            })+)+
         }
     };
 }
