@@ -301,7 +301,12 @@ fn a_level_that_is_none_is_refused() {
 fn zero_is_refused_where_it_would_serve_nobody() {
     for (path, default) in settings() {
         let dotted = path.join(".");
-        let may_be_zero = ["server.body_limit_bytes", "server.drain_timeout_ms", "log.slow_ms"];
+        let may_be_zero = [
+            "server.body_limit_bytes",
+            "server.drain_timeout_ms",
+            "wait.max_wait_ms",
+            "log.slow_ms",
+        ];
         if !default.is_integer() || may_be_zero.contains(&dotted.as_str()) {
             continue;
         }

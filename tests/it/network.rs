@@ -22,6 +22,8 @@ async fn service(set: impl FnOnce(&mut Settings)) -> Service {
 
 fn patient(set: impl FnOnce(&mut Settings)) -> Config {
     let mut config = support::config("memory:");
+    // A request that may wait has more time.
+    config.wait.max_wait_ms = 0;
     let server = &mut config.server;
     server.request_timeout_ms = LONG_MS;
     server.body_timeout_ms = LONG_MS;

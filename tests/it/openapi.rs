@@ -10,7 +10,7 @@ use crate::support::{Answer, Service, config};
 
 /// Every operation with every status that it can give, those of the layers around it included.
 const STATUSES: [(&str, &str, &[&str]); 22] = [
-    ("post", "/v1/locks/{name}", &["200", "201", "400", "408", "409", "413", "500", "503"]),
+    ("post", "/v1/locks/{name}", &["200", "201", "400", "408", "409", "413", "429", "500", "503"]),
     ("put", "/v1/locks/{name}", &["200", "400", "404", "408", "412", "413", "428", "500", "503"]),
     ("delete", "/v1/locks/{name}", &["204", "400", "404", "412", "428", "500", "503"]),
     ("get", "/v1/locks/{name}", &["200", "400", "404", "500", "503"]),
@@ -140,7 +140,7 @@ fn every_response_documents_its_headers() {
                 }
                 _ => {}
             }
-            if ["409", "503"].contains(&status.as_str()) {
+            if ["409", "429", "503"].contains(&status.as_str()) {
                 expected.insert("Retry-After");
             }
             assert_eq!(keys(&response["headers"]), expected, "{method} {path} {status}");

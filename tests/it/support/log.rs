@@ -1,9 +1,10 @@
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use keylatch::config::Config;
 use keylatch::telemetry;
 use serde_json::Value;
+use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 
 /// What is logged on this thread for as long as this lives.
@@ -26,12 +27,21 @@ impl Write for Bytes {
     }
 }
 
+/// While there is only one subscriber, tracing asks that of the thread which comes to a line first,
+/// and a thread of another test that has none silences the line for all. A second one, which hears
+/// nothing, has it ask all.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| {
+    let everything = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+    Dispatch::new(everything.with_writer(io::sink).finish())
+});
+
 impl Log {
     pub(crate) fn start(config: &Config, json: bool) -> Self {
+        LazyLock::force(&SECOND);
         let bytes = Bytes::default();
         let writer = bytes.clone();
         let subscriber = telemetry::subscriber(&config.log, json, false, move || writer.clone());
-        let dispatch = tracing::Dispatch::new(subscriber.expect("a valid level"));
+        let dispatch = Dispatch::new(subscriber.expect("a valid level"));
         Self { bytes, _guard: tracing::dispatcher::set_default(&dispatch) }
     }
 
