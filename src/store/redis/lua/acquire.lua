@@ -5,48 +5,65 @@
 -- KEYS  1 to 4 the lock and its line   5 the bucket's fencing counter
 -- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt   5 for how many ms to keep a
 --       place, '' for none   6 the channel for turns
--- Gives {'granted' | 'repeated', fence, ttl, pttl, owner, acquired}
---       {'held', fence, ttl, pttl, owner, acquired, waiting, ahead}, with nil for what is known of a
---       holder when the lock is free for the first in line
+-- Gives {'granted' | 'repeated' | 'held', fence, ttl, pttl, owner, acquired, waiting, ahead}, with nil
+--       for what is known of a holder when the lock is free for the first in line
 
 local token, ttl, owner, attempt, place, channel = unpack(ARGV)
 
+-- Keeps a place: the one of that rank, or one at the end.
+local function join(rank)
+  local function last_score(set)
+    return redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2] or 0
+  end
+  local expires = millis(redis.call('TIME')) + place
+  local latest = whole(math.max(expires, last_score(places)))
+  if not rank then
+    redis.call('ZADD', line, whole(last_score(line) + 1), token)
+    waiting = waiting + 1
+  end
+  -- A Redis whose memory is full takes this, and having taken it lets the script go on, so that
+  -- nobody loses a place for want of memory.
+  redis.call('PEXPIREAT', line, latest)
+  redis.call('ZADD', places, whole(expires), token)
+  redis.call('HSET', attempts, token, attempt)
+  redis.call('PEXPIREAT', places, latest)
+  redis.call('PEXPIREAT', attempts, latest)
+end
+
 local held = redis.call('HMGET', lock, 'token', 'fence', 'ttl', 'owner', 'acquired', 'attempt')
+local rank = waiting > 0 and redis.call('ZRANK', line, token)
+local ahead = rank or waiting
+local is_free, is_mine = not held[1], held[1] == token
 
-local function view(found, ahead)
-  local left = redis.call('PTTL', lock)
-  if left < 0 then
-    -- Somebody took the expiry away (PERSIST). A lock without one would be held for ever.
-    redis.call('PEXPIRE', lock, held[3])
-    left = tonumber(held[3])
+if is_mine or is_free and ahead == 0 then
+  if rank then
+    drop({token})
   end
-  return {found, held[2], held[3], left, held[4], held[5], waiting, ahead}
+elseif place ~= '' then
+  join(rank)
 end
 
-if held[1] == token then
-  if held[6] ~= attempt then
-    -- Two attempts share the grant now, so neither may withdraw it.
-    redis.call('HSET', lock, 'attempt', '')
-  end
-  leave(token)
-  return view('repeated')
+if is_free and ahead == 0 then
+  local time = redis.call('TIME')
+  local fence, acquired = next_fence(KEYS[5], time), whole(millis(time))
+  redis.call('HSET', lock, 'token', token, 'fence', fence, 'ttl', ttl, 'owner', owner,
+    'acquired', acquired, 'attempt', attempt)
+  redis.call('PEXPIRE', lock, ttl)
+  return {'granted', fence, ttl, tonumber(ttl), owner, acquired}
 end
-
-local ahead = ahead_of(token)
-if held[1] or ahead > 0 then
-  if place ~= '' then
-    join(token, attempt, place)
-  end
-  if held[1] then
-    return view('held', ahead)
-  end
+if is_free then
   call_first(channel)
   return {'held', false, false, false, false, false, waiting, ahead}
 end
 
-leave(token)
-local fence, acquired = next_fence(KEYS[5], time), whole(now)
-redis.call('HSET', lock, 'token', token, 'fence', fence, 'ttl', ttl, 'owner', owner,
-  'acquired', acquired, 'attempt', attempt)
-redis.call('PEXPIRE', lock, ttl)
-return {'granted', fence, ttl, tonumber(ttl), owner, acquired}
+if is_mine and held[6] ~= attempt then
+  -- Two attempts share the grant now, so neither may withdraw it.
+  redis.call('HSET', lock, 'attempt', '')
+end
+local left = redis.call('PTTL', lock)
+if left < 0 then
+  -- Somebody took the expiry away (PERSIST). A lock without one would be held for ever.
+  redis.call('PEXPIRE', lock, held[3])
+  left = tonumber(held[3])
+end
+return {is_mine and 'repeated' or 'held', held[2], held[3], left, held[4], held[5], waiting, ahead}

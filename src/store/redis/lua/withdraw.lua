@@ -9,7 +9,7 @@
 local token, attempt, channel = ARGV[1], ARGV[2], ARGV[3]
 
 if waiting > 0 and redis.call('HGET', attempts, token) == attempt then
-  leave(token)
+  drop({token})
 end
 local held = redis.call('HMGET', lock, 'token', 'attempt')
 if held[1] then
