@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use reqwest::Method;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -34,6 +35,27 @@ async fn what_was_answered_outlives_a_kill_and_leases_last_their_full_ttl_again(
     assert_eq!(other.status, 201);
     assert!(other.fence() > gone.fence());
     assert_eq!(api.release("held", TOKEN).await.status, 204);
+}
+
+#[tokio::test]
+async fn who_waited_is_forgotten_with_the_process_that_they_asked() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000})).await.status, 201);
+    let request = api.request(Method::POST, "/v1/locks/held").json(&json!({"wait_ms": 60_000}));
+    let waiter = tokio::spawn(request.send());
+    let waiting = async |api: &Api| api.look("held").await.json["waiting"].as_u64();
+    eventually(async || (waiting(&api).await == Some(1)).then_some(())).await;
+    service.ended_by("-KILL").await;
+    assert!(soon("the end of the connection", waiter).await.unwrap().is_err());
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(waiting(&api).await, Some(0));
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+    let other = api.create_as("held", "another-token-than-that", &json!({})).await;
+    assert_eq!(other.status, 201, "{other:?}");
 }
 
 #[tokio::test]
