@@ -7,6 +7,7 @@ use crate::support::Source;
 const MAX_LINES: usize = 400;
 const HTTP: &[&str] =
     &["axum", "http", "hyper", "hyper_util", "http_body_util", "tower", "tower_http"];
+const SERVERS: &[&str] = &["axum", "tower", "tower_http"];
 const ENGINES: &[&str] = &["bb8", "bb8_redis", "redis"];
 
 /// What the files of a module may not import.
@@ -22,6 +23,7 @@ const RULES: &[Rule] = &[
         module: "lock",
         modules: &[
             "app",
+            "client",
             "config",
             "error",
             "healthcheck",
@@ -37,6 +39,7 @@ const RULES: &[Rule] = &[
         module: "idempotency",
         modules: &[
             "app",
+            "client",
             "config",
             "error",
             "healthcheck",
@@ -49,18 +52,34 @@ const RULES: &[Rule] = &[
     },
     Rule {
         module: "store",
-        modules: &["app", "config", "error", "healthcheck", "http", "telemetry"],
+        modules: &["app", "client", "config", "error", "healthcheck", "http", "telemetry"],
         crates: &[HTTP],
     },
     Rule {
         module: "http",
-        modules: &["app", "config", "error", "healthcheck", "store", "telemetry"],
+        modules: &["app", "client", "config", "error", "healthcheck", "store", "telemetry"],
         crates: &[ENGINES],
+    },
+    Rule {
+        module: "client",
+        modules: &[
+            "app",
+            "config",
+            "error",
+            "healthcheck",
+            "http",
+            "idempotency",
+            "metrics",
+            "store",
+            "telemetry",
+        ],
+        crates: &[SERVERS, ENGINES],
     },
     Rule {
         module: "metrics",
         modules: &[
             "app",
+            "client",
             "config",
             "error",
             "healthcheck",
@@ -74,18 +93,22 @@ const RULES: &[Rule] = &[
     },
     Rule {
         module: "config",
-        modules: &["app", "error", "idempotency", "lock", "metrics"],
+        modules: &["app", "client", "error", "idempotency", "lock", "metrics"],
         crates: &[],
     },
     Rule {
         module: "telemetry",
-        modules: &["app", "config", "error", "idempotency", "lock", "store"],
+        modules: &["app", "client", "config", "error", "idempotency", "lock", "store"],
         crates: &[],
     },
-    Rule { module: "error", modules: &["app", "idempotency", "lock", "metrics"], crates: &[] },
+    Rule {
+        module: "error",
+        modules: &["app", "client", "idempotency", "lock", "metrics"],
+        crates: &[],
+    },
     Rule {
         module: "healthcheck",
-        modules: &["app", "http", "idempotency", "lock", "store"],
+        modules: &["app", "client", "http", "idempotency", "lock", "store"],
         crates: &[],
     },
 ];
@@ -137,6 +160,9 @@ fn every_form_of_a_wrong_import_is_found() {
         ("src/store/mod.rs", "use axum::Router;", "axum"),
         ("src/http/mod.rs", "use crate::store::MemoryStore;", "crate::store"),
         ("src/http/a.rs", "use redis::Client;", "redis"),
+        ("src/client/wire.rs", "use crate::http::Problem;", "crate::http"),
+        ("src/client/guard.rs", "use axum::body::Body;", "axum"),
+        ("src/lock/a.rs", "use crate::client::Guard;", "crate::client"),
         ("src/config.rs", "use super::app::App;", "crate::app"),
         ("src/metrics.rs", "const Q: char = '\"'; use crate::lock::Token;", "crate::lock"),
     ] {
@@ -169,6 +195,7 @@ fn what_is_no_wrong_import_is_not_found() {
             "src/http/mod.rs",
             "use axum::http; use crate::lock::A; use crate::metrics::B; use store::A;",
         ),
+        ("src/client/wire.rs", "use hyper::Request; use crate::lock::Token;"),
         ("src/app.rs", "use crate::{config, http, lock, store};"),
         ("src/main.rs", "use keylatch::{app::App, http, store};"),
     ] {

@@ -8,6 +8,7 @@ mod bad_days;
 mod bad_input;
 mod browser;
 mod browser_keys;
+mod client;
 mod commands;
 mod conformance;
 mod cors;

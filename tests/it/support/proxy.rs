@@ -33,6 +33,11 @@ impl Proxy {
         Self { address, mode }
     }
 
+    /// The URL of an HTTP service behind it.
+    pub(crate) fn http_url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
