@@ -15,6 +15,10 @@ pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
 /// What the variables of the service begin with.
 const PREFIX: &str = "KEYLATCH_";
 
+/// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
+/// beside or under it.
+const BESIDE: [&str; 3] = ["SERVER", "NAME", "FENCING_TOKEN"];
+
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +92,7 @@ impl Config {
         for (variable, value) in environment {
             if let Some(path) = variable.strip_prefix(PREFIX)
                 && !is_service_link(path)
+                && !BESIDE.contains(&path)
             {
                 set_variable(&mut settings, &variable, &path.to_lowercase(), &value)?;
             }

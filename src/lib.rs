@@ -9,5 +9,6 @@ pub mod http;
 pub mod idempotency;
 pub mod lock;
 pub mod metrics;
+pub mod run;
 pub mod store;
 pub mod telemetry;

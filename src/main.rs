@@ -1,16 +1,22 @@
 //! The `keylatch` command.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::app::App;
+use keylatch::client::Options;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
+use keylatch::lock::{LockName, Owner, Ttl};
+use keylatch::run::{EXIT_CODES, Job};
 use keylatch::{healthcheck, http, telemetry};
 
 /// Most of what a request allocates is small and soon given back, often by another thread, which
@@ -39,6 +45,63 @@ enum Command {
     Healthcheck(Serve),
     /// Print the OpenAPI document.
     Openapi,
+    /// Run a command for as long as it holds a lock.
+    ///
+    /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
+    /// environment, renews the lock meanwhile, passes signals on, and gives the lock back. When the
+    /// lock is lost or cannot be renewed, COMMAND and what it has started are stopped before the
+    /// lock can be somebody else's: SIGTERM, then SIGKILL.
+    #[command(after_help = EXIT_CODES)]
+    Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The service
+    #[arg(long, env = "KEYLATCH_SERVER", value_name = "URL", hide_env_values = true)]
+    #[arg(default_value = "http://127.0.0.1:7070")]
+    server: String,
+    /// How long the lock lasts unless renewed, which happens at each third of it
+    #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
+    ttl: Ttl,
+    /// How long to wait for the lock
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
+    wait: Duration,
+    /// A label that says who holds the lock [default: the machine and the process]
+    #[arg(long, value_parser = owner)]
+    owner: Option<Owner>,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    fn job(self) -> Job {
+        let machine = nix::unistd::gethostname().unwrap_or_default();
+        let process = format!("{}, pid {}", machine.display(), std::process::id());
+        let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
+        let options = Options { ttl: self.ttl, wait: self.wait, owner };
+        Job { server: self.server, name: self.name, options, command: self.command }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let like = |why: &str| format!("{why}: write it like `30s`, `1m 30s` or `500ms`");
+    let duration: SignedDuration = text.parse().map_err(|_| like("it is not a time"))?;
+    duration.try_into().map_err(|_| like("it is before now"))
+}
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    let millis = u64::try_from(duration(text)?.as_millis()).unwrap_or(u64::MAX);
+    Ttl::from_millis(millis).map_err(|_| "it must be from 100ms to 24h".to_owned())
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    let owner = Owner::parse(text).map_err(|error| error.to_string())?;
+    owner.ok_or_else(|| "it is empty".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -77,11 +140,18 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_use(&error),
+    };
     let ran = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
         Command::Serve(flags) => serve(flags),
         Command::Healthcheck(flags) => check_health(flags),
         Command::Openapi => print_openapi(),
+        Command::Run(run) => match run_under_lock(run) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
     };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,6 +160,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says what is wrong with the arguments, or what was asked for with `--help` and `--version`.
+fn wrong_use(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let of_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+    match error.exit_code() {
+        // The codes of `run` are those of sysexits.h, apart from what commands mostly use.
+        2 if of_run => ExitCode::from(64),
+        code => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
+}
+
+fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = runtime.block_on(keylatch::run::run(&run.job()));
+    // A name that is still being looked up does not hold the process.
+    runtime.shutdown_background();
+    Ok(ExitCode::from(code))
 }
 
 fn serve(flags: Serve) -> Result<(), Error> {

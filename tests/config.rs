@@ -236,8 +236,7 @@ fn an_unknown_key_in_a_file_is_named() {
 
 #[test]
 fn an_unknown_variable_is_named() {
-    for variable in
-        ["KEYLATCH_STROE", "KEYLATCH_SERVER", "KEYLATCH_SERVER_", "KEYLATCH_MAX_HEADERS"]
+    for variable in ["KEYLATCH_STROE", "KEYLATCH_REDIS", "KEYLATCH_SERVER_", "KEYLATCH_MAX_HEADERS"]
     {
         variable_is_refused(variable, "1", variable);
     }

@@ -8,9 +8,11 @@ mod page;
 mod process;
 mod proxy;
 mod redis;
+mod running;
 mod service;
 mod shop;
 mod source;
+mod stage;
 mod upstream;
 mod wire;
 
@@ -23,9 +25,11 @@ pub(crate) use page::{Held, Page};
 pub(crate) use process::{Ended, Process, run, run_by, run_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use redis::RedisServer;
+pub(crate) use running::Running;
 pub(crate) use service::{Answer, Api, Service, config};
 pub(crate) use shop::{Shop, instance, with_each_store};
 pub(crate) use source::Source;
+pub(crate) use stage::Stage;
 pub(crate) use upstream::{Seen, Upstream, created};
 pub(crate) use wire::{Wire, get, post, soon};
 

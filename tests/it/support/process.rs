@@ -1,6 +1,6 @@
 use std::ffi::OsStr;
 use std::net::SocketAddr;
-use std::process::{Command as Program, Stdio};
+use std::process::{Command as Program, Output, Stdio};
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -51,9 +51,7 @@ impl Process {
 
     /// Sends a signal, such as `-TERM`.
     pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.id().to_string();
-        let sent = Program::new("kill").args([signal, &pid]).status().expect("kill runs");
-        assert!(sent.success(), "the process takes {signal}");
+        send(signal, self.id());
     }
 
     /// The process's id.
@@ -98,13 +96,30 @@ pub(crate) async fn run_with<V: AsRef<OsStr>>(
 }
 
 async fn output(command: &mut Command) -> Ended {
-    let output = soon("the end of the command", command.output()).await.expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("output of text");
-    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Ended::of(soon("the end of the command", command.output()).await.expect("the command runs"))
+}
+
+impl Ended {
+    pub(super) fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("output of text");
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        Self { code: output.status.code(), stdout, stderr }
+    }
+}
+
+/// Sends a signal to a process that takes it.
+pub(super) fn send(signal: &str, pid: u32) {
+    let sent = Program::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
+    assert!(sent.success(), "the process takes {signal}");
 }
 
 fn command<V: AsRef<OsStr>>(environment: &[(&str, V)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keylatch"));
+    piped(env!("CARGO_BIN_EXE_keylatch"), environment)
+}
+
+/// A program with these environment variables, and no others, whose output is read.
+pub(super) fn piped<V: AsRef<OsStr>>(program: &str, environment: &[(&str, V)]) -> Command {
+    let mut command = Command::new(program);
     command
         .env_clear()
         .envs(environment.iter().map(|(name, value)| (name, value)))

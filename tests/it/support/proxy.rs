@@ -9,6 +9,7 @@ use tokio::sync::watch;
 pub(crate) struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
+    upstream: watch::Sender<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,17 +26,24 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let (mode, watched) = watch::channel(Mode::Forward);
+        let (upstream, leads_to) = watch::channel(upstream);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, upstream.clone(), watched.clone()));
+                let upstream = leads_to.borrow().clone();
+                tokio::spawn(forward(client, upstream, watched.clone()));
             }
         });
-        Self { address, mode }
+        Self { address, mode, upstream }
     }
 
     /// The URL of an HTTP service behind it.
     pub(crate) fn http_url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Forwards new connections to another place.
+    pub(crate) fn lead_to(&self, upstream: String) {
+        self.upstream.send_replace(upstream);
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

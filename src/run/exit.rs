@@ -1,0 +1,108 @@
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::client::{self, Holder};
+use crate::lock::LockName;
+
+/// What the help says about exit codes.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  that of COMMAND, or 128 + N if signal N ended it; otherwise
+  64   the arguments are wrong
+  69   the service cannot be reached, or cannot answer
+  70   something on this machine is missing, such as random bytes
+  73   somebody else held the lock until the wait was over
+  75   the lock was lost or about to end, and COMMAND was stopped
+  76   the service refuses the request, or is no keylatch
+  126  COMMAND cannot be executed
+  127  COMMAND is not found";
+
+/// Why the command did not run to its own end.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Held {
+        name: LockName,
+        holder: Holder,
+        wait: Duration,
+    },
+    Service {
+        server: String,
+        error: client::Error,
+    },
+    Spawn {
+        program: OsString,
+        error: io::Error,
+    },
+    Lost(Stopped),
+    System(io::Error),
+    /// A signal came while the lock was waited for.
+    Signal(i32),
+}
+
+/// What became of a command that was told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// It ended.
+    Ended,
+    /// It was killed.
+    Killed,
+    /// Not even that ended it in time.
+    StillThere,
+}
+
+impl Failure {
+    /// The exit code, after sysexits.h and the shells where they have one.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Held { .. } => 73,
+            Self::Service { error, .. } => match error {
+                client::Error::Url(_) => 64,
+                client::Error::Unreachable(_) | client::Error::Unavailable(_) => 69,
+                client::Error::Certificates(_) | client::Error::Random(_) => 70,
+                client::Error::Refused(_) => 76,
+            },
+            Self::Spawn { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
+            Self::Spawn { .. } => 126,
+            Self::Lost(_) => 75,
+            Self::System(_) => 70,
+            Self::Signal(signal) => of_signal(*signal),
+        }
+    }
+}
+
+/// The exit code of what a signal ended, as shells have it.
+pub(super) fn of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held { name, holder, wait } => {
+                let owner = holder.owner.as_deref().unwrap_or("somebody without a label");
+                let (wait, left) = (wait.as_secs_f64(), holder.expires_in.as_secs_f64());
+                write!(
+                    f,
+                    "`{name}` is held by {owner}, for {left:.1} s unless renewed; waited {wait:.1} s"
+                )
+            }
+            // A URL that is wrong may hold a password.
+            Self::Service { error: error @ client::Error::Url(_), .. } => error.fmt(f),
+            Self::Service { server, error } => write!(f, "{server}: {error}"),
+            Self::Spawn { program, error } => {
+                let program = program.display();
+                match error.kind() {
+                    io::ErrorKind::NotFound => write!(f, "`{program}` is not found"),
+                    _ => write!(f, "`{program}` cannot be executed: {error}"),
+                }
+            }
+            Self::Lost(Stopped::Ended) => f.write_str("the command was stopped"),
+            Self::Lost(Stopped::Killed) => f.write_str("the command was killed"),
+            Self::Lost(Stopped::StillThere) => f.write_str("the command cannot be killed"),
+            Self::System(error) => error.fmt(f),
+            Self::Signal(signal) => write!(f, "ended by signal {signal} before the lock was free"),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{Instant, interval, timeout_at};
+
+use super::exit::{Stopped, of_signal};
+
+/// How often a group is looked at while it is being stopped: nothing tells when its last process
+/// has ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long a killed command may take to end: only the kernel can keep it for longer.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The command, in a process group of its own with what it starts.
+///
+/// Dropped before the command has ended, it kills the group.
+#[derive(Debug)]
+pub(super) struct Group {
+    child: Child,
+    id: Pid,
+    changes: unix::Signal,
+    /// The exit code, once the command has ended.
+    code: Option<u8>,
+}
+
+/// What happened to the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It ended, with this exit code.
+    Ended(u8),
+    /// A signal stopped it for now.
+    Suspended(Signal),
+}
+
+impl Group {
+    /// Starts the command.
+    pub(super) fn spawn(
+        command: &[OsString],
+        environment: [(&str, String); 2],
+    ) -> io::Result<Self> {
+        let changes = unix::signal(SignalKind::child())?;
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let child =
+            Command::new(program).args(arguments).envs(environment).process_group(0).spawn()?;
+        let id = i32::try_from(child.id()).map_err(io::Error::other)?;
+        Ok(Self { child, id: Pid::from_raw(id), changes, code: None })
+    }
+
+    /// The id of the group.
+    pub(super) fn id(&self) -> Pid {
+        self.id
+    }
+
+    /// Sends a signal to all of the group.
+    pub(super) fn send(&self, signal: Signal) {
+        // There is nobody to send it to if the group has ended.
+        let _ = killpg(self.id, signal);
+    }
+
+    /// Waits until the command ends or is suspended. May be dropped and called again.
+    pub(super) async fn changed(&mut self) -> io::Result<Change> {
+        loop {
+            if let Some(change) = self.change()? {
+                return Ok(change);
+            }
+            self.changes.recv().await;
+        }
+    }
+
+    /// Ends the group: SIGTERM, and after `grace` SIGKILL.
+    pub(super) async fn stop(mut self, grace: Duration) -> Stopped {
+        let end = Instant::now() + grace;
+        if !grace.is_zero() {
+            self.send(Signal::SIGTERM);
+            // What is suspended would not read it.
+            self.send(Signal::SIGCONT);
+            if timeout_at(end, self.gone()).await.is_ok() {
+                return Stopped::Ended;
+            }
+        }
+        self.send(Signal::SIGKILL);
+        match timeout_at(Instant::now() + KILL_LIMIT, self.ended()).await {
+            Ok(()) => Stopped::Killed,
+            Err(_) => Stopped::StillThere,
+        }
+    }
+
+    /// Waits until the command has ended, and all that it has started in its group.
+    async fn gone(&mut self) {
+        adopt_orphans();
+        self.ended().await;
+        let (group, mut look) = (Pid::from_raw(-self.id.as_raw()), interval(LOOK));
+        while killpg(self.id, None).is_ok() {
+            look.tick().await;
+            // An orphan that has ended counts until its parent has seen that, which is us now.
+            let _ = waitpid(group, Some(WaitPidFlag::WNOHANG));
+        }
+    }
+
+    async fn ended(&mut self) {
+        while let Ok(Change::Suspended(_)) = self.changed().await {}
+    }
+
+    fn change(&mut self) -> io::Result<Option<Change>> {
+        if let Some(code) = self.code {
+            return Ok(Some(Change::Ended(code)));
+        }
+        if let Some(status) = self.child.try_wait()? {
+            let of_signal = || of_signal(status.signal().unwrap_or_default());
+            let code = status.code().map_or_else(of_signal, |code| code as u8);
+            return Ok(Some(self.has_ended(code)));
+        }
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        Ok(match waitpid(self.id, Some(flags))? {
+            WaitStatus::Stopped(_, signal) => Some(Change::Suspended(signal)),
+            // It has ended since it was asked for above.
+            WaitStatus::Exited(_, code) => Some(self.has_ended(code as u8)),
+            WaitStatus::Signaled(_, signal, _) => Some(self.has_ended(of_signal(signal as i32))),
+            _ => None,
+        })
+    }
+
+    fn has_ended(&mut self, code: u8) -> Change {
+        self.code = Some(code);
+        Change::Ended(code)
+    }
+}
+
+/// Makes this process the parent of what the command leaves behind from now on. Who would be it else,
+/// the first process of the machine or the container, may take its time or not care.
+fn adopt_orphans() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.code.is_none() {
+            self.send(Signal::SIGKILL);
+        }
+    }
+}
