@@ -59,8 +59,9 @@ impl Default for Options {
 pub enum Acquired {
     /// The lock is the client's for as long as the guard lives and is not lost.
     Granted(Guard),
-    /// Somebody else held the lock until the wait was over.
-    Held(Holder),
+    /// Somebody else held the lock until the wait was over; `None` where it was free then for those
+    /// who were in line before.
+    Held(Option<Holder>),
 }
 
 /// Who holds a lock that was not acquired.
@@ -136,7 +137,7 @@ enum Next {
     /// The service does not let a client wait for so long.
     WaitLess,
     /// What to answer, unless there is time to ask again after a pause.
-    Answer(Result<Holder, Error>, Duration),
+    Answer(Result<Option<Holder>, Error>, Duration),
 }
 
 async fn ask(claim: &mut Claim, options: &Options, wait: Duration) -> Next {
@@ -153,17 +154,14 @@ async fn ask(claim: &mut Claim, options: &Options, wait: Duration) -> Next {
     if problem.body.field.as_deref() == Some("wait_ms") && !wait.is_zero() {
         return Next::WaitLess;
     }
-    match problem.body.holder {
-        // Who was let wait has done so, and goes on waiting at once.
-        Some(holder) if sent + wait <= Moment::now() && !wait.is_zero() => {
-            Next::Answer(Ok(holder.into()), Duration::ZERO)
-        }
-        Some(holder) => Next::Answer(Ok(holder.into()), PAUSE),
-        None => {
-            let pause = problem.retry_after.unwrap_or_default().max(PAUSE);
-            Next::Answer(Err(problem.into()), pause)
-        }
+    if !problem.is("lock-held") {
+        let pause = problem.retry_after.unwrap_or_default().max(PAUSE);
+        return Next::Answer(Err(problem.into()), pause);
     }
+    // Who was let wait has done so, and goes on waiting at once.
+    let has_waited = sent + wait <= Moment::now() && !wait.is_zero();
+    let pause = if has_waited { Duration::ZERO } else { PAUSE };
+    Next::Answer(Ok(problem.body.holder.map(Holder::from)), pause)
 }
 
 /// The validity of a grant counts from the sending of the request. Where much of that was spent

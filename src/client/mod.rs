@@ -16,7 +16,7 @@
 //!         }
 //!         guard.close().await?;
 //!     }
-//!     Acquired::Held(holder) => println!("held by {:?}", holder.owner),
+//!     Acquired::Held(holder) => println!("held by {holder:?}"),
 //! }
 //! # Ok(())
 //! # }

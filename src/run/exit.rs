@@ -24,7 +24,7 @@ Exit codes:
 pub(super) enum Failure {
     Held {
         name: LockName,
-        holder: Holder,
+        holder: Option<Holder>,
         wait: Duration,
     },
     Service {
@@ -81,8 +81,12 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held { name, holder, wait } => {
+                let wait = wait.as_secs_f64();
+                let Some(holder) = holder else {
+                    return write!(f, "others wait for `{name}`; waited {wait:.1} s");
+                };
                 let owner = holder.owner.as_deref().unwrap_or("somebody without a label");
-                let (wait, left) = (wait.as_secs_f64(), holder.expires_in.as_secs_f64());
+                let left = holder.expires_in.as_secs_f64();
                 write!(
                     f,
                     "`{name}` is held by {owner}, for {left:.1} s unless renewed; waited {wait:.1} s"

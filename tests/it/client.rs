@@ -33,7 +33,7 @@ async fn guard(client: &Client, lock: &str, options: &Options) -> Guard {
 
 async fn held(client: &Client, lock: &str, options: &Options) -> Holder {
     match soon("the acquire", client.acquire(&name(lock), options)).await {
-        Ok(Acquired::Held(holder)) => holder,
+        Ok(Acquired::Held(holder)) => holder.expect("a holder"),
         other => panic!("{lock} is held: {other:?}"),
     }
 }
