@@ -15,6 +15,8 @@ use crate::lock::{LockName, Release};
 const MARGIN: Duration = Duration::from_millis(200);
 /// How long the command has to end by itself where the service has said that the lease is over.
 const GONE_GRACE: Duration = Duration::from_secs(1);
+/// How long whoever reads standard error may take for a line.
+const LISTENING: Duration = Duration::from_millis(200);
 
 /// What is to be run, and under which lock.
 #[derive(Debug)]
@@ -77,7 +79,7 @@ async fn under(job: &Job, guard: Guard, signals: &mut Signals) -> Result<u8, Fai
     match guard.close().await {
         Ok(Release::Released) => {}
         _ if lost => {}
-        Ok(_) => say("the lock was lost before the command had ended"),
+        Ok(_) => say("the lock was not held any more when it was to be given back"),
         Err(error) => say(&format!("the lock is not given back and will expire: {error}")),
     }
     ran
@@ -144,14 +146,18 @@ async fn stop(group: Group, guard: &Guard) -> Failure {
         Standing::Lost(lost) => lost,
         Standing::Held => Lost::Paused,
     };
-    say(&format!("`{}` is lost: {lost}; stopping the command", guard.name()));
+    let why = format!("`{}` is lost: {lost}; stopping the command", guard.name());
+    // Nobody may be reading standard error, and the command has to be stopped all the same.
+    let saying = tokio::task::spawn_blocking(move || say(&why));
     let left = guard.valid_for();
     let grace = left - MARGIN.min(left / 4);
     let grace = match lost {
         Lost::NotHeld | Lost::TakenOver => grace.min(GONE_GRACE),
         Lost::Unrenewed(_) | Lost::Paused => grace,
     };
-    Failure::Lost(group.stop(grace).await)
+    let stopped = group.stop(grace).await;
+    let _ = tokio::time::timeout(LISTENING, saying).await;
+    Failure::Lost(stopped)
 }
 
 /// Tells whoever started this what is the matter.

@@ -223,6 +223,20 @@ async fn a_command_that_will_not_stop_is_killed_with_what_it_has_started() {
 }
 
 #[tokio::test]
+async fn a_command_is_stopped_although_nobody_reads_standard_error() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = Stage::new();
+    // As much as a pipe holds.
+    let script = "head -c 65536 /dev/zero >&2; begun; held";
+    let running = stage.run(&url(&service), &["--ttl", "2s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    stage.left().await;
+    is(&running.ended().await, 75, &["the command was stopped"]);
+}
+
+#[tokio::test]
 async fn what_a_command_has_started_may_end_by_itself() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
