@@ -6,7 +6,7 @@ use keylatch::client::{Acquired, Client, Error, Guard, Holder, Lost, Options, St
 use keylatch::lock::{LockName, Owner, Release, Ttl};
 use serde_json::json;
 
-use crate::support::{Process, Proxy, RedisServer, Service, soon};
+use crate::support::{Process, Proxy, RedisServer, Service, eventually, soon};
 
 fn client(service: &Service) -> Client {
     Client::new(&format!("http://{}", service.address)).expect("a URL")
@@ -119,6 +119,26 @@ async fn what_an_acquire_got_unheard_is_given_back() {
     proxy.forward();
     soon("the release", client.close()).await;
     assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_lost_answer_costs_nothing() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let options = waiting(for_millis(60_000));
+    let granted = async {
+        let lease = eventually(async || {
+            let look = service.look("a").await;
+            (look.status == 200).then_some(look)
+        });
+        let fence = lease.await.fence();
+        proxy.forward();
+        fence
+    };
+    let (guard, granted) = tokio::join!(guard(&client, "a", &options), granted);
+    assert_eq!(guard.fencing_token().get(), granted, "the same grant");
 }
 
 #[tokio::test]
