@@ -94,7 +94,9 @@ async fn the_command_has_the_terminal_and_its_keys() {
     let stage = Stage::new();
     let script = "
         trap 'echo interrupted >>keys' INT; begun
-        while [ \"$line\" != end ]; do read -r line && echo got $line >>keys; done
+        while [ \"$line\" != end ]; do
+            read -r line && echo got $line >>keys || [ -t 0 ] || exit 7
+        done
         exit 6";
     // util-linux's `script` runs a command in a terminal of its own.
     std::fs::write(stage.path("script"), stage.script(script)).expect("a script");
