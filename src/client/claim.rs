@@ -133,13 +133,22 @@ async fn release(shared: &Shared, key: &Key) -> Result<Release, Error> {
     let end = Instant::now() + shared.limit;
     let mut failure = Error::Unreachable("no answer came in time".to_owned());
     let trying = async {
+        let mut may_be_done = false;
         loop {
             let asked = shared.ask(Method::DELETE, key, String::new(), shared.limit).await;
+            let unheard = match &asked {
+                Ok(Answer::Problem(problem)) => problem.is_passing(),
+                Ok(_) => false,
+                Err(silence) => matches!(silence, Silence::Unknown(_)),
+            };
             match released(asked) {
                 Err(error @ Error::Refused(_)) => return Err(error),
                 Err(error) => failure = error,
+                // What is gone was given back by the try whose answer was lost.
+                Ok(_) if may_be_done => return Ok(Release::Released),
                 Ok(released) => return Ok(released),
             }
+            may_be_done |= unheard;
             sleep(PAUSE).await;
         }
     };

@@ -142,6 +142,21 @@ async fn a_lost_answer_costs_nothing() {
 }
 
 #[tokio::test]
+async fn a_release_whose_answer_was_lost_is_a_release() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let guard = guard(&client, "a", &for_millis(60_000)).await;
+    proxy.lose_answers();
+    let released = async {
+        eventually(async || (service.look("a").await.status == 404).then_some(())).await;
+        proxy.forward();
+    };
+    let (closed, ()) = tokio::join!(guard.close(), released);
+    assert_eq!(closed.expect("an answer"), Release::Released);
+}
+
+#[tokio::test]
 async fn a_service_that_starts_late_is_waited_for() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
