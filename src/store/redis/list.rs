@@ -5,7 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 
-use super::{Connections, Keys, Shared};
+use super::shared::{Failure, Shared};
+use super::{Keys, Topology};
 use crate::lock::{Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -19,12 +20,13 @@ const SCANS_A_PAGE: usize = 32;
 /// last lock taken of it, and the next page takes the rest of the same step in order of names. Only
 /// when Redis resizes its table between those two pages may a lock be missed.
 pub(super) async fn page(
-    connections: &Connections,
+    topology: &Topology,
     keys: &Keys,
     query: &ListLocks,
 ) -> Result<Option<Page>, StoreError> {
     let Some(mut place) = Place::of(query.cursor.as_ref()) else { return Ok(None) };
-    let mut shared = connections.check_out().await?;
+    let Some(master) = topology.masters().into_iter().next() else { return Ok(None) };
+    let mut shared = master.check_out().await?;
     let mut locks = Vec::new();
     for _ in 0..SCANS_A_PAGE {
         let (following, mut names) = scan(&mut shared, keys, query, place.step).await?;
@@ -79,11 +81,12 @@ async fn scan(
     keys: &Keys,
     query: &ListLocks,
     step: u64,
-) -> Result<(u64, Vec<LockName>), StoreError> {
+) -> Result<(u64, Vec<LockName>), Failure> {
     let mut scan = cmd("SCAN");
     scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
-    let found = scan.query_async(&mut shared.connection).await;
-    let (following, found): (u64, Vec<Vec<u8>>) = shared.judged(found)?;
+    let Shared { connection, state } = shared;
+    let found = state.note(scan.query_async(connection)).await?;
+    let (following, found): (u64, Vec<Vec<u8>>) = found;
     let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
     names.retain(|name| name.as_str().starts_with(&query.prefix));
     names.sort_unstable();
@@ -96,7 +99,7 @@ async fn holders(
     shared: &mut Shared,
     keys: &Keys,
     names: &[LockName],
-) -> Result<Vec<Holder>, StoreError> {
+) -> Result<Vec<Holder>, Failure> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -107,8 +110,9 @@ async fn holders(
         // A place that was lost counts until the next one who waits asks.
         reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
     }
-    let found = reads.query_async(&mut shared.connection).await;
-    let mut found = shared.judged::<Vec<Value>>(found)?.into_iter();
+    let Shared { connection, state } = shared;
+    let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
+    let mut found = found.into_iter();
     let mut holders = Vec::with_capacity(names.len());
     for name in names {
         let (Some(fields), Some(pttl), Some(waiting)) = (found.next(), found.next(), found.next())

@@ -9,20 +9,22 @@
 //! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
 //! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
 
-mod connect;
 mod list;
+mod pool;
 mod record_reply;
 mod records;
 mod reply;
 mod script;
 mod server;
+mod shared;
 mod subscription;
+mod topology;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bb8_redis::redis::{ErrorKind, RedisError, Script, ScriptInvocation};
+use bb8_redis::redis::{Script, ScriptInvocation};
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -33,10 +35,10 @@ use crate::lock::{
 
 use super::OpenError;
 use super::turns::Turns;
-use connect::{Connections, Shared};
 use reply::Reply;
 use script::{Keys, Scripts};
 use subscription::Subscription;
+use topology::Topology;
 
 /// How the service uses Redis.
 #[derive(Debug, Clone, Deserialize)]
@@ -61,7 +63,7 @@ impl Settings {
 /// A [`LockStore`] and [`RecordStore`](crate::idempotency::RecordStore) in one Redis.
 #[derive(Debug)]
 pub struct RedisStore {
-    connections: Connections,
+    topology: Arc<Topology>,
     scripts: Scripts,
     keys: Arc<Keys>,
     turns: Arc<Turns>,
@@ -78,13 +80,12 @@ impl RedisStore {
     /// `url` is not understood, or the Redis answers and is not fit to keep locks. One that does
     /// not answer is not an error: the store keeps trying.
     pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
-        let client = connect::client(url, settings)?;
-        let connections = Connections::open(client.clone(), settings).await?;
+        let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
-        let subscription = Subscription::new(client, settings, &keys, &turns);
+        let subscription = Subscription::new(&topology, settings, &keys, &turns);
         let subscription = AbortOnDropHandle::new(tokio::spawn(subscription.listen()));
         let scripts = Scripts::new();
-        Ok(Self { connections, scripts, keys, turns, _subscription: subscription })
+        Ok(Self { topology, scripts, keys, turns, _subscription: subscription })
     }
 
     /// A call of a script that knows of lines.
@@ -108,7 +109,7 @@ impl LockStore for RedisStore {
             .arg(ask.attempt.get())
             .arg(place)
             .arg(self.keys.turns());
-        let reply: Reply = self.connections.run(&call).await?;
+        let reply: Reply = self.topology.run(ask.name.bucket(), &call).await?;
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
@@ -125,7 +126,7 @@ impl LockStore for RedisStore {
     ) -> Result<(), StoreError> {
         let mut call = self.on_line(&self.scripts.withdraw, name);
         call.arg(script::token(token)).arg(attempt.get()).arg(self.keys.turns());
-        self.connections.run::<Reply>(&call).await.map(|_| ())
+        self.topology.run::<Reply>(name.bucket(), &call).await.map(|_| ())
     }
 
     async fn renew(
@@ -138,7 +139,7 @@ impl LockStore for RedisStore {
         call.key(self.keys.lock(name.bucket(), name))
             .arg(script::token(token))
             .arg(ttl.as_millis());
-        let reply: Reply = self.connections.run(&call).await?;
+        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
             "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
             "not-held" => Ok(Renewal::NotHeld),
@@ -150,7 +151,7 @@ impl LockStore for RedisStore {
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
         let mut call = self.on_line(&self.scripts.release, name);
         call.arg(script::token(token)).arg(self.keys.turns());
-        let reply: Reply = self.connections.run(&call).await?;
+        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
             "released" => Ok(Release::Released),
             "not-held" => Ok(Release::NotHeld),
@@ -164,7 +165,7 @@ impl LockStore for RedisStore {
         let [_, places, _] = self.keys.line(bucket, name);
         let mut call = self.scripts.get.prepare_invoke();
         call.key(self.keys.lock(bucket, name)).key(places);
-        let reply: Reply = self.connections.run(&call).await?;
+        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
             "held" => reply.holder(name).map(Some),
             "not-held" => Ok(None),
@@ -173,7 +174,7 @@ impl LockStore for RedisStore {
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        list::page(&self.connections, &self.keys, query).await
+        list::page(&self.topology, &self.keys, query).await
     }
 
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
@@ -181,45 +182,10 @@ impl LockStore for RedisStore {
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        self.connections.ping().await
+        self.topology.ping().await
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-}
-
-/// The errors by which Redis itself says that a command was not carried out. Of any other, such as
-/// one of a proxy in between, nobody knows.
-const REFUSALS: [&str; 17] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "CROSSSLOT",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOPERM",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "UNKILLABLE",
-    "WRONGTYPE",
-];
-
-/// What a failed command means. Redis's own words stay out of it: they repeat the command, and with
-/// it the name and the token's hash.
-fn store_error(error: &RedisError) -> StoreError {
-    match error.code().and_then(|code| REFUSALS.iter().find(|refusal| **refusal == code)) {
-        Some(code) => StoreError::Refused(format!("Redis answered {code}").into()),
-        None if error.code().is_some() => StoreError::Lost("Redis answered with an error".into()),
-        None if error.kind() == ErrorKind::Parse => {
-            StoreError::Lost("the reply is not one that this service expects".into())
-        }
-        None => StoreError::Lost(error.to_string().into()),
     }
 }

@@ -25,7 +25,7 @@ impl RecordStore for RedisStore {
             .arg(millis(ask.retention))
             .arg(on_crash)
             .arg(millis(outlives));
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(ask.key.bucket(), &call).await?;
         match reply.found() {
             "started" => Ok(Begun::Started(reply.run()?)),
             "again" => Ok(Begun::Again(reply.run()?)),
@@ -38,7 +38,7 @@ impl RecordStore for RedisStore {
     async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
         let mut call = self.on_record(&self.scripts.record.extend, key);
         call.arg(script::token(token)).arg(millis(UNKNOWN_RETENTION));
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(key.bucket(), &call).await?;
         match reply.found() {
             "extended" => Ok(Extension::Extended),
             "lost" => Ok(Extension::Lost),
@@ -53,7 +53,7 @@ impl RecordStore for RedisStore {
         };
         let mut call = self.on_record(&self.scripts.record.complete, &ask.key);
         call.arg(script::token(&ask.token)).arg(stage).arg(end).arg(millis(UNKNOWN_RETENTION));
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(ask.key.bucket(), &call).await?;
         match reply.found() {
             "kept" => Ok(Completion::Kept(reply.view_with(&ask.end)?)),
             "refused" => Ok(Completion::Refused(reply.view()?)),
@@ -65,7 +65,7 @@ impl RecordStore for RedisStore {
     async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
         let mut call = self.on_record(&self.scripts.record.abandon, key);
         call.arg(script::token(token));
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(key.bucket(), &call).await?;
         match reply.found() {
             "abandoned" => Ok(Abandonment::Abandoned),
             "refused" => Ok(Abandonment::Refused(reply.view()?)),
@@ -79,7 +79,7 @@ impl RecordStore for RedisStore {
         let kept = ask.end.as_ref().map(|kept| kept.to_bytes().map_err(refused)).transpose()?;
         let mut call = self.on_record(&self.scripts.record.resolve, &ask.key);
         call.arg(fence).arg(kept.unwrap_or_default());
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(ask.key.bucket(), &call).await?;
         match (reply.found(), &ask.end) {
             ("completed", Some(kept)) => {
                 Ok(Resolution::Completed(reply.view_with(&End::Done(kept.clone()))?))
@@ -93,7 +93,7 @@ impl RecordStore for RedisStore {
 
     async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
         let call = self.on_record(&self.scripts.record.find, key);
-        let reply: RecordReply = self.connections.run(&call).await?;
+        let reply: RecordReply = self.topology.run(key.bucket(), &call).await?;
         match reply.found() {
             "found" => reply.view().map(Some),
             "absent" => Ok(None),

@@ -2,13 +2,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::redis::Client;
 use bb8_redis::redis::aio::PubSubStream;
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::script::Keys;
-use super::{Settings, Turns};
+use super::{Settings, Topology, Turns};
 
 /// The pause before a subscription that was lost is made anew.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -16,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The one connection on which a store hears whose turn it is.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    client: Client,
+    topology: Arc<Topology>,
     timeout: Duration,
     keys: Arc<Keys>,
     turns: Arc<Turns>,
@@ -24,13 +23,14 @@ pub(super) struct Subscription {
 
 impl Subscription {
     pub(super) fn new(
-        client: Client,
+        topology: &Arc<Topology>,
         settings: &Settings,
         keys: &Arc<Keys>,
         turns: &Arc<Turns>,
     ) -> Self {
         let (keys, turns) = (Arc::clone(keys), Arc::clone(turns));
-        Self { client, timeout: settings.connect_timeout(), keys, turns }
+        let topology = Arc::clone(topology);
+        Self { topology, timeout: settings.connect_timeout(), keys, turns }
     }
 
     /// Passes on what is said, for ever. What is said while there is no connection is lost, and
@@ -57,7 +57,8 @@ impl Subscription {
 
     async fn subscribe(&self) -> Result<PubSubStream, Box<dyn Error + Send + Sync>> {
         let subscribing = async {
-            let mut connection = self.client.get_async_pubsub().await?;
+            let client = self.topology.publisher().ok_or("nobody to listen to is known")?;
+            let mut connection = client.get_async_pubsub().await?;
             connection.subscribe(self.keys.turns()).await?;
             Ok(connection.into_on_message())
         };

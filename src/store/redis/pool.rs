@@ -1,10 +1,9 @@
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
-use bb8_redis::redis::aio::{MultiplexedConnection, SendError};
+use bb8_redis::redis::aio::SendError;
 use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use bb8_redis::redis::{
     AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo,
@@ -13,10 +12,10 @@ use bb8_redis::redis::{
 use tokio::time::timeout;
 
 use super::server::Server;
-use super::{OpenError, Settings, StoreError, store_error};
-use crate::lock::StoreHealth;
+use super::shared::{Failure, Shared, State};
+use super::{OpenError, Settings};
 
-/// What knows the way to the Redis at `url`.
+/// What knows the way to the Redis at `url`: credentials, database, TLS and how sockets are kept.
 pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError> {
     let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
@@ -35,19 +34,19 @@ pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError
     Client::open(info).map_err(bad_url)
 }
 
-/// A few multiplexed connections that all requests share, kept by bb8.
+/// A few multiplexed connections to one server that all requests share, kept by bb8.
 ///
 /// A request takes one, clones it, gives it back at once and then sends, so that no command waits
 /// for another's answer.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct Pool {
     pool: bb8::Pool<Manager>,
     /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
     allow_eviction: bool,
 }
 
-impl Connections {
+impl Pool {
     pub(super) async fn open(client: Client, settings: &Settings) -> Result<Self, OpenError> {
         let last_error = Arc::new(Mutex::new(None));
         let manager = Manager {
@@ -80,75 +79,40 @@ impl Connections {
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         call: &ScriptInvocation<'_>,
-    ) -> Result<T, StoreError> {
-        let mut shared = self.check_out().await?;
-        let result = call.invoke_async(&mut shared.connection).await;
-        shared.judged(result)
+    ) -> Result<T, Failure> {
+        let Shared { mut connection, state } = self.check_out().await?;
+        state.note(call.invoke_async(&mut connection)).await
     }
 
     /// Asks the server anew what it is: one that turned replica answers a `PING` all the same.
-    pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        let mut shared = self.check_out().await?;
-        let server = Server::ask(&mut shared.connection).await;
-        let server = shared.judged(server)?;
+    pub(super) async fn ask(&self) -> Result<Server, Failure> {
+        let Shared { mut connection, state } = self.check_out().await?;
+        let server = state.note(Server::ask(&mut connection)).await?;
         if let Some(reason) = server.unfit(self.allow_eviction) {
-            shared.broken.store(true, Ordering::Relaxed);
-            return Err(StoreError::Refused(reason.into()));
+            state.give_up();
+            return Err(Failure::Unfit(reason));
         }
-        Ok(server.health())
+        Ok(server)
     }
 
     /// A connection that was whole when last heard of.
-    pub(super) async fn check_out(&self) -> Result<Shared, StoreError> {
+    pub(super) async fn check_out(&self) -> Result<Shared, Failure> {
         loop {
             let guard = self.pool.get().await.map_err(|error| self.unreachable(error))?;
-            if !guard.is_broken() {
+            if !guard.state.is_broken() {
                 return Ok(guard.clone());
             }
         }
     }
 
-    fn unreachable(&self, error: RunError<ConnectError>) -> StoreError {
+    fn unreachable(&self, error: RunError<ConnectError>) -> Failure {
         let cause = match error {
             RunError::User(error) => error.to_string(),
             RunError::TimedOut => {
                 locked(&self.last_error).clone().unwrap_or_else(|| "no connection yet".into())
             }
         };
-        StoreError::Unreachable(cause.into())
-    }
-}
-
-/// A connection that may be cloned and used by many at once.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) connection: MultiplexedConnection,
-    broken: Arc<AtomicBool>,
-}
-
-impl Shared {
-    /// The result of a command, with what it says of the connection taken note of.
-    pub(super) fn judged<T>(&self, result: Result<T, RedisError>) -> Result<T, StoreError> {
-        result.map_err(|error| {
-            // A server that turned replica is left, so that the next connection asks who it is.
-            if error.is_io_error()
-                || error.is_unrecoverable_error()
-                || error.code() == Some("READONLY")
-            {
-                self.broken.store(true, Ordering::Relaxed);
-            }
-            store_error(&error)
-        })
-    }
-
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("broken", &self.broken).finish_non_exhaustive()
+        Failure::Unreachable(cause)
     }
 }
 
@@ -166,14 +130,14 @@ struct Manager {
 
 impl Manager {
     async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
-        let broken = Arc::new(AtomicBool::new(false));
-        let noticed = Arc::clone(&broken);
+        let state = State::default();
+        let noticed = state.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
-                    noticed.store(true, Ordering::Relaxed);
+                    noticed.give_up();
                 }
                 Ok::<_, SendError>(())
             });
@@ -185,7 +149,7 @@ impl Manager {
         }
         let health = server.health();
         tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
-        Ok(Shared { connection, broken })
+        Ok(Shared { connection, state })
     }
 }
 
@@ -206,7 +170,7 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, shared: &mut Shared) -> bool {
-        shared.is_broken()
+        shared.state.is_broken()
     }
 }
 
