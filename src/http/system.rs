@@ -45,7 +45,7 @@ pub(super) struct StoreInfo {
     kind: &'static str,
     /// Whether it answers now.
     reachable: bool,
-    /// `strict`, `process` or `best-effort`; null while the store has not said.
+    /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.
     #[schema(example = "strict")]
     tier: Option<&'static str>,
     /// The tier in a sentence.

@@ -184,6 +184,8 @@ pub enum Tier {
     Process,
     /// A crash of the store may forget the last grants.
     BestEffort,
+    /// A failover may forget the last grants, and then two hold the lock: the fencing token decides.
+    Fenced,
 }
 
 impl Tier {
@@ -193,6 +195,7 @@ impl Tier {
             Self::Strict => "strict",
             Self::Process => "process",
             Self::BestEffort => "best-effort",
+            Self::Fenced => "fenced",
         }
     }
 
@@ -203,6 +206,10 @@ impl Tier {
             Self::Process => "Grants are gone with the process; fencing tokens go on rising.",
             Self::BestEffort => {
                 "A crash of the store may forget the last grants; fencing tokens go on rising."
+            }
+            Self::Fenced => {
+                "A failover may forget the last grants, and grant them anew under higher fencing \
+                 tokens: the resource that refuses lower ones decides."
             }
         }
     }

@@ -31,7 +31,7 @@ pub struct Opened {
 }
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
-/// `redis+unix://…`.
+/// `redis+unix://…`, `redis+sentinel://…`.
 ///
 /// A Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
@@ -52,6 +52,9 @@ pub async fn open(
         Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory", metrics)),
         Some("redis" | "rediss" | "redis+unix" | "unix") => {
             Ok(opened(RedisStore::open(url, redis).await?, "redis", metrics))
+        }
+        Some("redis+sentinel" | "rediss+sentinel") => {
+            Ok(opened(RedisStore::open(url, redis).await?, "redis+sentinel", metrics))
         }
         Some("memory") => Err(OpenError::MemoryWithPath),
         Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),

@@ -40,6 +40,7 @@ mod record_conformance;
 mod record_differential;
 mod record_redis;
 mod record_stores;
+mod redis_sentinel;
 mod redis_urls;
 mod run;
 mod run_overlap;

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 
 use super::shared::{Failure, Shared};
-use super::{Keys, Topology};
+use super::{Keys, Pool, Topology};
 use crate::lock::{Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -14,65 +14,82 @@ const SCAN_COUNT: usize = 1000;
 /// How many `SCAN`s one page may cost; a page that finds little ends early.
 const SCANS_A_PAGE: usize = 32;
 
-/// A page of locks by `SCAN`, which finds every key that is there throughout.
+/// A page of locks by `SCAN`, which finds every key that is there throughout, of one master after the
+/// other.
 ///
 /// One step of a scan may find more than the page takes. Its cursor then names the step and the
 /// last lock taken of it, and the next page takes the rest of the same step in order of names. Only
 /// when Redis resizes its table between those two pages may a lock be missed.
+///
+/// A cursor names its master, and is not known any more once that was left for another. What a
+/// cluster moves meanwhile from one master to another may be missed.
 pub(super) async fn page(
     topology: &Topology,
     keys: &Keys,
     query: &ListLocks,
 ) -> Result<Option<Page>, StoreError> {
-    let Some(mut place) = Place::of(query.cursor.as_ref()) else { return Ok(None) };
-    let Some(master) = topology.masters().into_iter().next() else { return Ok(None) };
-    let mut shared = master.check_out().await?;
+    let masters = topology.masters();
+    if masters.is_empty() {
+        return Err(StoreError::Unreachable("no master is known yet".into()));
+    }
+    let Some(mut place) = Place::of(query.cursor.as_ref(), &masters) else { return Ok(None) };
     let mut locks = Vec::new();
     for _ in 0..SCANS_A_PAGE {
+        let mut shared = masters[place.master].1.check_out().await?;
         let (following, mut names) = scan(&mut shared, keys, query, place.step).await?;
         names.retain(|name| place.after.as_ref().is_none_or(|after| name > after));
         let room = query.limit - locks.len();
         let cut = names.len() > room;
         names.truncate(room);
         place = match names.last() {
-            Some(last) if cut => Place { step: place.step, after: Some(last.clone()) },
-            _ => Place { step: following, after: None },
+            Some(last) if cut => Place { after: Some(last.clone()), ..place },
+            _ => place.followed_by(following),
         };
         locks.extend(holders(&mut shared, keys, &names).await?);
-        if cut || place.step == 0 || locks.len() == query.limit {
+        if cut || place.master == masters.len() || locks.len() == query.limit {
             break;
         }
     }
-    Ok(Some(Page { locks, next: place.cursor() }))
+    Ok(Some(Page { locks, next: place.cursor(&masters) }))
 }
 
-/// Where a listing goes on: a step of the scan, and the last name taken of that step.
+/// Where a listing goes on: which of the masters, a step of its scan, and the last name taken of that
+/// step.
 struct Place {
+    master: usize,
     step: u64,
     after: Option<LockName>,
 }
 
 impl Place {
-    fn of(cursor: Option<&Cursor>) -> Option<Self> {
-        let Some(cursor) = cursor else { return Some(Self { step: 0, after: None }) };
-        let (step, after) = match cursor.as_str().split_once('.') {
-            None => (cursor.as_str(), None),
-            Some((step, after)) => {
-                let after = URL_SAFE_NO_PAD.decode(after).ok()?;
-                (step, Some(LockName::parse(std::str::from_utf8(&after).ok()?).ok()?))
-            }
-        };
-        Some(Self { step: step.parse().ok()?, after })
+    fn of(cursor: Option<&Cursor>, masters: &[(String, Pool)]) -> Option<Self> {
+        let Some(cursor) = cursor else { return Some(Self { master: 0, step: 0, after: None }) };
+        let mut parts = cursor.as_str().splitn(3, '.').map(Some).chain([None; 2]);
+        let mut next = || parts.next().flatten().unwrap_or_default();
+        let (step, after, master) = (next(), decoded(next())?, decoded(next())?);
+        Some(Self {
+            master: masters.iter().position(|(name, _)| *name == master)?,
+            step: step.parse().ok()?,
+            after: if after.is_empty() { None } else { Some(LockName::parse(&after).ok()?) },
+        })
     }
 
-    fn cursor(&self) -> Option<Cursor> {
-        let text = match &self.after {
-            Some(after) => format!("{}.{}", self.step, URL_SAFE_NO_PAD.encode(after.as_str())),
-            None if self.step == 0 => return None,
-            None => self.step.to_string(),
-        };
-        Cursor::parse(&text).ok()
+    /// The place at the next step, which is at the next master when it is 0.
+    fn followed_by(self, step: u64) -> Self {
+        Self { master: self.master + usize::from(step == 0), step, after: None }
     }
+
+    fn cursor(&self, masters: &[(String, Pool)]) -> Option<Cursor> {
+        let (master, _) = masters.get(self.master)?;
+        let after = self.after.as_ref().map_or("", LockName::as_str);
+        let [after, master] = [after, master].map(|part| URL_SAFE_NO_PAD.encode(part));
+        let text = format!("{}.{after}.{master}", self.step);
+        Cursor::parse(text.trim_end_matches('.')).ok()
+    }
+}
+
+fn decoded(part: &str) -> Option<String> {
+    String::from_utf8(URL_SAFE_NO_PAD.decode(part).ok()?).ok()
 }
 
 /// One step of the scan: the next step, and the names found, in order.

@@ -1,4 +1,4 @@
-//! Locks and records in one Redis, shared by every keylatch that uses it.
+//! Locks and records in Redis, shared by every keylatch that uses it.
 //!
 //! Each step is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
 //! expires, and so is a record; each of the 256 buckets has one fencing counter.
@@ -35,6 +35,7 @@ use crate::lock::{
 
 use super::OpenError;
 use super::turns::Turns;
+use pool::Pool;
 use reply::Reply;
 use script::{Keys, Scripts};
 use subscription::Subscription;
@@ -73,12 +74,13 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
-    /// `redis+unix:///PATH` for a socket.
+    /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`.
     ///
     /// # Errors
     ///
-    /// `url` is not understood, or the Redis answers and is not fit to keep locks. One that does
-    /// not answer is not an error: the store keeps trying.
+    /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
+    /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
     pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());

@@ -6,10 +6,11 @@ use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
 use bb8_redis::redis::aio::SendError;
 use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, ScriptInvocation, cmd,
+    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, cmd,
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::server::Server;
 use super::shared::{Failure, Shared, State};
@@ -34,35 +35,43 @@ pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError
     Client::open(info).map_err(bad_url)
 }
 
+/// Whether the server that `client` knows the way to is fit to keep locks, as far as it answers.
+pub(super) async fn check(client: Client, settings: &Settings) -> Result<(), OpenError> {
+    let may_be_left = Some(CancellationToken::new());
+    Manager::new(client, settings, may_be_left).check().await
+}
+
 /// A few multiplexed connections to one server that all requests share, kept by bb8.
 ///
 /// A request takes one, clones it, gives it back at once and then sends, so that no command waits
-/// for another's answer.
-#[derive(Debug)]
+/// for another's answer. Clones are the same pool.
+#[derive(Debug, Clone)]
 pub(super) struct Pool {
+    client: Arc<Client>,
     pool: bb8::Pool<Manager>,
     /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
+    left: Option<CancellationToken>,
     allow_eviction: bool,
 }
 
 impl Pool {
+    /// A pool of the server that `client` knows the way to.
     pub(super) async fn open(client: Client, settings: &Settings) -> Result<Self, OpenError> {
-        let last_error = Arc::new(Mutex::new(None));
-        let manager = Manager {
-            client,
-            timeout: settings.connect_timeout(),
-            allow_eviction: settings.allow_eviction,
-            last_error: Arc::clone(&last_error),
-        };
-        match manager.connect().await {
-            Ok(_) => {}
-            Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
-            Err(ConnectError::Redis(error)) if !error.is_io_error() => {
-                return Err(OpenError::Unfit(error.to_string()));
-            }
-            Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
-        }
+        let manager = Manager::new(client, settings, None);
+        manager.check().await?;
+        Ok(Self::of(manager, settings))
+    }
+
+    /// A pool of a server that is used until `left` is cancelled. Then its connections are broken,
+    /// and who waits for it hears so at once.
+    pub(super) fn until(left: CancellationToken, client: Client, settings: &Settings) -> Self {
+        Self::of(Manager::new(client, settings, Some(left)), settings)
+    }
+
+    fn of(manager: Manager, settings: &Settings) -> Self {
+        let (last_error, left) = (Arc::clone(&manager.last_error), manager.left.clone());
+        let client = Arc::clone(&manager.client);
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
             .min_idle(settings.connections)
@@ -72,16 +81,8 @@ impl Pool {
             .queue_strategy(QueueStrategy::Fifo)
             .connection_timeout(manager.timeout)
             .build_unchecked(manager);
-        Ok(Self { pool, last_error, allow_eviction: settings.allow_eviction })
-    }
-
-    /// Runs a script; a connection that turns out to be broken is not used again.
-    pub(super) async fn run<T: FromRedisValue>(
-        &self,
-        call: &ScriptInvocation<'_>,
-    ) -> Result<T, Failure> {
-        let Shared { mut connection, state } = self.check_out().await?;
-        state.note(call.invoke_async(&mut connection)).await
+        let allow_eviction = settings.allow_eviction;
+        Self { client, pool, last_error, left, allow_eviction }
     }
 
     /// Asks the server anew what it is: one that turned replica answers a `PING` all the same.
@@ -95,10 +96,22 @@ impl Pool {
         Ok(server)
     }
 
+    /// What knows the way to the server.
+    pub(super) fn client(&self) -> Arc<Client> {
+        Arc::clone(&self.client)
+    }
+
     /// A connection that was whole when last heard of.
     pub(super) async fn check_out(&self) -> Result<Shared, Failure> {
         loop {
-            let guard = self.pool.get().await.map_err(|error| self.unreachable(error))?;
+            let guard = match &self.left {
+                None => self.pool.get().await,
+                Some(left) => {
+                    let got = left.run_until_cancelled(self.pool.get()).await;
+                    got.ok_or_else(|| Failure::Unreachable("the server was left".into()))?
+                }
+            };
+            let guard = guard.map_err(|error| self.unreachable(error))?;
             if !guard.state.is_broken() {
                 return Ok(guard.clone());
             }
@@ -122,15 +135,40 @@ impl Pool {
 /// as they are pooled; it also gives every command a timeout of 500 ms, after which nobody would
 /// see what came of an acquire.
 struct Manager {
-    client: Client,
+    client: Arc<Client>,
     timeout: Duration,
     allow_eviction: bool,
     last_error: Arc<Mutex<Option<String>>>,
+    /// Of a server that may be left for another.
+    left: Option<CancellationToken>,
 }
 
 impl Manager {
+    fn new(client: Client, settings: &Settings, left: Option<CancellationToken>) -> Self {
+        Self {
+            client: Arc::new(client),
+            timeout: settings.connect_timeout(),
+            allow_eviction: settings.allow_eviction,
+            last_error: Arc::default(),
+            left,
+        }
+    }
+
+    /// Whether the server is fit, as far as it answers.
+    async fn check(&self) -> Result<(), OpenError> {
+        match self.connect().await {
+            Ok(_) => {}
+            Err(error @ ConnectError::Unfit(_)) => return Err(OpenError::Unfit(error.to_string())),
+            Err(ConnectError::Redis(error)) if !error.is_io_error() => {
+                return Err(OpenError::Unfit(error.to_string()));
+            }
+            Err(error) => tracing::warn!(%error, "Redis cannot be reached yet"),
+        }
+        Ok(())
+    }
+
     async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
-        let state = State::default();
+        let state = State::new(self.left.clone());
         let noticed = state.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -144,6 +182,9 @@ impl Manager {
         let mut connection =
             self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let server = Server::ask(&mut connection).await?;
+        if self.left.is_some() && server.is_replica() {
+            return Err(ConnectError::Replica);
+        }
         if let Some(reason) = server.unfit(self.allow_eviction) {
             return Err(ConnectError::Unfit(reason));
         }
@@ -189,6 +230,9 @@ enum ConnectError {
     Timeout(Duration),
     #[error("{0}")]
     Unfit(String),
+    /// What is said of who is master is behind, or ahead, for a moment.
+    #[error("it is a replica")]
+    Replica,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -39,7 +39,7 @@ impl Server {
         if major.is_some_and(|major| major < OLDEST_MAJOR) {
             return Some(format!("it is version {version}; use 6.0 or newer"));
         }
-        if self.get("role") == "slave" {
+        if self.is_replica() {
             return Some("it is a replica; name its master".to_owned());
         }
         if self.evicts() && !allow_eviction {
@@ -50,6 +50,10 @@ impl Server {
             ));
         }
         None
+    }
+
+    pub(super) fn is_replica(&self) -> bool {
+        self.get("role") == "slave"
     }
 
     pub(super) fn health(&self) -> StoreHealth {

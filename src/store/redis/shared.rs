@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bb8_redis::redis::aio::MultiplexedConnection;
-use bb8_redis::redis::{ErrorKind, RedisError, RedisResult};
+use bb8_redis::redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+use tokio_util::sync::CancellationToken;
 
 use crate::lock::StoreError;
 
@@ -14,6 +15,16 @@ pub(super) struct Shared {
     pub(super) state: State,
 }
 
+impl Shared {
+    /// Runs a script; a connection that turns out to be broken is not used again.
+    pub(super) async fn run<T: FromRedisValue>(
+        mut self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        self.state.note(call.invoke_async(&mut self.connection)).await
+    }
+}
+
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("state", &self.state).finish_non_exhaustive()
@@ -21,26 +32,33 @@ impl fmt::Debug for Shared {
 }
 
 /// What is known of a connection by all who use it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct State {
     broken: Arc<AtomicBool>,
+    /// Cancelled when the server is left for another.
+    left: Option<CancellationToken>,
 }
 
 impl State {
+    pub(super) fn new(left: Option<CancellationToken>) -> Self {
+        Self { broken: Arc::default(), left }
+    }
+
     /// The result of a command, with what it says of the connection taken note of.
     pub(super) async fn note<T>(
         &self,
         command: impl Future<Output = RedisResult<T>>,
     ) -> Result<T, Failure> {
-        command.await.map_err(|error| {
-            // A server that turned replica is left, so that the next connection asks who it is.
-            if error.is_io_error()
-                || error.is_unrecoverable_error()
-                || error.code() == Some("READONLY")
-            {
+        let result = match &self.left {
+            None => command.await,
+            Some(left) => left.run_until_cancelled(command).await.ok_or(Failure::Left)?,
+        };
+        result.map_err(|error| {
+            let failure = Failure::Redis(error);
+            if failure.breaks() {
                 self.give_up();
             }
-            Failure::Redis(error)
+            failure
         })
     }
 
@@ -51,6 +69,7 @@ impl State {
 
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
+            || self.left.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 }
 
@@ -63,10 +82,41 @@ pub(super) enum Failure {
     /// The server must not be used, and was not.
     #[error("{0}")]
     Unfit(String),
+    /// It was sent to a server that was left for another before it answered. An answer that comes
+    /// later is that of a server which may know nothing of what was granted since.
+    #[error("the server was left for another before it answered")]
+    Left,
     /// It was sent, and came to this.
     #[error(transparent)]
     Redis(#[from] RedisError),
 }
+
+impl Failure {
+    /// Whether the connection is of no use any more. A server that turned replica is left, so that
+    /// the next connection asks who it is.
+    fn breaks(&self) -> bool {
+        let Self::Redis(error) = self else { return false };
+        error.is_io_error() || error.is_unrecoverable_error() || self.is_demotion()
+    }
+
+    /// Whether the server says that it is no master any more.
+    pub(super) fn is_demotion(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.code() == Some("READONLY"))
+    }
+
+    /// Whether nothing was executed, and the same may be taken elsewhere or a little later.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Unfit(_) | Self::Left => false,
+            Self::Redis(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
+        }
+    }
+}
+
+/// The refusals that are over once all know who is master of what.
+const PASSING: [&str; 7] =
+    ["ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN"];
 
 /// The errors by which Redis itself says that a command was not carried out. Of any other, such as
 /// one of a proxy in between, nobody knows.
@@ -97,6 +147,7 @@ impl From<Failure> for StoreError {
         let error = match failure {
             Failure::Unreachable(cause) => return Self::Unreachable(cause.into()),
             Failure::Unfit(reason) => return Self::Refused(reason.into()),
+            Failure::Left => return Self::Lost(failure.into()),
             Failure::Redis(error) => error,
         };
         match error.code().and_then(|code| REFUSALS.iter().find(|refusal| **refusal == code)) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bb8_redis::redis::aio::PubSubStream;
 use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::script::Keys;
 use super::{Settings, Topology, Turns};
@@ -37,13 +38,13 @@ impl Subscription {
     /// whoever waits makes up for it by asking.
     pub(super) async fn listen(self) {
         let mut quiet = false;
-        loop {
-            match self.subscribe().await {
-                Ok(said) => {
+        for attempt in 0.. {
+            match self.subscribe(attempt).await {
+                Ok((said, left)) => {
                     quiet = false;
                     // Any turn may have gone unheard.
                     self.turns.call_all();
-                    self.pass_on(said).await;
+                    left.run_until_cancelled(self.pass_on(said)).await;
                 }
                 Err(error) if quiet => tracing::debug!(%error, "turns are still not heard of"),
                 Err(error) => {
@@ -55,12 +56,16 @@ impl Subscription {
         }
     }
 
-    async fn subscribe(&self) -> Result<PubSubStream, Box<dyn Error + Send + Sync>> {
+    /// What is said, and what is cancelled when it is said somewhere else.
+    async fn subscribe(
+        &self,
+        attempt: usize,
+    ) -> Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>> {
         let subscribing = async {
-            let client = self.topology.publisher().ok_or("nobody to listen to is known")?;
-            let mut connection = client.get_async_pubsub().await?;
+            let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
+            let mut connection = publisher.client.get_async_pubsub().await?;
             connection.subscribe(self.keys.turns()).await?;
-            Ok(connection.into_on_message())
+            Ok((connection.into_on_message(), publisher.left))
         };
         timeout(self.timeout, subscribing).await?
     }

@@ -3,7 +3,7 @@ use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -44,6 +44,10 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Kills the server; nothing that was not persisted is left.
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await.expect("redis-server can be killed");
@@ -67,10 +71,15 @@ impl RedisServer {
 
     /// Runs a command, such as `["FLUSHALL"]`.
     pub(crate) async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_run(command).await.expect("redis-server takes the command")
+    }
+
+    /// The same where the server may cut the connection instead.
+    pub(crate) async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
         let mut connection = self.connect().await;
         let mut cmd = Cmd::new();
         cmd.arg(command);
-        cmd.query_async(&mut connection).await.expect("redis-server takes the command")
+        cmd.query_async(&mut connection).await
     }
 
     /// Makes all locks, lines and records `by` older, as if that time had passed.
@@ -131,9 +140,10 @@ fn free_port() -> u16 {
 /// Starts a server and waits until it says that it is ready; `None` when the port is taken.
 async fn spawn(port: u16, options: &[String], directory: &TempDir) -> Option<Child> {
     let mut process = Command::new("redis-server")
+        // A file comes before all else.
+        .args(options)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .args(["--dir".as_ref(), directory.path().as_os_str()])
-        .args(options)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -146,7 +156,7 @@ async fn spawn(port: u16, options: &[String], directory: &TempDir) -> Option<Chi
         if line.contains("Address already in use") {
             return None;
         }
-        if line.contains("eady to accept connections") {
+        if line.contains("eady to accept connections") || line.contains("+monitor master") {
             // Goes on reading, so that the server never waits for a full pipe.
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return Some(process);

@@ -3,55 +3,114 @@
 //! Topologies differ in which server has a bucket and in who follows whom; how locks are kept is the
 //! same on all of them.
 
+mod follow;
+mod informant;
+mod node;
+mod sentinel;
+mod url;
+
+use std::sync::Arc;
+
 use bb8_redis::redis::{Client, FromRedisValue, ScriptInvocation};
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::pool::{self, Pool};
+use super::shared::Failure;
 use super::{OpenError, Settings};
-use crate::lock::{StoreError, StoreHealth};
+use crate::lock::{StoreError, StoreHealth, Tier};
+use follow::Followed;
+use node::{Name, Node};
+use sentinel::Sentinels;
 
 /// The servers behind a URL.
 #[derive(Debug)]
 pub(super) enum Topology {
     /// One server has all buckets.
-    Single(Client, Pool),
+    Single(Pool),
+    /// The masters are found out, and change.
+    Followed(Followed),
 }
 
 impl Topology {
     pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+        let scheme = url.split(':').next().unwrap_or_default();
+        if scheme.ends_with("+sentinel") {
+            let (sentinels, way) = Sentinels::parse(url, settings)?;
+            return Ok(Self::Followed(Followed::open(sentinels, way).await?));
+        }
         let client = pool::client(url, settings)?;
-        let pool = Pool::open(client.clone(), settings).await?;
-        Ok(Self::Single(client, pool))
+        Ok(Self::Single(Pool::open(client, settings).await?))
     }
 
     /// Runs a script on the keys of one bucket.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
-        _bucket: u8,
+        bucket: u8,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         match self {
-            Self::Single(_, pool) => Ok(pool.run(call).await?),
+            Self::Single(pool) => Ok(pool.check_out().await?.run(call).await?),
+            Self::Followed(followed) => Ok(followed.run(bucket, call).await?),
         }
     }
 
-    /// The servers that have the keys, which are all different.
-    pub(super) fn masters(&self) -> Vec<&Pool> {
+    /// The servers that have the keys, no two of them the same keys, in an order that lasts. A server
+    /// that may be left for another has a name of its own.
+    pub(super) fn masters(&self) -> Vec<(String, Pool)> {
         match self {
-            Self::Single(_, pool) => vec![pool],
+            Self::Single(pool) => vec![(String::new(), pool.clone())],
+            Self::Followed(followed) => {
+                let named = |(((host, port), term), node): (&Name, &Arc<Node>)| {
+                    (format!("{host}:{port}/{term}"), node.pool.clone())
+                };
+                followed.map().masters().map(named).collect()
+            }
         }
     }
 
-    /// Where to hear what is published.
-    pub(super) fn publisher(&self) -> Option<Client> {
+    /// Where to hear what is published. Every server has it; another is named at another try.
+    pub(super) fn publisher(&self, attempt: usize) -> Option<Publisher> {
         match self {
-            Self::Single(client, _) => Some(client.clone()),
+            Self::Single(pool) => {
+                Some(Publisher { client: pool.client(), left: CancellationToken::new() })
+            }
+            Self::Followed(followed) => {
+                let map = followed.map();
+                let at = attempt % map.masters().len().max(1);
+                map.masters()
+                    .nth(at)
+                    .map(|(_, node)| Publisher { client: node.pool.client(), left: node.left() })
+            }
         }
     }
 
-    /// Asks the servers anew what they are.
+    /// Asks the servers anew what they are. One of several may be away.
     pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        match self {
-            Self::Single(_, pool) => Ok(pool.ask().await?.health()),
+        let followed = match self {
+            Self::Single(pool) => return Ok(pool.ask().await?.health()),
+            Self::Followed(followed) => followed,
+        };
+        let map = followed.map();
+        let asked = join_all(map.masters().map(|(_, node)| node.pool.ask())).await;
+        let all = asked.len();
+        let mut failure = Failure::Unreachable("no master is known yet".into());
+        let mut servers = Vec::with_capacity(all);
+        for answer in asked {
+            match answer {
+                Ok(server) => servers.push(server),
+                Err(error) => failure = error,
+            }
         }
+        let Some(server) = servers.first() else { return Err(failure.into()) };
+        let mut health = StoreHealth { tier: Tier::Fenced, ..server.health() };
+        health.facts.insert("masters", format!("{} of {all} answer", servers.len()));
+        Ok(health)
     }
+}
+
+/// A server from which messages are heard, until it is left.
+pub(super) struct Publisher {
+    pub(super) client: Arc<Client>,
+    pub(super) left: CancellationToken,
 }

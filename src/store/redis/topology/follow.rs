@@ -1,0 +1,143 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::OpenError;
+use super::super::shared::Failure;
+use super::node::{Map, Node, View, Way};
+use super::sentinel::{Sentinels, Silence};
+
+/// How often it is asked who is master when nobody hints at a change.
+const PERIOD: Duration = Duration::from_secs(1);
+/// The least pause between two questions.
+const BREATH: Duration = Duration::from_millis(25);
+/// For how long a step that was not executed is tried elsewhere or again: less than the default
+/// `store_timeout_ms`, so that whoever asked is told that it was not executed.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// The pause before a step is tried again, unless somebody else becomes master sooner.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The masters as they are now, found out by a task that follows those who know.
+#[derive(Debug)]
+pub(in super::super) struct Followed {
+    map: watch::Receiver<Arc<Map>>,
+    /// Has the task ask at once.
+    doubt: Arc<Notify>,
+    _following: AbortOnDropHandle<()>,
+}
+
+impl Followed {
+    /// # Errors
+    ///
+    /// All who know say that the configuration is wrong, or a master is not fit. That nobody can be
+    /// reached is no error.
+    pub(super) async fn open(mut guide: Sentinels, way: Way) -> Result<Self, OpenError> {
+        let view = match guide.ask().await {
+            Ok(view) => Some(view),
+            Err(error @ Silence::Unknown(_)) => return Err(OpenError::Unfit(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "Redis cannot be reached yet");
+                None
+            }
+        };
+        for (address, _) in view.iter().flat_map(|view| &view.masters) {
+            way.check(address).await?;
+        }
+        let map = view.as_ref().map(|view| Map::default().turned_into(view, &way));
+        let (told, map) = watch::channel(Arc::new(map.unwrap_or_default()));
+        let doubt = Arc::new(Notify::new());
+        let following = follow(guide, way, view, told, Arc::clone(&doubt));
+        let following = AbortOnDropHandle::new(tokio::spawn(following));
+        Ok(Self { map, doubt, _following: following })
+    }
+
+    /// Runs a script where its bucket is. What was not executed is tried again for a while.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        bucket: u8,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        let until = Instant::now() + PATIENCE;
+        let mut map = self.map.clone();
+        loop {
+            let node = map.borrow_and_update().owner(bucket);
+            let failure = match node {
+                None => Failure::Unreachable("no master is known yet".into()),
+                Some(node) => match self.run_on(&node, call, until).await {
+                    Ok(found) => return Ok(found),
+                    Err(failure) => failure,
+                },
+            };
+            if !failure.may_pass() || Instant::now() + PAUSE >= until {
+                return Err(failure);
+            }
+            drop(timeout(PAUSE, map.changed()).await);
+        }
+    }
+
+    pub(super) fn map(&self) -> Arc<Map> {
+        self.map.borrow().clone()
+    }
+
+    async fn run_on<T: FromRedisValue>(
+        &self,
+        node: &Node,
+        call: &ScriptInvocation<'_>,
+        until: Instant,
+    ) -> Result<T, Failure> {
+        let ran = match timeout_at(until, node.pool.check_out()).await {
+            Ok(Ok(shared)) => shared.run(call).await,
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::Unreachable("no connection in time".into())),
+        };
+        if let Err(failure) = &ran {
+            self.doubt.notify_one();
+            if failure.is_demotion() {
+                // The others of its connections lead to the same server.
+                node.leave();
+            }
+        }
+        ran
+    }
+}
+
+/// Keeps the map true, for ever.
+async fn follow(
+    mut guide: Sentinels,
+    way: Way,
+    mut view: Option<View>,
+    told: watch::Sender<Arc<Map>>,
+    doubt: Arc<Notify>,
+) {
+    let mut quiet = false;
+    loop {
+        let hint = async {
+            tokio::select! {
+                () = doubt.notified() => {}
+                () = guide.hint() => {}
+            }
+        };
+        drop(timeout(PERIOD, hint).await);
+        match guide.ask().await {
+            Ok(found) => {
+                quiet = false;
+                let map = told.borrow().clone();
+                if view.as_ref() != Some(&found) || !map.is_whole() {
+                    tracing::info!(masters = ?found.masters, "Redis has these masters now");
+                    told.send_replace(Arc::new(map.turned_into(&found, &way)));
+                    view = Some(found);
+                }
+            }
+            Err(error) if quiet => tracing::debug!(%error, "the masters are still not known"),
+            Err(error) => {
+                quiet = true;
+                tracing::warn!(%error, "the masters that were known last are used");
+            }
+        }
+        sleep(BREATH).await;
+    }
+}

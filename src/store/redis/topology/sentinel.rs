@@ -1,0 +1,146 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::future::pending;
+use std::time::Duration;
+
+use bb8_redis::redis::aio::PubSubStream;
+use bb8_redis::redis::{Client, RedisError, cmd};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
+
+use super::super::{OpenError, Settings, pool};
+use super::informant::Informant;
+use super::node::{Name, View, Way};
+use super::url::{ManyHosts, bad};
+
+const DEFAULT_PORT: u16 = 26_379;
+/// How long the last of the sentinels are waited for once most have answered.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// The sentinels of a master, which say who it is.
+pub(super) struct Sentinels {
+    master: String,
+    clients: Vec<Client>,
+    informants: Vec<Informant>,
+    /// The latest failover that was heard of. Sentinels number them, and by majority.
+    term: u64,
+    /// What one of them says by itself.
+    said: Option<PubSubStream>,
+    listened: usize,
+}
+
+impl Sentinels {
+    /// The sentinels of a URL, and the way to whom they name:
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`, where the credentials are those
+    /// of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
+    /// `sentinel_password=…`.
+    pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Way), OpenError> {
+        let url = ManyHosts::parse(url)?;
+        let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
+        if master.is_empty() {
+            return Err(bad("it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`"));
+        }
+        let [user, password] = url.parameters(["sentinel_user", "sentinel_password"])?;
+        let credentials = match (user, password) {
+            (None, None) => String::new(),
+            (user, password) => {
+                format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default())
+            }
+        };
+        let urls = url.hosts.iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
+        let clients =
+            urls.map(|url| pool::client(&url, settings)).collect::<Result<Vec<_>, _>>()?;
+        let way = Way::new(&url.of_host(url.hosts[0], database), settings)?;
+        let informants = clients.iter().cloned().map(Informant::new).collect();
+        let master = master.to_owned();
+        Ok((Self { master, clients, informants, term: 0, said: None, listened: 0 }, way))
+    }
+
+    /// Asks all of them, and takes the word of the one that knows of the latest failover: for each, a
+    /// majority of them gave its vote.
+    pub(super) async fn ask(&mut self) -> Result<View, Silence> {
+        let (all, most) = (self.informants.len(), self.informants.len() / 2 + 1);
+        let mut asking: FuturesUnordered<_> =
+            self.informants.iter_mut().map(|informant| ask(informant, &self.master)).collect();
+        let (mut words, mut silence) = (Vec::new(), None);
+        loop {
+            let next = if words.len() < most {
+                asking.next().await
+            } else {
+                timeout(GRACE, asking.next()).await.ok().flatten()
+            };
+            match next {
+                Some(Ok(word)) => words.push(word),
+                Some(Err(error)) => silence = Some(error),
+                None => break,
+            }
+        }
+        drop(asking);
+        let answers = words.len();
+        if answers == all && words.iter().all(Option::is_none) {
+            return Err(Silence::Unknown(self.master.clone()));
+        }
+        let latest = words.into_iter().flatten().max_by_key(|(_, term)| *term);
+        let (address, term) = latest.ok_or_else(|| {
+            Silence::Nobody(silence.map_or_else(|| "no word".into(), |error| error.to_string()))
+        })?;
+        // Sentinels that were set up anew count from the beginning, if most of them say so.
+        if term < self.term && answers < most {
+            return Err(Silence::Nobody("only of an older master".into()));
+        }
+        self.term = term;
+        Ok(View::of_one((address, term)))
+    }
+
+    /// Resolves when one of them says that there is another master, or may have.
+    pub(super) async fn hint(&mut self) {
+        if self.said.is_none() {
+            let client = &self.clients[self.listened % self.clients.len()];
+            self.listened += 1;
+            self.said = listen(client).await.ok();
+        }
+        match &mut self.said {
+            Some(said) => {
+                if said.next().await.is_none() {
+                    self.said = None;
+                }
+            }
+            None => pending().await,
+        }
+    }
+}
+
+/// The master that a sentinel names; `None` when it knows none of that name.
+async fn ask(informant: &mut Informant, master: &str) -> Result<Option<Name>, RedisError> {
+    let mut question = cmd("SENTINEL");
+    question.arg("MASTER").arg(master);
+    let found: HashMap<String, String> = match informant.ask(&question).await {
+        Err(error) if error.code() == Some("ERR") => return Ok(None),
+        found => found?,
+    };
+    let get = |key: &str| found.get(key).map_or("", String::as_str);
+    let Ok(port) = get("port").parse() else { return Ok(None) };
+    Ok(Some(((get("ip").to_owned(), port), get("config-epoch").parse().unwrap_or(0))))
+}
+
+async fn listen(client: &Client) -> Result<PubSubStream, RedisError> {
+    let mut connection = client.get_async_pubsub().await?;
+    connection.subscribe("+switch-master").await?;
+    Ok(connection.into_on_message())
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels").field("master", &self.master).finish_non_exhaustive()
+    }
+}
+
+/// Why it is not known who is master.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Silence {
+    #[error("none of the sentinels knows a master `{0}`")]
+    Unknown(String),
+    #[error("who is master is not known: {0}")]
+    Nobody(String),
+}

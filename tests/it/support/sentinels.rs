@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tempfile::TempDir;
+
+use super::{RedisServer, eventually};
+use crate::conformance::Clock;
+
+/// A master with its replicas, and the sentinels that watch over them.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    /// The first is the master at the start.
+    pub(crate) servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    _files: TempDir,
+}
+
+impl Sentinels {
+    /// So many replicas and sentinels, which know of each other.
+    pub(crate) async fn start(replicas: usize, sentinels: usize) -> Self {
+        let mut servers = vec![RedisServer::start().await];
+        let port = servers[0].port().to_string();
+        for _ in 0..replicas {
+            let replica = ["--replicaof", "127.0.0.1", &port];
+            servers.push(RedisServer::start_with(&replica).await);
+        }
+        let set_up = ["CONFIG", "SET", "repl-diskless-sync-delay", "0"];
+        let () = servers[0].run(&set_up).await;
+        wait_for(&servers[0], "INFO", "replication", &format!("connected_slaves:{replicas}")).await;
+        for replica in &servers[1..] {
+            wait_for(replica, "INFO", "replication", "master_link_status:up").await;
+        }
+        let files = tempfile::tempdir().expect("a temporary directory");
+        let quorum = sentinels / 2 + 1;
+        let mut watching = Vec::new();
+        for number in 0..sentinels {
+            let file = files.path().join(format!("{number}.conf"));
+            let lines = format!(
+                "sentinel monitor mymaster 127.0.0.1 {port} {quorum}\n\
+                 sentinel down-after-milliseconds mymaster 400\n\
+                 sentinel failover-timeout mymaster 3000\n"
+            );
+            std::fs::write(&file, lines).expect("a file for the sentinel");
+            let file = file.display().to_string();
+            watching.push(RedisServer::start_with(&[&file, "--sentinel"]).await);
+        }
+        let (others, slaves) = (sentinels - 1, replicas);
+        for sentinel in &watching {
+            let known = format!("slaves={slaves},sentinels={}", others + 1);
+            wait_for(sentinel, "INFO", "sentinel", &known).await;
+        }
+        Self { servers, sentinels: watching, _files: files }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
+        format!("redis+sentinel://{}/mymaster", addresses.join(","))
+    }
+
+    /// The server that most of the sentinels call master, if it is not this one.
+    pub(crate) async fn master_after(&self, old: &RedisServer) -> &RedisServer {
+        eventually(async || {
+            let mut ports = Vec::new();
+            for sentinel in &self.sentinels {
+                let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"];
+                let (_, port): (String, u16) = sentinel.run(&question).await;
+                ports.push(port);
+            }
+            ports.sort_unstable();
+            let port = ports[ports.len() / 2];
+            self.servers.iter().find(|server| server.port() == port && port != old.port())
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Clock for Sentinels {
+    async fn advance(&self, by: Duration) {
+        self.servers[0].age(by).await;
+    }
+}
+
+async fn wait_for(server: &RedisServer, command: &str, section: &str, found: &str) {
+    eventually(async || {
+        let told: String = server.run(&[command, section]).await;
+        told.contains(found).then_some(())
+    })
+    .await;
+}
