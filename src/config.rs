@@ -116,6 +116,7 @@ impl Config {
             ("server.first_byte_timeout_ms", self.server.first_byte_timeout_ms),
             ("server.header_timeout_ms", self.server.header_timeout_ms),
             ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
+            ("server.write_timeout_ms", self.server.write_timeout_ms),
             ("server.max_headers", self.server.max_headers as u64),
             ("wait.max_waiters_per_lock", self.wait.max_waiters_per_lock),
             ("wait.max_waiters", self.wait.max_waiters as u64),

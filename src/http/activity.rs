@@ -1,9 +1,12 @@
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Instant;
 
@@ -16,6 +19,8 @@ pub(super) struct Patience {
     pub(super) head: Duration,
     /// Between an answer and the next request, in which the client reads the answer.
     pub(super) keep_alive: Duration,
+    /// While the client reads nothing of what it is sent.
+    pub(super) write: Duration,
     /// Between the service's end of the connection and the client's.
     pub(super) leave: Duration,
 }
@@ -23,7 +28,7 @@ pub(super) struct Patience {
 impl Patience {
     /// How often a connection that is being served is looked at.
     pub(super) fn shortest(&self) -> Duration {
-        self.first_byte.min(self.head).min(self.keep_alive).min(self.leave)
+        self.first_byte.min(self.head).min(self.keep_alive).min(self.write).min(self.leave)
     }
 }
 
@@ -37,6 +42,8 @@ pub(super) struct Activity {
     phase: AtomicU8,
     /// Milliseconds after `opened`.
     since: AtomicU64,
+    /// Since when nothing more can be written, likewise; [`FLOWING`] if it can.
+    stuck: AtomicU64,
 }
 
 const FRESH: u8 = 0;
@@ -44,10 +51,16 @@ const IDLE: u8 = 1;
 const HEAD: u8 = 2;
 const BUSY: u8 = 3;
 const LEAVING: u8 = 4;
+const FLOWING: u64 = u64::MAX;
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { opened: Instant::now(), phase: AtomicU8::new(FRESH), since: AtomicU64::new(0) }
+        Self {
+            opened: Instant::now(),
+            phase: AtomicU8::new(FRESH),
+            since: AtomicU64::new(0),
+            stuck: AtomicU64::new(FLOWING),
+        }
     }
 
     /// The service has a request.
@@ -56,7 +69,7 @@ impl Activity {
         self.phase.store(BUSY, Ordering::Release);
     }
 
-    /// The service has answered.
+    /// The service has answered, to the end.
     pub(super) fn idle(&self) {
         self.enter(IDLE);
     }
@@ -65,13 +78,28 @@ impl Activity {
     /// works. Looking again at that time, or when the service is done, is early enough.
     pub(super) fn deadline(&self, patience: &Patience) -> Option<Instant> {
         let limit = match self.phase.load(Ordering::Acquire) {
-            FRESH => patience.first_byte,
-            IDLE => patience.keep_alive,
-            HEAD => patience.head,
-            LEAVING => patience.leave,
-            _ => return None,
+            FRESH => Some(patience.first_byte),
+            IDLE => Some(patience.keep_alive),
+            HEAD => Some(patience.head),
+            LEAVING => Some(patience.leave),
+            _ => None,
         };
-        Some(self.opened + Duration::from_millis(self.since.load(Ordering::Acquire)) + limit)
+        let after = |millis| self.opened + Duration::from_millis(millis);
+        let phase = limit.map(|limit| after(self.since.load(Ordering::Acquire)) + limit);
+        let stuck = match self.stuck.load(Ordering::Acquire) {
+            FLOWING => None,
+            since => Some(after(since) + patience.write),
+        };
+        phase.into_iter().chain(stuck).min()
+    }
+
+    /// A write was taken, or not: then the client has to read before another can be.
+    fn wrote(&self, taken: bool) {
+        if taken {
+            self.stuck.store(FLOWING, Ordering::Release);
+        } else if self.stuck.load(Ordering::Acquire) == FLOWING {
+            self.stuck.store(self.now(), Ordering::Release);
+        }
     }
 
     fn received(&self) {
@@ -81,9 +109,12 @@ impl Activity {
     }
 
     fn enter(&self, phase: u8) {
-        let since = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.since.store(since, Ordering::Release);
+        self.since.store(self.now(), Ordering::Release);
         self.phase.store(phase, Ordering::Release);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 }
 
@@ -91,7 +122,7 @@ impl Activity {
 #[derive(Debug)]
 pub(super) struct Noted<I> {
     inner: I,
-    activity: std::sync::Arc<Activity>,
+    activity: Arc<Activity>,
     shut_down: bool,
     /// How much of what nobody reads is still taken.
     discards: usize,
@@ -101,7 +132,7 @@ pub(super) struct Noted<I> {
 const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 
 impl<I> Noted<I> {
-    pub(super) fn new(inner: I, activity: std::sync::Arc<Activity>) -> Self {
+    pub(super) fn new(inner: I, activity: Arc<Activity>) -> Self {
         Self { inner, activity, shut_down: false, discards: MAX_DISCARDED }
     }
 }
@@ -126,7 +157,9 @@ impl<I: Read + Write + Unpin> Write for Noted<I> {
         cx: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buffer)
+        let written = Pin::new(&mut self.inner).poll_write(cx, buffer);
+        self.activity.wrote(written.is_ready());
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -164,6 +197,49 @@ impl<I: Read + Write + Unpin> Write for Noted<I> {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, buffers)
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, buffers);
+        self.activity.wrote(written.is_ready());
+        written
+    }
+}
+
+/// The body of an answer. Until its end the service is at work, and its client's time begins after
+/// that.
+#[derive(Debug)]
+pub(super) struct Answering {
+    body: Body,
+    activity: Arc<Activity>,
+}
+
+impl Answering {
+    /// `body`, whose length is not known, and whose end is noted.
+    pub(super) fn new(body: Body, activity: Arc<Activity>) -> Self {
+        Self { body, activity }
+    }
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.activity.idle();
     }
 }

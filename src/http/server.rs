@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderValue, Request, header};
 use axum::response::IntoResponse;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -16,6 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -23,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
-use super::activity::{Activity, Noted, Patience};
+use super::activity::{Activity, Answering, Noted, Patience};
 use super::middleware::ObserveLayer;
 use super::problem::{Code, Problem};
 use crate::lock::Outcome;
@@ -56,6 +58,8 @@ pub struct Settings {
     pub header_timeout_ms: u64,
     /// Time between a response and the next request, in milliseconds.
     pub keep_alive_timeout_ms: u64,
+    /// Time for which a client may read nothing of what it is sent, in milliseconds.
+    pub write_timeout_ms: u64,
     /// The largest request body, in bytes.
     pub body_limit_bytes: usize,
     /// The largest head of a request, in bytes.
@@ -167,6 +171,7 @@ impl Serving {
             first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
             head: Duration::from_millis(settings.header_timeout_ms),
             keep_alive: Duration::from_millis(settings.keep_alive_timeout_ms),
+            write: Duration::from_millis(settings.write_timeout_ms),
             leave: LEAVE_TIME,
         };
         Self { http, patience, closing, killed, metrics }
@@ -181,9 +186,7 @@ impl Serving {
         _place: OwnedSemaphorePermit,
     ) {
         let _open = Counted::new(&self.metrics.connections);
-        // Without it, a small response waits for the acknowledgement of the one before. A socket
-        // that refuses is as good as closed, and reading says so.
-        let _ = stream.set_nodelay(true);
+        self.prepare(&stream);
         let activity = Arc::new(Activity::new());
         let io = Noted::new(TokioIo::new(stream), Arc::clone(&activity));
         let service = service_fn(|request: Request<Incoming>| {
@@ -191,9 +194,12 @@ impl Serving {
             let answering = router.clone().call(request.map(Body::new));
             let activity = Arc::clone(&activity);
             async move {
-                let response = answering.await;
-                activity.idle();
-                response.map_err(|never: Infallible| never)
+                let response = answering.await.map_err(|never: Infallible| never)?;
+                if response.body().size_hint().exact().is_some() {
+                    activity.idle();
+                    return Ok::<_, Infallible>(response);
+                }
+                Ok(response.map(|body| Body::new(Answering::new(body, activity))))
             }
         });
         let mut http = self.http.clone();
@@ -214,6 +220,16 @@ impl Serving {
                 },
             }
         }
+    }
+
+    /// A socket that refuses any of this is as good as closed, and reading says so.
+    fn prepare(&self, stream: &TcpStream) {
+        // Without it, a small response waits for the acknowledgement of the one before.
+        let _ = stream.set_nodelay(true);
+        // A client whose machine is gone acknowledges nothing, and the system alone would send the
+        // same again for a quarter of an hour.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = SockRef::from(stream).set_tcp_user_timeout(Some(self.patience.write));
     }
 
     /// What may happen to a connection from outside. Each is looked at when it has happened, and not
