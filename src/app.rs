@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server};
+use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server, Streams};
 use crate::idempotency::Idempotency;
 use crate::lock::{LockService, WaiterLimits};
 use crate::metrics::Metrics;
@@ -69,6 +69,8 @@ impl App {
                 time: Duration::from_millis(config.server.body_timeout_ms),
             },
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
+            max_hold: Duration::from_millis(config.stream.max_hold_ms),
+            streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
         let deadline = Duration::from_millis(config.server.request_timeout_ms);
@@ -113,4 +115,9 @@ impl App {
         }
         Ok(served?)
     }
+}
+
+fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
+    let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
+    Streams::new(config.stream.max_streams, heartbeat, Arc::clone(metrics))
 }

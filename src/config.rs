@@ -30,6 +30,7 @@ pub struct Config {
     pub server: http::Settings,
     pub redis: RedisSettings,
     pub wait: Wait,
+    pub stream: Stream,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
     pub guard: Vec<http::Guard>,
@@ -43,6 +44,16 @@ pub struct Wait {
     pub max_wait_ms: u64,
     pub max_waiters_per_lock: u64,
     pub max_waiters: usize,
+}
+
+/// Who may read streams of events, and hold a lock by one.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Stream {
+    pub max_streams: usize,
+    pub max_hold_ms: u64,
+    pub heartbeat_ms: u64,
 }
 
 /// The URL of a store, which may hold a password and so prints without its rest.
@@ -120,6 +131,9 @@ impl Config {
             ("server.max_headers", self.server.max_headers as u64),
             ("wait.max_waiters_per_lock", self.wait.max_waiters_per_lock),
             ("wait.max_waiters", self.wait.max_waiters as u64),
+            ("stream.max_streams", self.stream.max_streams as u64),
+            ("stream.max_hold_ms", self.stream.max_hold_ms),
+            ("stream.heartbeat_ms", self.stream.heartbeat_ms),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];

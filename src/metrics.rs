@@ -22,6 +22,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    streams: Family<StreamLabels, Gauge>,
     /// Requests that are being answered.
     pub in_flight: Gauge,
     /// Connections that are open.
@@ -38,6 +39,7 @@ impl Metrics {
             registry: Registry::with_prefix("keylatch"),
             requests: Family::new_with_constructor(histogram),
             store_steps: Family::new_with_constructor(histogram),
+            streams: Family::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
             shed: Counter::default(),
@@ -56,6 +58,11 @@ impl Metrics {
     pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
         let labels = StepLabels { operation, outcome };
         self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts a stream of events for as long as what it gives lives.
+    pub fn stream(&self, kind: StreamKind) -> Counted {
+        Counted::new(&self.streams.get_or_create(&StreamLabels { kind }))
     }
 
     /// All metrics in the OpenMetrics text format.
@@ -81,6 +88,7 @@ impl Metrics {
         );
         registry.register("http_in_flight", "Requests being answered", self.in_flight.clone());
         registry.register("http_connections", "Open connections", self.connections.clone());
+        registry.register("http_streams", "Open streams of events", self.streams.clone());
         registry.register("http_shed", "Turned away because full", self.shed.clone());
         registry.register_with_unit(
             "store_operation_duration",
@@ -119,6 +127,15 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
     }
+}
+
+/// What a stream of events is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum StreamKind {
+    /// A lock is held for as long as it is read.
+    Hold,
+    /// A lock is watched.
+    Watch,
 }
 
 /// A method of the store traits.
@@ -174,4 +191,9 @@ struct RequestLabels {
 struct StepLabels {
     operation: StoreOperation,
     outcome: StoreOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StreamLabels {
+    kind: StreamKind,
 }

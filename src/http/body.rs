@@ -46,6 +46,47 @@ impl CreateLock {
     }
 }
 
+/// What to hold a lock with. Every member is optional, and so is the whole.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+#[schema(example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 600000}))]
+pub(super) struct HoldLock {
+    /// How long the lease lasts if the service itself fails, in milliseconds: it renews at a third.
+    #[schema(default = 30000, minimum = 100, maximum = 86400000)]
+    ttl_ms: Option<u64>,
+    /// A label for people that says who holds the lock: at most 256 bytes.
+    #[schema(max_length = 256)]
+    owner: Option<String>,
+    /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
+    /// refused; its default limit is five minutes.
+    #[schema(default = 0, minimum = 0, maximum = 300000)]
+    wait_ms: Option<u64>,
+    /// For how long to hold the lock at most, in milliseconds. Longer than the service allows is
+    /// refused; its default limit, and what holds if nothing is said, is a day.
+    #[schema(default = 86400000, minimum = 1, maximum = 86400000)]
+    max_hold_ms: Option<u64>,
+}
+
+impl HoldLock {
+    pub(super) fn into_hold(
+        self,
+        name: LockName,
+        token: Token,
+        max_wait: Duration,
+        longest: Duration,
+    ) -> Result<lock::Hold, Problem> {
+        let Self { ttl_ms, owner, wait_ms, max_hold_ms } = self;
+        let max_hold = max_hold_ms.map_or(longest, Duration::from_millis);
+        if max_hold.is_zero() || max_hold > longest {
+            return Err(invalid("max_hold_ms", format!("must be 1 to {}", millis(longest))));
+        }
+        let create = CreateLock { ttl_ms, owner, wait_ms };
+        let lock::Request { name, ttl, owner, wait, .. } =
+            create.into_request(name, None, max_wait)?;
+        Ok(lock::Hold { name, token, ttl, owner, wait, max_hold })
+    }
+}
+
 /// What to renew a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
@@ -208,7 +249,7 @@ pub(super) fn at_millis(millis: u64) -> Timestamp {
 }
 
 /// The time on the wall clock after `duration`, to the millisecond.
-fn in_millis(duration: Duration) -> Timestamp {
+pub(super) fn in_millis(duration: Duration) -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let then = i64::try_from((since_1970 + duration).as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_millisecond(then).unwrap_or(Timestamp::MAX)

@@ -4,7 +4,9 @@ mod activity;
 mod assets;
 mod body;
 mod cors;
+mod events;
 mod extract;
+mod hold;
 pub mod idempotency;
 mod locks;
 mod middleware;
@@ -34,6 +36,7 @@ use crate::lock::LockService;
 use crate::metrics::Metrics;
 
 pub use cors::Cors;
+pub use events::Streams;
 pub use idempotency::Guard;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
 pub use problem::{Code, Problem};
@@ -54,6 +57,10 @@ pub struct Api {
     pub body_limits: BodyLimits,
     /// How long a client may wait in line.
     pub max_wait: Duration,
+    /// How long a connection may hold a lock.
+    pub max_hold: Duration,
+    /// The streams of events that are open.
+    pub streams: Streams,
     /// Cancelled when the service begins to shut down.
     pub closing: CancellationToken,
 }
@@ -155,6 +162,7 @@ fn waiting() -> OpenApiRouter<Arc<Api>> {
 fn prompt() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
+        .routes(routes!(hold::hold))
         .routes(routes!(api::begin, api::complete, api::abandon, api::find))
         .routes(routes!(api::renew))
         .routes(routes!(api::resolve))

@@ -71,6 +71,10 @@ problems! {
         InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
         TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
     ];
+    HoldProblems: [
+        InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
+        TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+    ];
     RenewProblems: [
         InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, TokenMismatch,
         PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout

@@ -5,6 +5,7 @@
 
 mod fence;
 mod finish;
+mod hold;
 mod lease;
 mod line;
 mod name;
@@ -17,6 +18,7 @@ mod waiting;
 pub(crate) use finish::{Call, Finish, within};
 
 pub use fence::{FencingToken, Moment};
+pub use hold::{Hold, HoldEvent, Lost, Refused};
 pub use lease::{
     Acquire, Acquisition, Attempt, Busy, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Release,
     Renewal, Ttl,

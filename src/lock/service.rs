@@ -106,6 +106,8 @@ pub struct LockService {
     attempts: AtomicU64,
     pub(super) waiters: AtomicUsize,
     tasks: TaskTracker,
+    /// Those that hold or watch a lock for a connection.
+    pub(super) streams: TaskTracker,
     closing: CancellationToken,
 }
 
@@ -129,6 +131,7 @@ impl LockService {
             attempts: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
             tasks: TaskTracker::new(),
+            streams: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
         let sweeping = sweep(Arc::clone(&service.store));
@@ -146,6 +149,15 @@ impl LockService {
     ///
     /// The store could not find out, or found out too late.
     pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
+        self.acquire_telling(request, |_| ()).await
+    }
+
+    /// The same, and tells who is before each time that the lock is not to be had yet.
+    pub(super) async fn acquire_telling(
+        &self,
+        request: Request,
+        tell: impl FnMut(&Busy),
+    ) -> Result<Acquired, LockError> {
         let started = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let ask = Acquire {
@@ -160,7 +172,7 @@ impl LockService {
             let ask = Arc::new(ask);
             Asked { found: self.ask(&ask).await?, ask, asked: started }
         } else {
-            self.wait(ask, started + request.wait).await?
+            self.wait(ask, started + request.wait, tell).await?
         };
         let grant = |lease: Lease| {
             // What was waited before the store was asked took nothing of the lease.
@@ -238,9 +250,11 @@ impl LockService {
     }
 
     /// Ends the service's own tasks: sweeping stops, and what is still being given back is waited
-    /// for as long as the caller likes.
+    /// for as long as the caller likes. Holds end when their connections do.
     pub async fn close(&self) {
         self.closing.cancel();
+        self.streams.close();
+        self.streams.wait().await;
         self.tasks.close();
         self.tasks.wait().await;
     }

@@ -33,8 +33,14 @@ pub(super) struct Asked {
 }
 
 impl LockService {
-    /// Asks until the lock is had or `until` is over. A store that is away is waited for as well.
-    pub(super) async fn wait(&self, ask: Acquire, until: Instant) -> Result<Asked, LockError> {
+    /// Asks until the lock is had or `until` is over, and tells each time that it was not. A store
+    /// that is away is waited for as well.
+    pub(super) async fn wait(
+        &self,
+        ask: Acquire,
+        until: Instant,
+        mut tell: impl FnMut(&Busy),
+    ) -> Result<Asked, LockError> {
         let _counted = self.count_waiter()?;
         let mut place = Place { service: self, last: None };
         loop {
@@ -51,6 +57,7 @@ impl LockService {
                     if busy.ahead >= self.limits.each {
                         return Err(LockError::TooManyWaiters);
                     }
+                    tell(busy);
                     pause(busy)
                 }
                 Ok(Acquisition::Granted(_) | Acquisition::Repeated(_)) => {

@@ -9,11 +9,12 @@ use serde_json::{Map, Value, json};
 use crate::support::{Answer, Service, config};
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 22] = [
+const STATUSES: [(&str, &str, &[&str]); 23] = [
     ("post", "/v1/locks/{name}", &["200", "201", "400", "408", "409", "413", "429", "500", "503"]),
     ("put", "/v1/locks/{name}", &["200", "400", "404", "408", "412", "413", "428", "500", "503"]),
     ("delete", "/v1/locks/{name}", &["204", "400", "404", "412", "428", "500", "503"]),
     ("get", "/v1/locks/{name}", &["200", "400", "404", "500", "503"]),
+    ("post", "/v1/locks/{name}/hold", &["200", "400", "408", "409", "413", "429", "500", "503"]),
     ("get", "/v1/locks", &["200", "400", "500", "503"]),
     (
         "post",
@@ -57,12 +58,13 @@ const BY_HAND: [(&str, &str); 3] = [
 ];
 
 /// The other operations in an order in which each one's example works.
-const TOUR: [(&str, &str); 20] = [
+const TOUR: [(&str, &str); 21] = [
     ("post", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}"),
     ("get", "/v1/locks"),
     ("put", "/v1/locks/{name}"),
     ("delete", "/v1/locks/{name}"),
+    ("post", "/v1/locks/{name}/hold"),
     ("post", "/v1/idempotency/{key}"),
     ("get", "/v1/idempotency/{key}"),
     ("post", "/v1/idempotency/{key}/renew"),
@@ -134,6 +136,7 @@ fn every_response_documents_its_headers() {
             match (method, path, status.as_str()) {
                 ("post", "/v1/locks/{name}", "201") => expected.extend(["Location", "Lock-Token"]),
                 ("post" | "put", "/v1/locks/{name}", "200") => expected.extend(["Lock-Token"]),
+                ("post", "/v1/locks/{name}/hold", "200") => expected.extend(["Lock-Token"]),
                 ("post", "/v1/idempotency/{key}", "201") => expected.extend(["Lock-Token"]),
                 ("post", "/v1/orders" | "/v1/payments", "201") => {
                     expected.extend(["Location", "Idempotency-Key-Expires"]);

@@ -12,22 +12,9 @@ use crate::lock::Outcome;
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let json = serde_json::to_vec(&ProblemBody::new(&self)).unwrap_or_default();
         let parts = *self.0;
         let row = parts.code.row();
-        let body = ProblemBody {
-            r#type: format!("/problems/{}", row.slug),
-            title: row.title,
-            status: row.status.as_u16(),
-            detail: parts.detail,
-            code: row.slug,
-            field: parts.field,
-            ahead: parts.ahead,
-            holder: parts.holder.as_ref().map(HolderView::new),
-            retry_after_ms: parts.retry_after.map(millis),
-            outcome: parts.outcome,
-            retry: parts.retry.map(Retry::as_str),
-        };
-        let json = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (row.status, json).into_response();
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
@@ -90,6 +77,27 @@ pub(in crate::http) struct ProblemBody {
     /// changed is a new request) or `never` (somebody has to find out what happened).
     #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<&'static str>,
+}
+
+impl ProblemBody {
+    /// What is said of `problem`.
+    pub(in crate::http) fn new(problem: &Problem) -> Self {
+        let parts = &problem.0;
+        let row = parts.code.row();
+        Self {
+            r#type: format!("/problems/{}", row.slug),
+            title: row.title,
+            status: row.status.as_u16(),
+            detail: parts.detail.clone(),
+            code: row.slug,
+            field: parts.field.clone(),
+            ahead: parts.ahead,
+            holder: parts.holder.as_ref().map(HolderView::new),
+            retry_after_ms: parts.retry_after.map(millis),
+            outcome: parts.outcome,
+            retry: parts.retry.map(Retry::as_str),
+        }
+    }
 }
 
 /// As the API writes an outcome.

@@ -3,6 +3,7 @@
 
 mod browser;
 mod dice;
+mod events;
 mod log;
 mod page;
 mod process;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub(crate) use browser::Browser;
 pub(crate) use dice::Dice;
+pub(crate) use events::{Events, refused};
 pub(crate) use log::Log;
 pub(crate) use page::{Held, Page};
 pub(crate) use process::{Ended, Process, run, run_by, run_with};
