@@ -25,14 +25,26 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let invalid = |why: &dyn Display| {
-            Problem::new(Code::InvalidName, format!("The name is not valid: {why}."))
-                .with_field("name")
-        };
         if let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) {
             let detail = format!("There is no parameter `{parameter}`; members go in the body.");
             return Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter));
         }
+        let WatchedName(name) = WatchedName::from_request_parts(parts, state).await?;
+        Ok(Self(name))
+    }
+}
+
+/// The same, where there may be a query.
+pub(super) struct WatchedName(pub(super) LockName);
+
+impl<S: Send + Sync> FromRequestParts<S> for WatchedName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let invalid = |why: &dyn Display| {
+            Problem::new(Code::InvalidName, format!("The name is not valid: {why}."))
+                .with_field("name")
+        };
         if !is_percent_encoded(parts.uri.path()) {
             return Err(invalid(&"a `%` is not followed by two hexadecimal digits"));
         }
@@ -137,6 +149,28 @@ pub(super) async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, Proble
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "The body broke off.")),
         Err(_) => Err(Problem::new(Code::RequestTimeout, "The body did not arrive in time.")),
+    }
+}
+
+/// After how many events a stream is to end.
+pub(super) struct WatchLimit(pub(super) usize);
+
+impl<S: Send + Sync> FromRequestParts<S> for WatchLimit {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let mut parameters = pairs(parts.uri.query().unwrap_or_default());
+        let Some((parameter, limit)) = parameters.next() else { return Ok(Self(usize::MAX)) };
+        if parameter != "limit" {
+            return Err(invalid_query(&parameter, "is not a parameter"));
+        }
+        if let Some((another, _)) = parameters.next() {
+            let known = another == "limit";
+            let what = if known { "is there twice" } else { "is not a parameter" };
+            return Err(invalid_query(&another, what));
+        }
+        let limit = limit.parse().ok().filter(|limit| *limit > 0);
+        limit.map(Self).ok_or_else(|| invalid_query("limit", "must be 1 or more"))
     }
 }
 

@@ -14,6 +14,7 @@ mod openapi;
 mod problem;
 mod server;
 mod system;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -163,6 +164,7 @@ fn prompt() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
         .routes(routes!(hold::hold))
+        .routes(routes!(watch::events))
         .routes(routes!(api::begin, api::complete, api::abandon, api::find))
         .routes(routes!(api::renew))
         .routes(routes!(api::resolve))

@@ -84,6 +84,7 @@ problems! {
         StoreUnavailable, Overloaded, Timeout
     ];
     GetProblems: [InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
+    WatchProblems: [InvalidName, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
     BeginProblems: [
         InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress, OutcomeUnknown,

@@ -9,11 +9,13 @@ mod hold;
 mod lease;
 mod line;
 mod name;
+mod seen;
 mod service;
 mod state;
 mod store;
 mod token;
 mod waiting;
+mod watch;
 
 pub(crate) use finish::{Call, Finish, within};
 
@@ -27,7 +29,9 @@ pub use name::{InvalidName, LockName};
 pub use service::{Acquired, Grant, LockError, LockService, Renewed, Request};
 pub use state::{Command, Held, LockState, Peek, Record, Renew, Return, Withdraw};
 pub use store::{
-    Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError, StoreHealth, Tier, Turn,
+    Change, Changes, Cursor, InvalidCursor, ListLocks, LockStore, Outcome, Page, StoreError,
+    StoreHealth, Tier, Turn,
 };
 pub use token::{InvalidToken, Token, TokenHash};
 pub use waiting::WaiterLimits;
+pub use watch::WatchEvent;

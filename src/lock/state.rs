@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::line::Line;
 use super::{
-    Acquire, Acquisition, Attempt, Busy, FencingToken, Holder, Lease, LockName, Moment, Owner,
-    Release, Renewal, TokenHash, Ttl,
+    Acquire, Acquisition, Attempt, Busy, Change, FencingToken, Holder, Lease, LockName, Moment,
+    Owner, Release, Renewal, TokenHash, Ttl,
 };
 
 /// What a store remembers of one lock, and the rules by which it changes.
@@ -41,6 +41,17 @@ impl LockState {
     /// Whose turn it is, if the lock is free and somebody waits for it.
     pub fn next(&self) -> Option<&TokenHash> {
         if self.held.is_some() { None } else { self.line.first() }
+    }
+
+    /// What those who watch the lock are told when it becomes `after` at `now`.
+    pub fn change(&self, after: &Self, name: &LockName, now: Duration) -> Option<Change> {
+        let before = self.held.as_ref().filter(|held| held.expires > now);
+        match (before, &after.held) {
+            (Some(before), Some(held)) if before.is_same_lease(held) => None,
+            (_, Some(_)) => after.holder(name, now).map(Change::Held),
+            (Some(before), None) => Some(Change::Released(before.fence)),
+            (None, None) => None,
+        }
     }
 
     /// The grant as a durable store writes it down; `None` for a free lock.
@@ -124,6 +135,10 @@ pub struct Held {
 }
 
 impl Held {
+    fn is_same_lease(&self, other: &Self) -> bool {
+        self.fence == other.fence && self.expires == other.expires
+    }
+
     fn lease(&self, now: Duration) -> Lease {
         Lease {
             fence: self.fence,

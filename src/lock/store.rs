@@ -4,8 +4,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::Stream;
 
-use super::{Acquire, Acquisition, Attempt, Holder, LockName, Release, Renewal, TokenHash, Ttl};
+use super::{
+    Acquire, Acquisition, Attempt, FencingToken, Holder, LockName, Release, Renewal, TokenHash, Ttl,
+};
 
 /// Where locks are kept.
 ///
@@ -68,6 +71,12 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// it. It may come too often and, where messages get lost, not at all.
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn;
 
+    /// Says how `name` changes from now on, for those who watch it: a hint that may get lost, and says
+    /// so where that is known. The service looks every second all the same, so a store that hears of
+    /// nothing gives a stream that never does ([`futures_util::stream::pending`]), and what comes and
+    /// goes between two looks is not seen then.
+    fn changes(&self, name: &LockName) -> Changes;
+
     /// Asks whether the store can do its work, and what it is.
     async fn ping(&self) -> Result<StoreHealth, StoreError>;
 
@@ -78,6 +87,20 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
 
 /// A hint to come: see [`LockStore::turn`].
 pub type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Changes to come: see [`LockStore::changes`].
+pub type Changes = Pin<Box<dyn Stream<Item = Change> + Send>>;
+
+/// What a store says of a lock that is watched. Nobody says that a lease has expired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was granted or renewed.
+    Held(Holder),
+    /// The grant with this fencing token was given back.
+    Released(FencingToken),
+    /// Something may not have been said.
+    Missed,
+}
 
 /// The store could not find out. The causes are for the log, not for the client.
 #[derive(Debug, thiserror::Error)]

@@ -10,9 +10,9 @@ use crate::idempotency::{
     RecordKey, RecordState, RecordStore, Resolution, Resolve, View,
 };
 use crate::lock::{
-    self, Acquire, Acquisition, Attempt, FencingToken, Holder, ListLocks, LockName, LockState,
-    LockStore, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
-    TokenHash, Ttl, Turn, Withdraw,
+    self, Acquire, Acquisition, Attempt, Changes, FencingToken, Holder, ListLocks, LockName,
+    LockState, LockStore, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth,
+    Tier, TokenHash, Ttl, Turn, Withdraw,
 };
 
 /// A [`LockStore`] and [`RecordStore`] in memory.
@@ -89,6 +89,10 @@ impl LockStore for MemoryStore {
 
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.table.turn(name, token)
+    }
+
+    fn changes(&self, name: &LockName) -> Changes {
+        self.table.changes(name)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

@@ -6,6 +6,7 @@ mod observed;
 mod redis;
 mod table;
 mod turns;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

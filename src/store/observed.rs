@@ -8,8 +8,8 @@ use crate::idempotency::{
     Resolve, View,
 };
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
-    StoreError, StoreHealth, TokenHash, Ttl, Turn,
+    Acquire, Acquisition, Attempt, Changes, Holder, ListLocks, LockName, LockStore, Page, Release,
+    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
 };
 use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
 
@@ -104,6 +104,10 @@ impl<S: LockStore> LockStore for Observed<S> {
 
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.inner.turn(name, token)
+    }
+
+    fn changes(&self, name: &LockName) -> Changes {
+        self.inner.changes(name)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

@@ -11,10 +11,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
 use super::turns::Turns;
+use super::watched::Watched;
 use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{
-    Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek, TokenHash,
-    Turn,
+    Changes, Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek,
+    TokenHash, Turn,
 };
 
 /// A table of locks and records in memory.
@@ -25,6 +26,7 @@ use crate::lock::{
 pub(super) struct Table {
     start: Instant,
     turns: Turns,
+    watched: Watched,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -52,6 +54,8 @@ pub(super) trait Entry: Clone + Default + PartialEq {
     fn is_empty(&self) -> bool;
     /// Whose turn at which lock it is now, if somebody waits for one.
     fn turn(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
+    /// What those who watch it are told when it becomes `after`.
+    fn tell(&self, key: &Self::Key, after: &Self, now: Duration, watched: &Watched);
 }
 
 impl Entry for LockState {
@@ -87,6 +91,12 @@ impl Entry for LockState {
 
     fn turn(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
         state.next().map(|token| (name.clone(), *token))
+    }
+
+    fn tell(&self, name: &LockName, after: &Self, now: Duration, watched: &Watched) {
+        if let Some(change) = self.change(after, name, now) {
+            watched.tell(name, change);
+        }
     }
 }
 
@@ -124,6 +134,8 @@ impl Entry for RecordState {
     fn turn(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
         None
     }
+
+    fn tell(&self, _: &RecordKey, _: &Self, _: Duration, _: &Watched) {}
 }
 
 /// What a rule comes to: what it found, and the entry's new state if that is another.
@@ -138,7 +150,8 @@ impl Table {
     pub(super) fn new(last_fence: FencingToken) -> Self {
         let shard = || Mutex::new(Shard { last_fence, ..Shard::default() });
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
-        Self { start: Instant::now(), turns: Turns::default(), shards }
+        let (turns, watched) = (Turns::default(), Watched::default());
+        Self { start: Instant::now(), turns, watched, shards }
     }
 
     /// Carries a rule out, such as `|state, moment| state.apply(&command, moment)`.
@@ -150,7 +163,7 @@ impl Table {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
         let step = step(E::all(&shard).get(key), rule, &moment);
-        let turn = step.change.and_then(|state| shard.install(key, state));
+        let turn = step.change.and_then(|state| self.put(&mut shard, key, state));
         drop(shard);
         self.call(turn);
         step.outcome
@@ -176,13 +189,18 @@ impl Table {
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: Entry>(&self, key: &E::Key, state: E) {
-        let turn = self.shard(E::bucket(key)).install(key, state);
+        let turn = self.put(&mut self.shard(E::bucket(key)), key, state);
         self.call(turn);
     }
 
     /// Resolves when it may be `token`'s turn.
     pub(super) fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.turns.wait(name, token)
+    }
+
+    /// How a lock changes from now on.
+    pub(super) fn changes(&self, name: &LockName) -> Changes {
+        self.watched.changes(name)
     }
 
     /// Lets the bucket's fencing tokens go on above `fence`.
@@ -222,7 +240,7 @@ impl Table {
         let moment = self.moment(shard.last_fence);
         for key in shard.stale::<E>(moment.now) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            let turn = shard.install(&key, live.unwrap_or_default());
+            let turn = self.put(&mut shard, &key, live.unwrap_or_default());
             self.call(turn);
         }
     }
@@ -258,6 +276,21 @@ impl Table {
             .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
             .filter_map(|(name, state)| state.apply(&Peek { name: name.clone() }, &moment).1);
         locks.extend(matching.take(query.limit - locks.len()));
+    }
+
+    /// Makes `state` the entry's, and tells those who watch it in the order in which it happens.
+    fn put<E: Entry>(
+        &self,
+        shard: &mut Shard,
+        key: &E::Key,
+        state: E,
+    ) -> Option<(LockName, TokenHash)> {
+        if self.watched.any() {
+            let none = E::default();
+            let before = E::all(shard).get(key).unwrap_or(&none);
+            before.tell(key, &state, self.start.elapsed(), &self.watched);
+        }
+        shard.install(key, state)
     }
 
     fn call(&self, turn: Option<(LockName, TokenHash)>) {

@@ -54,3 +54,4 @@ mod stores;
 mod support;
 mod system;
 mod waiting;
+mod watch;

@@ -9,12 +9,13 @@ use serde_json::{Map, Value, json};
 use crate::support::{Answer, Service, config};
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 23] = [
+const STATUSES: [(&str, &str, &[&str]); 24] = [
     ("post", "/v1/locks/{name}", &["200", "201", "400", "408", "409", "413", "429", "500", "503"]),
     ("put", "/v1/locks/{name}", &["200", "400", "404", "408", "412", "413", "428", "500", "503"]),
     ("delete", "/v1/locks/{name}", &["204", "400", "404", "412", "428", "500", "503"]),
     ("get", "/v1/locks/{name}", &["200", "400", "404", "500", "503"]),
     ("post", "/v1/locks/{name}/hold", &["200", "400", "408", "409", "413", "429", "500", "503"]),
+    ("get", "/v1/locks/{name}/events", &["200", "400", "500", "503"]),
     ("get", "/v1/locks", &["200", "400", "500", "503"]),
     (
         "post",
@@ -58,13 +59,14 @@ const BY_HAND: [(&str, &str); 3] = [
 ];
 
 /// The other operations in an order in which each one's example works.
-const TOUR: [(&str, &str); 21] = [
+const TOUR: [(&str, &str); 22] = [
     ("post", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}"),
     ("get", "/v1/locks"),
     ("put", "/v1/locks/{name}"),
     ("delete", "/v1/locks/{name}"),
     ("post", "/v1/locks/{name}/hold"),
+    ("get", "/v1/locks/{name}/events"),
     ("post", "/v1/idempotency/{key}"),
     ("get", "/v1/idempotency/{key}"),
     ("post", "/v1/idempotency/{key}/renew"),

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::support::{Service, config, eventually, post};
+use crate::support::{Api, Process, Service, config, eventually, get, post};
 
 /// How much the kernel keeps for a client that does not read, at most.
 const SMALL: u32 = 4096;
@@ -32,6 +32,52 @@ async fn a_client_that_reads_nothing_of_a_hold_is_closed_and_loses_the_lock() {
     .await
     .expect("the lock is released although the client never went away");
     drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_read_nothing_of_a_watch_are_closed_and_cost_little() {
+    const CLIENTS: usize = 100;
+    let environment = [("KEYLATCH_SERVER_WRITE_TIMEOUT_MS", "1000")];
+    let process = Process::start(&[], &environment).await;
+    let api = Api::at(process.address);
+    let token = api.create("deploy", &json!({})).await.token();
+    let body = json!({"ttl_ms": 60_000});
+    let before = memory(&process);
+    let mut silent = Vec::new();
+    for _ in 0..CLIENTS {
+        silent.push(deaf(process.address, &get("/v1/locks/deploy/events")).await);
+    }
+    eventually(async || (watching(&api).await == CLIENTS).then_some(())).await;
+    let mut largest = 0;
+    let closed = async {
+        while watching(&api).await > 0 {
+            for _ in 0..100 {
+                assert_eq!(api.renew("deploy", &token, &body).await.status, 200);
+            }
+            largest = largest.max(memory(&process));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), closed).await.expect("they are closed");
+    let each = largest.saturating_sub(before) / CLIENTS;
+    assert!(each < 256, "{each} KiB for each that reads nothing");
+    drop(silent);
+}
+
+/// How many watch, as the service says.
+async fn watching(api: &Api) -> usize {
+    let metrics = api.get("/metrics").await.text;
+    let line = "keylatch_http_streams{kind=\"Watch\"} ";
+    let count = metrics.lines().find_map(|found| found.strip_prefix(line));
+    count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// What the process has in memory, in KiB.
+fn memory(process: &Process) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()));
+    let status = status.expect("its status");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|text| text.trim().strip_suffix(" kB"));
+    resident.expect("a size").parse().expect("a number")
 }
 
 /// A connection that sends a request and then reads nothing, with a small window.

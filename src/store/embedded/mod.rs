@@ -23,9 +23,9 @@ use super::OpenError;
 use super::table::Table;
 use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Command, Holder, ListLocks, LockName, LockState, LockStore,
-    Moment, Page, Peek, Record, Release, Renew, Renewal, Return, StoreError, StoreHealth, Tier,
-    TokenHash, Ttl, Turn, Withdraw,
+    Acquire, Acquisition, Attempt, Changes, Command, Holder, ListLocks, LockName, LockState,
+    LockStore, Moment, Page, Peek, Record, Release, Renew, Renewal, Return, StoreError,
+    StoreHealth, Tier, TokenHash, Ttl, Turn, Withdraw,
 };
 use directory::Directory;
 use engine::{Engine, Medium, Take};
@@ -177,6 +177,10 @@ impl LockStore for EmbeddedStore {
 
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.table.turn(name, token)
+    }
+
+    fn changes(&self, name: &LockName) -> Changes {
+        self.table.changes(name)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

@@ -8,17 +8,21 @@
 //! Who waits for a lock is in three keys more, which `lua/line.lua` describes. A step that leaves a
 //! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
 //! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
+//!
+//! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watching`]).
 
 mod list;
 mod pool;
 mod record_reply;
 mod records;
 mod reply;
+mod said;
 mod script;
 mod server;
 mod shared;
 mod subscription;
 mod topology;
+mod watching;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +33,8 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::lock::{
-    Acquire, Acquisition, Attempt, Holder, ListLocks, LockName, LockStore, Page, Release, Renewal,
-    StoreError, StoreHealth, TokenHash, Ttl, Turn,
+    Acquire, Acquisition, Attempt, Changes, Holder, ListLocks, LockName, LockStore, Page, Release,
+    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
 };
 
 use super::OpenError;
@@ -40,6 +44,7 @@ use reply::Reply;
 use script::{Keys, Scripts};
 use subscription::Subscription;
 use topology::Topology;
+use watching::Watching;
 
 /// How the service uses Redis.
 #[derive(Debug, Clone, Deserialize)]
@@ -65,11 +70,12 @@ impl Settings {
 #[derive(Debug)]
 pub struct RedisStore {
     topology: Arc<Topology>,
-    scripts: Scripts,
+    scripts: Arc<Scripts>,
     keys: Arc<Keys>,
     turns: Arc<Turns>,
-    /// Hears of turns for as long as the store lives.
-    _subscription: AbortOnDropHandle<()>,
+    watching: Arc<Watching>,
+    /// Hear and say what concerns others for as long as the store lives.
+    _tasks: [AbortOnDropHandle<()>; 2],
 }
 
 impl RedisStore {
@@ -84,10 +90,23 @@ impl RedisStore {
     pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
-        let subscription = Subscription::new(&topology, settings, &keys, &turns);
-        let subscription = AbortOnDropHandle::new(tokio::spawn(subscription.listen()));
-        let scripts = Scripts::new();
-        Ok(Self { topology, scripts, keys, turns, _subscription: subscription })
+        let (scripts, watching) = (Arc::new(Scripts::new()), Arc::<Watching>::default());
+        let subscription = Subscription::new(&topology, settings, &keys, &turns, &watching);
+        // Before anybody watches, so that nothing is missed because the store is new.
+        let subscribed = subscription.subscribe(0).await;
+        let listening = tokio::spawn(subscription.listen(subscribed));
+        let announcing = Arc::clone(&watching).announce(
+            Arc::clone(&topology),
+            Arc::clone(&keys),
+            Arc::clone(&scripts),
+        );
+        let tasks = [listening, tokio::spawn(announcing)].map(AbortOnDropHandle::new);
+        Ok(Self { topology, scripts, keys, turns, watching, _tasks: tasks })
+    }
+
+    /// The channel on which a step says what it changes; empty where nobody watches.
+    fn changes_of(&self, name: &LockName) -> String {
+        if self.watching.is_watched(name) { self.keys.changes() } else { String::new() }
     }
 
     /// A call of a script that knows of lines.
@@ -110,7 +129,8 @@ impl LockStore for RedisStore {
             .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
             .arg(ask.attempt.get())
             .arg(place)
-            .arg(self.keys.turns());
+            .arg(self.keys.turns())
+            .arg(self.changes_of(&ask.name));
         let reply: Reply = self.topology.run(ask.name.bucket(), &call).await?;
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
@@ -127,7 +147,10 @@ impl LockStore for RedisStore {
         attempt: Attempt,
     ) -> Result<(), StoreError> {
         let mut call = self.on_line(&self.scripts.withdraw, name);
-        call.arg(script::token(token)).arg(attempt.get()).arg(self.keys.turns());
+        call.arg(script::token(token))
+            .arg(attempt.get())
+            .arg(self.keys.turns())
+            .arg(self.changes_of(name));
         self.topology.run::<Reply>(name.bucket(), &call).await.map(|_| ())
     }
 
@@ -141,6 +164,10 @@ impl LockStore for RedisStore {
         call.key(self.keys.lock(name.bucket(), name))
             .arg(script::token(token))
             .arg(ttl.as_millis());
+        if self.watching.is_watched(name) {
+            let [line, ..] = self.keys.line(name.bucket(), name);
+            call.key(line).arg(self.keys.changes());
+        }
         let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
             "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
@@ -152,7 +179,7 @@ impl LockStore for RedisStore {
 
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
         let mut call = self.on_line(&self.scripts.release, name);
-        call.arg(script::token(token)).arg(self.keys.turns());
+        call.arg(script::token(token)).arg(self.keys.turns()).arg(self.changes_of(name));
         let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
             "released" => Ok(Release::Released),
@@ -181,6 +208,10 @@ impl LockStore for RedisStore {
 
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.turns.wait(name, token)
+    }
+
+    fn changes(&self, name: &LockName) -> Changes {
+        self.watching.changes(name)
     }
 
     async fn ping(&self) -> Result<StoreHealth, StoreError> {

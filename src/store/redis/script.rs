@@ -28,6 +28,7 @@ pub(super) struct Scripts {
     pub(super) renew: Script,
     pub(super) release: Script,
     pub(super) get: Script,
+    pub(super) announce: Script,
     pub(super) record: RecordScripts,
 }
 
@@ -50,6 +51,7 @@ impl Scripts {
             renew: script!("renew"),
             release: script!("line", "release"),
             get: script!("get"),
+            announce: script!("announce"),
             record: RecordScripts {
                 begin: script!("fence", "record", "record_begin"),
                 extend: script!("record", "record_extend"),
@@ -93,6 +95,11 @@ impl Keys {
         let (hash, lock) = message.split_at_checked(TOKEN_CHARS)?;
         let hash = URL_SAFE_NO_PAD.decode(hash).ok()?.try_into().ok()?;
         Some((self.lock_name(lock)?, TokenHash::from_bytes(hash)))
+    }
+
+    /// The channel on which it is said which locks are watched, and how they change.
+    pub(super) fn changes(&self) -> String {
+        format!("{}:changes", self.prefix)
     }
 
     pub(super) fn record(&self, key: &RecordKey) -> String {

@@ -7,19 +7,27 @@ use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::said::Said;
 use super::script::Keys;
+use super::watching::Watching;
 use super::{Settings, Topology, Turns};
 
 /// The pause before a subscription that was lost is made anew.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The one connection on which a store hears whose turn it is.
+/// A subscription and what is cancelled when it is said somewhere else, or why there is none.
+pub(super) type Subscribed =
+    Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>>;
+
+/// The one connection on which a store hears whose turn it is, and what happens to locks that are
+/// watched.
 #[derive(Debug)]
 pub(super) struct Subscription {
     topology: Arc<Topology>,
     timeout: Duration,
     keys: Arc<Keys>,
     turns: Arc<Turns>,
+    watching: Arc<Watching>,
 }
 
 impl Subscription {
@@ -28,22 +36,24 @@ impl Subscription {
         settings: &Settings,
         keys: &Arc<Keys>,
         turns: &Arc<Turns>,
+        watching: &Arc<Watching>,
     ) -> Self {
-        let (keys, turns) = (Arc::clone(keys), Arc::clone(turns));
+        let (keys, turns, watching) = (Arc::clone(keys), Arc::clone(turns), Arc::clone(watching));
         let topology = Arc::clone(topology);
-        Self { topology, timeout: settings.connect_timeout(), keys, turns }
+        Self { topology, timeout: settings.connect_timeout(), keys, turns, watching }
     }
 
-    /// Passes on what is said, for ever. What is said while there is no connection is lost, and
-    /// whoever waits makes up for it by asking.
-    pub(super) async fn listen(self) {
-        let mut quiet = false;
-        for attempt in 0.. {
-            match self.subscribe(attempt).await {
+    /// Passes on what is said, for ever, beginning with the `first` subscription. What is said while
+    /// there is no connection is lost, and whoever waits or watches makes up for it by asking.
+    pub(super) async fn listen(self, first: Subscribed) {
+        let (mut quiet, mut subscribed) = (false, first);
+        for attempt in 1.. {
+            match subscribed {
                 Ok((said, left)) => {
                     quiet = false;
                     // Any turn may have gone unheard.
                     self.turns.call_all();
+                    self.watching.missed();
                     left.run_until_cancelled(self.pass_on(said)).await;
                 }
                 Err(error) if quiet => tracing::debug!(%error, "turns are still not heard of"),
@@ -53,18 +63,16 @@ impl Subscription {
                 }
             }
             sleep(PAUSE).await;
+            subscribed = self.subscribe(attempt).await;
         }
     }
 
-    /// What is said, and what is cancelled when it is said somewhere else.
-    async fn subscribe(
-        &self,
-        attempt: usize,
-    ) -> Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>> {
+    /// One try to hear what is said.
+    pub(super) async fn subscribe(&self, attempt: usize) -> Subscribed {
         let subscribing = async {
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
             let mut connection = publisher.client.get_async_pubsub().await?;
-            connection.subscribe(self.keys.turns()).await?;
+            connection.subscribe(&[self.keys.turns(), self.keys.changes()]).await?;
             Ok((connection.into_on_message(), publisher.left))
         };
         timeout(self.timeout, subscribing).await?
@@ -73,8 +81,15 @@ impl Subscription {
     /// Passes on what is said until the connection is lost.
     async fn pass_on(&self, mut said: PubSubStream) {
         while let Some(message) = said.next().await {
-            if let Some((name, token)) = self.keys.turn(message.get_payload_bytes()) {
+            let payload = message.get_payload_bytes();
+            if let Some((name, token)) = self.keys.turn(payload) {
                 self.turns.call(&name, &token);
+                continue;
+            }
+            match Said::parse(&self.keys, payload) {
+                Some(Said::Watched(name)) => self.watching.heard(name),
+                Some(Said::Changed(name, change)) => self.watching.tell(&name, change),
+                None => {}
             }
         }
     }

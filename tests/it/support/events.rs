@@ -14,6 +14,7 @@ pub(crate) struct Events {
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) name: String,
+    pub(crate) id: String,
     pub(crate) data: Value,
 }
 
@@ -86,7 +87,8 @@ impl Event {
     fn of(block: &str) -> Option<Self> {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
         let data = serde_json::from_str(field("data: ")?).expect("data is JSON");
-        Some(Self { name: field("event: ")?.to_owned(), data })
+        let id = field("id: ").unwrap_or_default().to_owned();
+        Some(Self { id, name: field("event: ")?.to_owned(), data })
     }
 
     /// The fencing token in it.

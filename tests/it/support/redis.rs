@@ -2,6 +2,7 @@ use std::net::TcpListener;
 use std::process::{Command as Program, Stdio};
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt as _};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
 use tempfile::TempDir;
@@ -80,6 +81,16 @@ impl RedisServer {
         let mut cmd = Cmd::new();
         cmd.arg(command);
         cmd.query_async(&mut connection).await
+    }
+
+    /// What is said on a channel from now on.
+    pub(crate) async fn messages(&self, channel: &str) -> impl Stream<Item = String> + Unpin {
+        let client = Client::open(self.url()).expect("a Redis URL");
+        let mut connection =
+            client.get_async_pubsub().await.expect("redis-server takes connections");
+        connection.subscribe(channel).await.expect("redis-server takes subscriptions");
+        let messages = connection.into_on_message();
+        messages.map(|message| message.get_payload().expect("a message of text"))
     }
 
     /// Makes all locks, lines and records `by` older, as if that time had passed.

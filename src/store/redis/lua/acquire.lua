@@ -4,11 +4,11 @@
 --
 -- KEYS  1 to 4 the lock and its line   5 the bucket's fencing counter
 -- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt   5 for how many ms to keep a
---       place, '' for none   6 the channel for turns
+--       place, '' for none   6 the channel for turns   7 the channel for changes, '' if nobody watches
 -- Gives {'granted' | 'repeated' | 'held', fence, ttl, pttl, owner, acquired, waiting, ahead}, with nil
 --       for what is known of a holder when the lock is free for the first in line
 
-local token, ttl, owner, attempt, place, channel = unpack(ARGV)
+local token, ttl, owner, attempt, place, channel, changes = unpack(ARGV)
 
 -- Keeps a place: the one of that rank, or one at the end.
 local function join(rank)
@@ -49,6 +49,10 @@ if is_free and ahead == 0 then
   redis.call('HSET', lock, 'token', token, 'fence', fence, 'ttl', ttl, 'owner', owner,
     'acquired', acquired, 'attempt', attempt)
   redis.call('PEXPIRE', lock, ttl)
+  if changes ~= '' then
+    redis.pcall('PUBLISH', changes,
+      table.concat({'held', fence, ttl, acquired, waiting, owner, lock}, '\n'))
+  end
   return {'granted', fence, ttl, tonumber(ttl), owner, acquired}
 end
 if is_free then

@@ -1,10 +1,10 @@
 -- Lets a lease last a full TTL from now; its fencing token stays.
 --
--- KEYS  1 the lock
--- ARGV  1 token hash   2 TTL in ms
+-- KEYS  1 the lock   2 its line, if somebody watches
+-- ARGV  1 token hash   2 TTL in ms   3 the channel for changes, if somebody watches
 -- Gives {'renewed', fence, ttl, pttl, owner, acquired} | {'mismatch'} | {'not-held'}
 
-local lock, token, ttl = KEYS[1], ARGV[1], ARGV[2]
+local lock, token, ttl, changes = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 local held = redis.call('HMGET', lock, 'token', 'fence', 'owner', 'acquired')
 if not held[1] then
@@ -16,4 +16,9 @@ end
 -- Whoever renews has read the grant, so no attempt may withdraw it any more.
 redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')
 redis.call('PEXPIRE', lock, ttl)
+if changes then
+  local waiting = redis.call('ZCARD', KEYS[2])
+  redis.pcall('PUBLISH', changes,
+    table.concat({'held', held[2], ttl, held[4], waiting, held[3], lock}, '\n'))
+end
 return {'renewed', held[2], ttl, tonumber(ttl), held[3], held[4]}

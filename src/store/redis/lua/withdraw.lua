@@ -3,18 +3,22 @@
 -- same or the grant was renewed.
 --
 -- KEYS  1 to 4 the lock and its line
--- ARGV  1 token hash   2 attempt   3 the channel for turns
+-- ARGV  1 token hash   2 attempt   3 the channel for turns   4 the channel for changes,
+--       '' if nobody watches
 -- Gives {'held'} | {'free'}
 
-local token, attempt, channel = ARGV[1], ARGV[2], ARGV[3]
+local token, attempt, channel, changes = unpack(ARGV)
 
 if waiting > 0 and redis.call('HGET', attempts, token) == attempt then
   drop({token})
 end
-local held = redis.call('HMGET', lock, 'token', 'attempt')
+local held = redis.call('HMGET', lock, 'token', 'attempt', 'fence')
 if held[1] then
   if held[1] ~= token or held[2] ~= attempt then
     return {'held'}
+  end
+  if changes ~= '' then
+    redis.pcall('PUBLISH', changes, 'released\n' .. held[3] .. '\n' .. lock)
   end
   redis.call('DEL', lock)
 end

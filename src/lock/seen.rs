@@ -1,0 +1,190 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{FencingToken, Holder, WatchEvent};
+
+/// By how much two accounts of the same end may differ: stores count milliseconds.
+const SLACK: Duration = Duration::from_millis(2);
+
+/// What a look at a lock found, and between which moments it was taken.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) holder: Option<Holder>,
+    pub(super) asked: Instant,
+    pub(super) answered: Instant,
+}
+
+/// What is known of a lock by those who watch it.
+///
+/// What a store says and what a look finds may come in another order than it happened. Fencing
+/// tokens rise, so what is older than what is known is told apart by them.
+#[derive(Debug)]
+pub(super) struct Seen {
+    held: Option<Lease>,
+    /// The largest fencing token seen.
+    last: FencingToken,
+}
+
+#[derive(Debug)]
+struct Lease {
+    holder: Holder,
+    /// It ends between these two.
+    earliest: Instant,
+    latest: Instant,
+}
+
+impl Seen {
+    /// What a first look found, and what is told of it.
+    pub(super) fn new(look: Look) -> (Self, WatchEvent) {
+        let snapshot = WatchEvent::Snapshot(look.holder.clone());
+        let last = look.holder.as_ref().map(|holder| holder.fence).unwrap_or_default();
+        let held = look.holder.map(|holder| Lease::new(holder, look.asked, look.answered));
+        (Self { held, last }, snapshot)
+    }
+
+    /// When the lease that is known has surely ended, unless it goes on.
+    pub(super) fn ends(&self) -> Option<Instant> {
+        self.held.as_ref().map(|lease| lease.latest + SLACK)
+    }
+
+    /// The store says that the lock was granted or renewed.
+    pub(super) fn held(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
+        self.is_held(Lease::new(holder, now, now), now)
+    }
+
+    /// The store says that a grant was given back.
+    pub(super) fn released(&mut self, fence: FencingToken, now: Instant) -> Vec<WatchEvent> {
+        if fence < self.last {
+            return Vec::new();
+        }
+        let known = fence == self.last;
+        self.last = fence;
+        match self.held.take() {
+            Some(lease) if known => vec![WatchEvent::Released(lease.holder)],
+            lease => lease.into_iter().map(|lease| lease.over(now)).collect(),
+        }
+    }
+
+    /// A look was taken.
+    pub(super) fn looked(&mut self, look: Look) -> Vec<WatchEvent> {
+        match look.holder {
+            Some(holder) => {
+                self.is_held(Lease::new(holder, look.asked, look.answered), look.answered)
+            }
+            None => self.held.take().into_iter().map(|lease| lease.over(look.answered)).collect(),
+        }
+    }
+
+    fn is_held(&mut self, lease: Lease, now: Instant) -> Vec<WatchEvent> {
+        let (fence, holder) = (lease.holder.fence, lease.holder.clone());
+        if fence == self.last {
+            return match &mut self.held {
+                Some(known) if lease.is_another_end(known) => {
+                    *known = lease;
+                    vec![WatchEvent::Renewed(holder)]
+                }
+                // Said before, or said late of a grant that is over.
+                _ => Vec::new(),
+            };
+        }
+        if fence < self.last {
+            return Vec::new();
+        }
+        self.last = fence;
+        let before = self.held.replace(lease).map(|lease| lease.over(now));
+        before.into_iter().chain([WatchEvent::Acquired(holder)]).collect()
+    }
+}
+
+impl Lease {
+    fn new(holder: Holder, asked: Instant, answered: Instant) -> Self {
+        let (earliest, latest) = (asked + holder.expires_in, answered + holder.expires_in);
+        Self { holder, earliest, latest }
+    }
+
+    fn is_another_end(&self, known: &Self) -> bool {
+        self.earliest > known.latest + SLACK || self.latest + SLACK < known.earliest
+    }
+
+    /// How it came to be over by `now`, when nobody said so.
+    fn over(self, now: Instant) -> WatchEvent {
+        if now + SLACK >= self.earliest {
+            WatchEvent::Expired(self.holder)
+        } else {
+            WatchEvent::Released(self.holder)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockName;
+
+    fn holder(fence: u64, millis: u64) -> Holder {
+        Holder {
+            name: LockName::parse("a").unwrap(),
+            owner: None,
+            fence: FencingToken::new(fence),
+            acquired_at_millis: 0,
+            expires_in: Duration::from_millis(millis),
+            waiting: 0,
+        }
+    }
+
+    fn names(events: &[WatchEvent]) -> Vec<(&'static str, u64)> {
+        let name = |event: &WatchEvent| match event {
+            WatchEvent::Acquired(holder) => ("acquired", holder.fence.get()),
+            WatchEvent::Renewed(holder) => ("renewed", holder.fence.get()),
+            WatchEvent::Released(holder) => ("released", holder.fence.get()),
+            WatchEvent::Expired(holder) => ("expired", holder.fence.get()),
+            other => panic!("{other:?}"),
+        };
+        events.iter().map(name).collect()
+    }
+
+    fn look(holder: Option<Holder>, asked: Instant, answered: Instant) -> Look {
+        Look { holder, asked, answered }
+    }
+
+    #[test]
+    fn a_look_that_took_long_is_no_renewal() {
+        let now = Instant::now();
+        let after = |millis| now + Duration::from_millis(millis);
+        let (mut seen, _) = Seen::new(look(Some(holder(1, 1000)), now, after(1)));
+        // Asked at 100, seen by the store at 101, answered at 400.
+        let slow = look(Some(holder(1, 899)), after(100), after(400));
+        assert_eq!(names(&seen.looked(slow)), []);
+        let renewed = look(Some(holder(1, 999)), after(500), after(501));
+        assert_eq!(names(&seen.looked(renewed)), [("renewed", 1)]);
+    }
+
+    #[test]
+    fn what_nobody_said_is_known_by_the_time() {
+        let now = Instant::now();
+        let after = |millis| now + Duration::from_millis(millis);
+        let (mut seen, _) = Seen::new(look(Some(holder(1, 1000)), now, now));
+        assert_eq!(names(&seen.looked(look(None, after(500), after(500)))), [("released", 1)]);
+        assert_eq!(names(&seen.held(holder(2, 100), after(600))), [("acquired", 2)]);
+        assert_eq!(names(&seen.looked(look(None, after(701), after(701)))), [("expired", 2)]);
+        assert_eq!(names(&seen.held(holder(3, 100), after(800))), [("acquired", 3)]);
+        let taken_over = seen.held(holder(5, 100), after(850));
+        assert_eq!(names(&taken_over), [("released", 3), ("acquired", 5)]);
+        let taken_over = seen.held(holder(6, 100), after(950));
+        assert_eq!(names(&taken_over), [("expired", 5), ("acquired", 6)]);
+    }
+
+    #[test]
+    fn what_is_said_late_is_not_told_again() {
+        let now = Instant::now();
+        let (mut seen, _) = Seen::new(look(Some(holder(2, 1000)), now, now));
+        assert_eq!(names(&seen.released(FencingToken::new(1), now)), []);
+        assert_eq!(names(&seen.held(holder(1, 5000), now)), []);
+        assert_eq!(names(&seen.held(holder(2, 1000), now)), []);
+        assert_eq!(names(&seen.looked(look(None, now, now))), [("released", 2)]);
+        assert_eq!(names(&seen.held(holder(2, 5000), now)), []);
+        assert_eq!(names(&seen.released(FencingToken::new(2), now)), []);
+        assert_eq!(names(&seen.held(holder(3, 1000), now)), [("acquired", 3)]);
+    }
+}
