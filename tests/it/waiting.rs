@@ -52,7 +52,7 @@ async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &
     answer.is_problem(409, "lock-held");
     assert_eq!(answer.json["ahead"], 0, "{answer:?}");
     assert_eq!(answer.json["holder"]["owner"], "the holder");
-    in_line(service, 0).await;
+    only_left(service, 0).await;
 }
 
 async fn those_who_wait_are_served_in_the_order_in_which_they_came(service: &Service) {
@@ -98,7 +98,7 @@ async fn who_goes_away_leaves_the_line_at_once(service: &Service) {
     let waiter = wait(service, "one-who-stays-in-line", 60_000);
     in_line(service, 2).await;
     gone.abort();
-    in_line(service, 1).await;
+    only_left(service, 1).await;
     service.release("deploy", HOLDER).await;
     assert_eq!(soon("the waiter", waiter).await.unwrap().status, 201);
 }
@@ -183,10 +183,18 @@ fn wait(service: &Api, token: &str, wait_ms: u64) -> JoinHandle<Answer> {
 }
 
 async fn in_line(service: &Api, waiting: u64) {
-    let seen = async || (service.look("deploy").await.json["waiting"] == waiting).then_some(());
-    tokio::time::timeout(Duration::from_secs(10), eventually(seen))
-        .await
-        .expect("they are in line");
+    eventually(async || has_waiting(service, waiting).await.then_some(())).await;
+}
+
+/// Waits until the others have left the line, which is before their places would be lost by
+/// themselves.
+async fn only_left(service: &Api, waiting: u64) {
+    let left = eventually(async || has_waiting(service, waiting).await.then_some(()));
+    tokio::time::timeout(Duration::from_secs(2), left).await.expect("the others leave at once");
+}
+
+async fn has_waiting(service: &Api, waiting: u64) -> bool {
+    service.look("deploy").await.json["waiting"] == waiting
 }
 
 fn token(number: u64) -> String {
