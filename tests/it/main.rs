@@ -31,6 +31,7 @@ mod idempotency_same;
 mod idempotency_sandbox;
 mod line_conformance;
 mod line_instances;
+mod line_leavers;
 mod line_redis;
 mod listing;
 mod lock_names;
