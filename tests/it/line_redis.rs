@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use keylatch::lock::{Acquire, LockStore};
+use keylatch::lock::{Acquire, Acquisition, LockStore};
 use keylatch::store::RedisStore;
 use reqwest::Method;
 use serde_json::json;
@@ -124,21 +124,52 @@ async fn a_part_of_a_line_that_was_evicted_keeps_nobody_from_the_lock() {
     for part in ["line", "places", "attempts"] {
         granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
         held(store.acquire(&place("a", "two", 2)).await.unwrap());
-        let key = format!("keylatch:{{{:02x}}}:{part}:a", name("a").bucket());
-        assert_eq!(redis.run::<u64>(&["DEL", &key]).await, 1, "{key}");
+        evict(&redis, part).await;
         held(store.acquire(&place("a", "three", 3)).await.unwrap());
         store.release(&name("a"), &token("one")).await.unwrap();
         // Whoever asks next, it is soon the turn of one of them.
         let one = store.acquire(&place("a", "two", 4)).await.unwrap();
         let other = store.acquire(&place("a", "three", 5)).await.unwrap();
-        let grants = [one, other]
-            .into_iter()
-            .filter(|found| matches!(found, keylatch::lock::Acquisition::Granted(_)));
+        let grants =
+            [one, other].into_iter().filter(|found| matches!(found, Acquisition::Granted(_)));
         assert_eq!(grants.count(), 1, "without {part}");
         for (holder, attempt) in [("two", 4), ("three", 5)] {
             withdraw(&store, "a", holder, attempt).await;
         }
     }
+}
+
+#[tokio::test]
+async fn who_is_gone_is_waited_for_no_longer_when_a_part_of_the_line_was_evicted() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for part in ["line", "places", "attempts"] {
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+        held(store.acquire(&place("a", "who is gone", 2)).await.unwrap());
+        evict(&redis, part).await;
+        held(store.acquire(&place("a", "two", 3)).await.unwrap());
+        store.release(&name("a"), &token("one")).await.unwrap();
+        // By then the place of whoever is gone is lost, and the other is kept.
+        for attempt in 4..7 {
+            store.acquire(&place("a", "two", attempt)).await.unwrap();
+            redis.age(PLACE * 2 / 3).await;
+        }
+        let found = store.acquire(&place("a", "two", 7)).await.unwrap();
+        assert!(!matches!(found, Acquisition::Held(_)), "without {part}: {found:?}");
+        store.release(&name("a"), &token("two")).await.unwrap();
+        only_the_counter_is_left(&redis).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_line_of_which_a_part_was_evicted_goes_too() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    held(store.acquire(&place("a", "two", 2)).await.unwrap());
+    evict(&redis, "places").await;
+    held(store.acquire(&ask("a", "three", 3)).await.unwrap());
+    assert_eq!(keys(&redis).await.len(), 2, "the lock and its counter");
 }
 
 #[tokio::test]
@@ -251,6 +282,12 @@ async fn open(url: &str) -> RedisStore {
 
 fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
     Acquire { place: Some(PLACE), ..ask(lock, holder, attempt) }
+}
+
+/// Does to a part of the line of `a` what a Redis does that evicts keys.
+async fn evict(redis: &RedisServer, part: &str) {
+    let key = format!("keylatch:{{{:02x}}}:{part}:a", name("a").bucket());
+    assert_eq!(redis.run::<u64>(&["DEL", &key]).await, 1, "{key}");
 }
 
 async fn keys(redis: &RedisServer) -> Vec<String> {
