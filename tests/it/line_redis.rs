@@ -173,6 +173,37 @@ async fn what_is_left_of_a_line_of_which_a_part_was_evicted_goes_too() {
 }
 
 #[tokio::test]
+async fn thousands_of_places_that_are_lost_at_once_are_dropped_in_steps() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    let long = |holder: &str, attempt| Acquire { ttl: ttl(PLACE * 4), ..ask("a", holder, attempt) };
+    for attempt in [0, 10_000] {
+        granted(store.acquire(&long("one", attempt)).await.unwrap());
+        let gone: Vec<_> = (1..=2500)
+            .map(|number| place("a", &format!("who is gone {number}"), attempt + number))
+            .collect();
+        join_all(gone.iter().map(|ask| async { held(store.acquire(ask).await.unwrap()) })).await;
+        redis.age(PLACE / 2).await;
+        held(store.acquire(&place("a", "two", attempt + 9000)).await.unwrap());
+        redis.age(PLACE * 2 / 3).await;
+        // Whatever the next step is, it finds the line as if they had not been there.
+        let before = steps(&redis).await;
+        if attempt == 0 {
+            let seen = held(store.acquire(&place("a", "three", 9001)).await.unwrap());
+            assert_eq!((seen.waiting, steps(&redis).await - before), (2, 3));
+            withdraw(&store, "a", "three", 9001).await;
+        } else {
+            withdraw(&store, "a", "two", attempt + 9000).await;
+            assert_eq!(steps(&redis).await - before, 3);
+            assert_eq!(store.get(&name("a")).await.unwrap().expect("it is held").waiting, 0);
+        }
+        withdraw(&store, "a", "two", 9000).await;
+        store.release(&name("a"), &token("one")).await.unwrap();
+        only_the_counter_is_left(&redis).await;
+    }
+}
+
+#[tokio::test]
 async fn places_are_kept_and_taken_though_redis_is_full() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
     let store = open(&redis.url()).await;
@@ -288,6 +319,14 @@ fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
 async fn evict(redis: &RedisServer, part: &str) {
     let key = format!("keylatch:{{{:02x}}}:{part}:a", name("a").bucket());
     assert_eq!(redis.run::<u64>(&["DEL", &key]).await, 1, "{key}");
+}
+
+/// How many scripts Redis has run.
+async fn steps(redis: &RedisServer) -> u64 {
+    let stats: String = redis.run(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.and_then(|calls| calls.parse().ok()).expect("how many")
 }
 
 async fn keys(redis: &RedisServer) -> Vec<String> {

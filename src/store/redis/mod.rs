@@ -116,6 +116,21 @@ impl RedisStore {
         call.key(self.keys.lock(bucket, name)).key(&self.keys.line(bucket, name));
         call
     }
+
+    /// Calls a script that knows of lines until it has taken its step. Before that it may have to
+    /// drop more lost places than it does in one go.
+    async fn run_on_line(
+        &self,
+        name: &LockName,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Reply, StoreError> {
+        loop {
+            let reply: Reply = self.topology.run(name.bucket(), call).await?;
+            if reply.found() != "again" {
+                return Ok(reply);
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -131,7 +146,7 @@ impl LockStore for RedisStore {
             .arg(place)
             .arg(self.keys.turns())
             .arg(self.changes_of(&ask.name));
-        let reply: Reply = self.topology.run(ask.name.bucket(), &call).await?;
+        let reply = self.run_on_line(&ask.name, &call).await?;
         match reply.found() {
             "granted" => Ok(Acquisition::Granted(reply.lease()?)),
             "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
@@ -151,7 +166,7 @@ impl LockStore for RedisStore {
             .arg(attempt.get())
             .arg(self.keys.turns())
             .arg(self.changes_of(name));
-        self.topology.run::<Reply>(name.bucket(), &call).await.map(|_| ())
+        self.run_on_line(name, &call).await.map(|_| ())
     }
 
     async fn renew(
@@ -180,7 +195,7 @@ impl LockStore for RedisStore {
     async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
         let mut call = self.on_line(&self.scripts.release, name);
         call.arg(script::token(token)).arg(self.keys.turns()).arg(self.changes_of(name));
-        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
+        let reply = self.run_on_line(name, &call).await?;
         match reply.found() {
             "released" => Ok(Release::Released),
             "not-held" => Ok(Release::NotHeld),

@@ -7,6 +7,7 @@
 --   attempts  hash from the same to the attempt that was the last to ask for the place
 --
 -- KEYS  1 the lock   2 line   3 places   4 attempts
+-- Gives {'again'} when it has dropped so many places that the step has to be called again
 
 local lock, line, places, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
@@ -22,19 +23,22 @@ end
 local waiting = redis.call('ZCARD', line)
 
 local function drop(tokens)
-  -- Lua's stack takes some 8,000 arguments.
-  for first = 1, #tokens, 1000 do
-    local last = math.min(first + 999, #tokens)
-    redis.call('ZREM', line, unpack(tokens, first, last))
-    redis.call('ZREM', places, unpack(tokens, first, last))
-    redis.call('HDEL', attempts, unpack(tokens, first, last))
-  end
+  redis.call('ZREM', line, unpack(tokens))
+  redis.call('ZREM', places, unpack(tokens))
+  redis.call('HDEL', attempts, unpack(tokens))
   waiting = redis.call('ZCARD', line)
 end
 
 if waiting > 0 then
   local now = whole(millis(redis.call('TIME')))
-  drop(redis.call('ZRANGEBYSCORE', places, '-inf', now))
+  local lost = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, 1000)
+  if lost[1] then
+    drop(lost)
+  end
+  if lost[1000] then
+    -- There may be more. Others have their turn at Redis before those are dropped.
+    return {'again'}
+  end
   if waiting ~= redis.call('ZCARD', places) then
     -- A Redis that evicts keys took one of them. Whoever waits soon asks again.
     redis.call('DEL', line, places, attempts)
