@@ -103,7 +103,7 @@ impl RedisServer {
 
     async fn connect(&self) -> MultiplexedConnection {
         let client = Client::open(self.url()).expect("a Redis URL");
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         connection.expect("redis-server takes connections")
     }
