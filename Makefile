@@ -20,7 +20,8 @@ lint:
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
-# Throughput and latency beside a bare handler and Redis alone, and what a million locks cost.
+# Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
+# it, and what a million locks cost.
 bench: redis-server
 	cargo bench --locked --bench throughput -- $(ARGS)
 

@@ -143,13 +143,15 @@ struct Phase {
     over: AtomicBool,
 }
 
-struct Connection {
+/// A connection to a service.
+pub(crate) struct Connection {
     stream: TcpStream,
-    buffer: Vec<u8>,
+    /// The last response, at its beginning.
+    pub(crate) buffer: Vec<u8>,
 }
 
 impl Connection {
-    async fn open(address: SocketAddr) -> Result<Self> {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: vec![0; 8192] })
@@ -212,8 +214,17 @@ impl Connection {
     }
 
     /// Sends a request; the response, which must have the status `expected`.
-    async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Response> {
-        self.stream.write_all(request).await?;
+    pub(crate) async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Response> {
+        self.send(request).await?;
+        self.answer(&[expected]).await
+    }
+
+    pub(crate) async fn send(&mut self, request: &[u8]) -> Result<()> {
+        Ok(self.stream.write_all(request).await?)
+    }
+
+    /// The next response, which must have one of the statuses `expected`.
+    pub(crate) async fn answer(&mut self, expected: &[u16]) -> Result<Response> {
         let mut filled = 0;
         let found = loop {
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
@@ -225,9 +236,9 @@ impl Connection {
                 break found;
             }
         };
-        if found.status != expected || found.bytes != filled {
+        if !expected.contains(&found.status) || found.bytes != filled {
             let answer = String::from_utf8_lossy(&self.buffer[..filled]);
-            return Err(format!("in place of a {expected} came: {answer}").into());
+            return Err(format!("in place of {expected:?} came: {answer}").into());
         }
         Ok(found)
     }
@@ -252,6 +263,6 @@ fn cpu(service: &Process, redis: Option<&Process>) -> Result<Cpu> {
     Ok(Cpu { generator: own_cpu()?, service: service.cpu()?, redis, machine: machine_cpu()? })
 }
 
-fn nanoseconds(time: Duration) -> u32 {
+pub(crate) fn nanoseconds(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }

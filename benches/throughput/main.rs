@@ -1,10 +1,10 @@
 //! What keylatch costs, measured side by side in one run.
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
-//! The second does so for guarded requests, run for the first time and replayed. The third says what
-//! keeping locks on disk costs. The last compares 1,000 held locks with 1,000,000, and weighs a lock
-//! in memory. Subjects take turns, round by round, so that noise hits
-//! all alike. Times are reported and never asserted.
+//! The second does so for guarded requests, run for the first time and replayed. The third says how
+//! soon who waits has a lock that is released. The fourth says what keeping locks on disk costs. The
+//! last compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take turns,
+//! round by round, so that noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -13,6 +13,7 @@ mod bare;
 mod capacity;
 mod durable;
 mod guarded;
+mod handover;
 mod load;
 mod processes;
 mod redis_alone;
@@ -62,6 +63,7 @@ struct Options {
 enum Part {
     Throughput,
     Guarded,
+    Handover,
     Capacity,
     Durable,
 }
@@ -92,8 +94,8 @@ fn measure(options: &Options) -> Result<()> {
     let machine = Machine::new(options.pin)?;
     let load = Load::new(options.seconds)?;
     println!(
-        "{} connections. Each creates a lock and deletes it, over and over, or submits orders. {} \
-         rounds of\n{} s for each subject, in turn, on {}.",
+        "{} connections, or two for a hand-over. Each creates a lock and deletes it, over and over, or \
+         submits orders.\n{} rounds of {} s for each subject, in turn, on {}.",
         load::CONNECTIONS,
         options.rounds,
         options.seconds.as_secs_f64(),
@@ -105,6 +107,9 @@ fn measure(options: &Options) -> Result<()> {
     }
     if wanted(Part::Guarded) {
         guarded::run(&machine, &load, options.rounds)?;
+    }
+    if wanted(Part::Handover) {
+        handover::run(&machine, options.seconds, options.rounds)?;
     }
     if wanted(Part::Durable) {
         durable::run(&machine, &load, options.rounds)?;
