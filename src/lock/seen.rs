@@ -48,9 +48,23 @@ impl Seen {
         self.held.as_ref().map(|lease| lease.latest + SLACK)
     }
 
-    /// The store says that the lock was granted or renewed.
-    pub(super) fn held(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
+    /// The store says that the lock was granted.
+    pub(super) fn acquired(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
+        if holder.fence <= self.last {
+            return Vec::new();
+        }
         self.is_held(Lease::new(holder, now, now), now)
+    }
+
+    /// The store says that a lease was renewed, which may be less than a look could tell.
+    pub(super) fn renewed(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
+        match &mut self.held {
+            Some(known) if known.holder.fence == holder.fence => {
+                *known = Lease::new(holder.clone(), now, now);
+                vec![WatchEvent::Renewed(holder)]
+            }
+            _ => self.is_held(Lease::new(holder, now, now), now),
+        }
     }
 
     /// The store says that a grant was given back.
@@ -166,12 +180,12 @@ mod tests {
         let after = |millis| now + Duration::from_millis(millis);
         let (mut seen, _) = Seen::new(look(Some(holder(1, 1000)), now, now));
         assert_eq!(names(&seen.looked(look(None, after(500), after(500)))), [("released", 1)]);
-        assert_eq!(names(&seen.held(holder(2, 100), after(600))), [("acquired", 2)]);
+        assert_eq!(names(&seen.acquired(holder(2, 100), after(600))), [("acquired", 2)]);
         assert_eq!(names(&seen.looked(look(None, after(701), after(701)))), [("expired", 2)]);
-        assert_eq!(names(&seen.held(holder(3, 100), after(800))), [("acquired", 3)]);
-        let taken_over = seen.held(holder(5, 100), after(850));
+        assert_eq!(names(&seen.acquired(holder(3, 100), after(800))), [("acquired", 3)]);
+        let taken_over = seen.acquired(holder(5, 100), after(850));
         assert_eq!(names(&taken_over), [("released", 3), ("acquired", 5)]);
-        let taken_over = seen.held(holder(6, 100), after(950));
+        let taken_over = seen.acquired(holder(6, 100), after(950));
         assert_eq!(names(&taken_over), [("expired", 5), ("acquired", 6)]);
     }
 
@@ -180,11 +194,12 @@ mod tests {
         let now = Instant::now();
         let (mut seen, _) = Seen::new(look(Some(holder(2, 1000)), now, now));
         assert_eq!(names(&seen.released(FencingToken::new(1), now)), []);
-        assert_eq!(names(&seen.held(holder(1, 5000), now)), []);
-        assert_eq!(names(&seen.held(holder(2, 1000), now)), []);
+        assert_eq!(names(&seen.acquired(holder(1, 5000), now)), []);
+        assert_eq!(names(&seen.acquired(holder(2, 1000), now)), []);
+        assert_eq!(names(&seen.renewed(holder(2, 1000), now)), [("renewed", 2)]);
         assert_eq!(names(&seen.looked(look(None, now, now))), [("released", 2)]);
-        assert_eq!(names(&seen.held(holder(2, 5000), now)), []);
+        assert_eq!(names(&seen.renewed(holder(2, 5000), now)), []);
         assert_eq!(names(&seen.released(FencingToken::new(2), now)), []);
-        assert_eq!(names(&seen.held(holder(3, 1000), now)), [("acquired", 3)]);
+        assert_eq!(names(&seen.acquired(holder(3, 1000), now)), [("acquired", 3)]);
     }
 }

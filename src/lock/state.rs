@@ -48,7 +48,10 @@ impl LockState {
         let before = self.held.as_ref().filter(|held| held.expires > now);
         match (before, &after.held) {
             (Some(before), Some(held)) if before.is_same_lease(held) => None,
-            (_, Some(_)) => after.holder(name, now).map(Change::Held),
+            (Some(before), Some(held)) if before.fence == held.fence => {
+                after.holder(name, now).map(Change::Renewed)
+            }
+            (_, Some(_)) => after.holder(name, now).map(Change::Acquired),
             (Some(before), None) => Some(Change::Released(before.fence)),
             (None, None) => None,
         }

@@ -94,8 +94,10 @@ pub type Changes = Pin<Box<dyn Stream<Item = Change> + Send>>;
 /// What a store says of a lock that is watched. Nobody says that a lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It was granted or renewed.
-    Held(Holder),
+    /// It was granted.
+    Acquired(Holder),
+    /// The lease of a grant goes on, or was made shorter.
+    Renewed(Holder),
     /// The grant with this fencing token was given back.
     Released(FencingToken),
     /// Something may not have been said.

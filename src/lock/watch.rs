@@ -95,7 +95,8 @@ impl Watching {
             let happened = tokio::select! {
                 biased;
                 Some(change) = self.changes.next() => match change {
-                    Change::Held(holder) => self.seen.held(holder, Instant::now()),
+                    Change::Acquired(holder) => self.seen.acquired(holder, Instant::now()),
+                    Change::Renewed(holder) => self.seen.renewed(holder, Instant::now()),
                     Change::Released(fence) => self.seen.released(fence, Instant::now()),
                     Change::Missed => self.look_anew().await?,
                 },

@@ -142,14 +142,11 @@ async fn nothing_is_published_where_nobody_watches() {
     let first = soon("a message", messages.next()).await.expect("a message");
     assert!(first.starts_with("watched\n"), "{first:?}");
     cycle().await;
-    let mut heard = Vec::new();
-    while heard.len() < 3 {
-        let message = soon("a message", messages.next()).await.expect("a message");
-        heard.extend(
-            message.split('\n').next().filter(|kind| *kind != "watched").map(str::to_owned),
-        );
-    }
-    assert_eq!(heard, ["held", "held", "released"]);
+    let kinds = messages.filter_map(async |message| {
+        message.split('\n').next().filter(|kind| *kind != "watched").map(str::to_owned)
+    });
+    let heard: Vec<_> = soon("three messages", kinds.take(3).collect()).await;
+    assert_eq!(heard, ["acquired", "renewed", "released"]);
 }
 
 #[tokio::test]

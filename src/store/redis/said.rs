@@ -23,14 +23,21 @@ impl Said {
         let change = match fields[..] {
             ["watched"] => return Some(Self::Watched(name)),
             ["released", fence] => Change::Released(FencingToken::new(fence.parse().ok()?)),
-            ["held", fence, expires_in, acquired_at, waiting, owner] => Change::Held(Holder {
-                name: name.clone(),
-                owner: Owner::parse(owner).ok()?,
-                fence: FencingToken::new(fence.parse().ok()?),
-                acquired_at_millis: acquired_at.parse().ok()?,
-                expires_in: Duration::from_millis(expires_in.parse().ok()?),
-                waiting: waiting.parse().ok()?,
-            }),
+            [kind, fence, expires_in, acquired_at, waiting, owner] => {
+                let holder = Holder {
+                    name: name.clone(),
+                    owner: Owner::parse(owner).ok()?,
+                    fence: FencingToken::new(fence.parse().ok()?),
+                    acquired_at_millis: acquired_at.parse().ok()?,
+                    expires_in: Duration::from_millis(expires_in.parse().ok()?),
+                    waiting: waiting.parse().ok()?,
+                };
+                match kind {
+                    "acquired" => Change::Acquired(holder),
+                    "renewed" => Change::Renewed(holder),
+                    _ => return None,
+                }
+            }
             _ => return None,
         };
         Some(Self::Changed(name, change))

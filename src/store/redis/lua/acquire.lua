@@ -51,7 +51,7 @@ if is_free and ahead == 0 then
   redis.call('PEXPIRE', lock, ttl)
   if changes ~= '' then
     redis.pcall('PUBLISH', changes,
-      table.concat({'held', fence, ttl, acquired, waiting, owner, lock}, '\n'))
+      table.concat({'acquired', fence, ttl, acquired, waiting, owner, lock}, '\n'))
   end
   return {'granted', fence, ttl, tonumber(ttl), owner, acquired}
 end

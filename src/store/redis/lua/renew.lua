@@ -19,6 +19,6 @@ redis.call('PEXPIRE', lock, ttl)
 if changes then
   local waiting = redis.call('ZCARD', KEYS[2])
   redis.pcall('PUBLISH', changes,
-    table.concat({'held', held[2], ttl, held[4], waiting, held[3], lock}, '\n'))
+    table.concat({'renewed', held[2], ttl, held[4], waiting, held[3], lock}, '\n'))
 end
 return {'renewed', held[2], ttl, tonumber(ttl), held[3], held[4]}
