@@ -32,7 +32,7 @@ pub struct Opened {
 }
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
-/// `redis+unix://…`, `redis+sentinel://…`.
+/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`.
 ///
 /// A Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
@@ -56,6 +56,9 @@ pub async fn open(
         }
         Some("redis+sentinel" | "rediss+sentinel") => {
             Ok(opened(RedisStore::open(url, redis).await?, "redis+sentinel", metrics))
+        }
+        Some("redis+cluster" | "rediss+cluster") => {
+            Ok(opened(RedisStore::open(url, redis).await?, "redis+cluster", metrics))
         }
         Some("memory") => Err(OpenError::MemoryWithPath),
         Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),

@@ -6,12 +6,17 @@ use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
 use crate::conformance::Clock;
 use crate::record_conformance;
 use crate::stores::PausedClock;
-use crate::support::{RedisServer, config};
+use crate::support::{Cluster, RedisServer, Sentinels, config};
 
-/// Defines a test of each conformance function for each store.
+/// Defines a test of each conformance function for each store; those behind `at once`, which take
+/// long to start, are started once for all functions.
 macro_rules! conform {
-    ($($store:ident => $start:expr;)+) => {
-        $(conform! { @store $store, $start,
+    (each { $($store:ident => $start:expr;)+ } at once { $($set:ident => $set_start:expr;)+ }) => {
+        $(conform! { @all store, $store, $start; })+
+        $(conform! { @all set, $set, $set_start; })+
+    };
+    (@all $kind:ident, $store:ident, $start:expr;) => {
+        conform! { @$kind $store, $start,
             a_new_key_starts_a_run,
             the_same_token_again_is_the_same_run,
             another_token_is_told_of_the_run_in_flight,
@@ -41,7 +46,7 @@ macro_rules! conform {
             a_run_that_may_be_repeated_is_forgotten_after_its_retention,
             what_is_kept_for_no_time_is_gone,
             a_sweep_forgets_nothing_that_is_still_kept,
-        })+
+        }
     };
     (@store $store:ident, $start:expr, $($function:ident,)+) => {
         mod $store {
@@ -54,12 +59,30 @@ macro_rules! conform {
             })+
         }
     };
+    (@set $store:ident, $start:expr, $($function:ident,)+) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $store() {
+            let set = $start.await;
+            $({
+                println!(stringify!($function));
+                set.flush().await;
+                let store = RedisStore::open(&set.url(), &config("memory:").redis).await;
+                record_conformance::$function(&store.expect("the store opens"), &set).await;
+            })+
+        }
+    };
 }
 
 conform! {
-    embedded => embedded();
-    memory => memory();
-    redis => redis();
+    each {
+        embedded => embedded();
+        memory => memory();
+        redis => redis();
+    }
+    at once {
+        redis_sentinel => Sentinels::start(0, 1);
+        redis_cluster => Cluster::start(3, 0);
+    }
 }
 
 /// A store, and what moves its time on.

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch::lock::LockName;
-use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{Answer, RedisServer, Sentinels, Service, Shop, config, eventually, soon};
+use crate::failover::{self, granted};
+use crate::support::{Answer, RedisServer, Sentinels, Service, config, eventually};
 
 #[tokio::test]
 async fn a_failover_is_followed_and_fences_go_on_rising() {
@@ -87,39 +87,21 @@ async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
 #[tokio::test]
 async fn who_waits_in_line_is_served_across_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
-    let service = Service::start(&set.url()).await;
-    let holder = granted(&service, "deploy").await;
-    let request = service.request(Method::POST, "/v1/locks/deploy");
-    let waiter = Answer::of(request.json(&json!({"wait_ms": 60_000})));
-    let failover = async {
-        eventually(async || (service.look("deploy").await.json["waiting"] == 1).then_some(()))
-            .await;
-        replicated(&set).await;
+    failover::the_line_goes_on(&set.url(), async || {
+        failover::replicated(&set.servers[0], &set.servers[1]).await;
         set.servers[0].kill().await;
-        eventually(async || {
-            let released = service.release("deploy", &holder.token()).await;
-            (released.status == 204).then_some(())
-        })
-        .await;
-    };
-    let (waiter, ()) = tokio::join!(soon("the waiter", waiter), failover);
-    assert_eq!(waiter.status, 201, "{waiter:?}");
-    assert!(waiter.fence() > holder.fence());
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_done_once_is_not_done_again_after_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
-    let shop = Shop::open(&set.url()).await;
-    shop.buy("order-1").await.is_run(1);
-    replicated(&set).await;
-    set.servers[0].kill().await;
-    let again = eventually(async || {
-        let answer = shop.buy("order-1").await;
-        (answer.status != 503).then_some(answer)
+    failover::what_was_done_is_known(&set.url(), async || {
+        failover::replicated(&set.servers[0], &set.servers[1]).await;
+        set.servers[0].kill().await;
     })
     .await;
-    again.is_replay_of(1);
 }
 
 #[tokio::test]
@@ -145,36 +127,12 @@ async fn sentinels_that_are_away_are_waited_for() {
     assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
 }
 
-/// A grant, however long it takes until there is one.
-async fn granted(service: &Service, name: &str) -> Answer {
-    eventually(async || {
-        let answer = service.create(name, &json!({})).await;
-        (answer.status == 201).then_some(answer)
-    })
-    .await
-}
-
 /// Whether a server knows of a grant.
 async fn is_held_at(server: &RedisServer, grant: &Answer) -> bool {
     let name = grant.json["name"].as_str().expect("a lease");
     let bucket = LockName::parse(name).expect("a name").bucket();
     let key = format!("keylatch:{{{bucket:02x}}}:lock:{name}");
     server.run::<Option<u64>>(&["HGET", &key, "fence"]).await == Some(grant.fence())
-}
-
-/// Waits until the replicas have all that the master has.
-async fn replicated(set: &Sentinels) {
-    let [master, replica] = &set.servers[..] else { panic!("one master and one replica") };
-    let offset = async |server: &RedisServer, field: &str| {
-        let told: String = server.run(&["INFO", "replication"]).await;
-        let line = told.lines().find_map(|line| line.strip_prefix(field).map(str::to_owned));
-        line.expect("an offset")
-    };
-    eventually(async || {
-        let sent = offset(master, "master_repl_offset:").await;
-        (offset(replica, "slave_repl_offset:").await == sent).then_some(())
-    })
-    .await;
 }
 
 /// Waits until the sentinels have made a server a replica, for which they cut its connections.

@@ -9,12 +9,17 @@ use tempfile::TempDir;
 
 use crate::conformance::{self, Clock};
 use crate::line_conformance;
-use crate::support::{RedisServer, config};
+use crate::support::{Cluster, RedisServer, Sentinels, config};
 
-/// Defines a test of each conformance function for each store.
+/// Defines a test of each conformance function for each store; those behind `at once`, which take
+/// long to start, are started once for all functions.
 macro_rules! conform {
-    ($($store:ident => $start:expr;)+) => {
-        $(conform! { @store $store, $start;
+    (each { $($store:ident => $start:expr;)+ } at once { $($set:ident => $set_start:expr;)+ }) => {
+        $(conform! { @all store, $store, $start; })+
+        $(conform! { @all set, $set, $set_start; })+
+    };
+    (@all $kind:ident, $store:ident, $start:expr;) => {
+        conform! { @$kind $store, $start;
             conformance:
             a_free_lock_is_granted,
             the_same_token_again_is_the_same_grant,
@@ -56,7 +61,7 @@ macro_rules! conform {
             a_release_calls_the_first_in_line_and_nobody_else,
             a_withdrawal_calls_who_is_next,
             a_line_that_goes_on_calls_nobody_while_the_lock_is_held;
-        })+
+        }
     };
     (@store $store:ident, $start:expr; $($module:ident: $($function:ident),+;)+) => {
         mod $store {
@@ -69,12 +74,30 @@ macro_rules! conform {
             })+)+
         }
     };
+    (@set $store:ident, $start:expr; $($module:ident: $($function:ident),+;)+) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $store() {
+            let set = $start.await;
+            $($({
+                println!(stringify!($function));
+                set.flush().await;
+                let store = RedisStore::open(&set.url(), &config("memory:").redis).await;
+                $module::$function(&store.expect("the store opens"), &set).await;
+            })+)+
+        }
+    };
 }
 
 conform! {
-    embedded => embedded();
-    memory => memory();
-    redis => redis();
+    each {
+        embedded => embedded();
+        memory => memory();
+        redis => redis();
+    }
+    at once {
+        redis_sentinel => Sentinels::start(0, 1);
+        redis_cluster => Cluster::start(3, 0);
+    }
 }
 
 /// A store, and what moves its time on.

@@ -81,7 +81,8 @@ pub struct RedisStore {
 impl RedisStore {
     /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
     /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
-    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`.
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
+    /// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
     ///
     /// # Errors
     ///

@@ -2,8 +2,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bb8_redis::redis::aio::MultiplexedConnection;
-use bb8_redis::redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+use bb8_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
+use bb8_redis::redis::{
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, RedisResult,
+    ScriptInvocation, Value, pipe,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::lock::StoreError;
@@ -22,6 +25,41 @@ impl Shared {
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
         self.state.note(call.invoke_async(&mut self.connection)).await
+    }
+
+    /// The same on keys that a node of a cluster is just being given.
+    pub(super) async fn run_asking<T: FromRedisValue>(
+        self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        self.state.note(call.invoke_async(&mut Asking(self.connection))).await
+    }
+}
+
+/// Sends each command right behind an `ASKING`, with nobody's between them.
+struct Asking(MultiplexedConnection);
+
+impl ConnectionLike for Asking {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let mut both = pipe();
+            both.cmd("ASKING").add_command(cmd.clone());
+            let answers = self.0.req_packed_commands(&both, 1, 1).await?;
+            answers.into_iter().next().unwrap_or(Value::Nil).extract_error()
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.0.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.0.get_db()
     }
 }
 
@@ -104,6 +142,14 @@ impl Failure {
         matches!(self, Self::Redis(error) if error.code() == Some("READONLY"))
     }
 
+    /// Where a node of a cluster says that the keys are.
+    pub(super) fn redirect(&self) -> Option<Redirect> {
+        let Self::Redis(error) = self else { return None };
+        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+        let address = (host.to_owned(), port.parse().ok()?);
+        Some(Redirect { address, asking: error.code() == Some("ASK") })
+    }
+
     /// Whether nothing was executed, and the same may be taken elsewhere or a little later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
@@ -112,6 +158,13 @@ impl Failure {
             Self::Redis(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
         }
     }
+}
+
+/// Where to go with a step.
+pub(super) struct Redirect {
+    pub(super) address: (String, u16),
+    /// Only with this step, since the keys are just being moved there.
+    pub(super) asking: bool,
 }
 
 /// The refusals that are over once all know who is master of what.

@@ -2,6 +2,7 @@
 //! connections.
 
 mod browser;
+mod cluster;
 mod dice;
 mod events;
 mod log;
@@ -21,6 +22,7 @@ mod wire;
 use std::time::Duration;
 
 pub(crate) use browser::Browser;
+pub(crate) use cluster::Cluster;
 pub(crate) use dice::Dice;
 pub(crate) use events::{Events, refused};
 pub(crate) use log::Log;

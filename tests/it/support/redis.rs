@@ -77,7 +77,7 @@ impl RedisServer {
 
     /// The same where the server may cut the connection instead.
     pub(crate) async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
-        let mut connection = self.connect().await;
+        let mut connection = self.try_connect().await?;
         let mut cmd = Cmd::new();
         cmd.arg(command);
         cmd.query_async(&mut connection).await
@@ -102,10 +102,14 @@ impl RedisServer {
     }
 
     async fn connect(&self) -> MultiplexedConnection {
-        let client = Client::open(self.url()).expect("a Redis URL");
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        connection.expect("redis-server takes connections")
+        self.try_connect().await.expect("redis-server takes connections")
+    }
+
+    async fn try_connect(&self) -> RedisResult<MultiplexedConnection> {
+        let client = Client::open(self.url())?;
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     fn signal(&self, signal: &str) {
@@ -143,9 +147,15 @@ impl Drop for RedisServer {
     }
 }
 
+/// A port that is free, with one for the bus of a cluster 10,000 above it.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        if port < u16::MAX - 10_000 {
+            return port;
+        }
+    }
 }
 
 /// Starts a server and waits until it says that it is ready; `None` when the port is taken.
@@ -164,7 +174,7 @@ async fn spawn(port: u16, options: &[String], directory: &TempDir) -> Option<Chi
     let output = process.stdout.take().expect("its output");
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next_line().await.expect("redis-server's output") {
-        if line.contains("Address already in use") {
+        if line.contains("Address already in use") || line.contains("ailed listening on port") {
             return None;
         }
         if line.contains("eady to accept connections") || line.contains("+monitor master") {

@@ -52,6 +52,11 @@ impl Sentinels {
         Self { servers, sentinels: watching, _files: files }
     }
 
+    /// Forgets everything.
+    pub(crate) async fn flush(&self) {
+        let () = self.servers[0].run(&["FLUSHALL"]).await;
+    }
+
     pub(crate) fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
         format!("redis+sentinel://{}/mymaster", addresses.join(","))

@@ -1,3 +1,4 @@
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::OpenError;
-use super::super::shared::Failure;
+use super::super::shared::{Failure, Redirect};
+use super::cluster::Cluster;
 use super::node::{Map, Node, View, Way};
 use super::sentinel::{Sentinels, Silence};
 
@@ -20,6 +22,31 @@ const BREATH: Duration = Duration::from_millis(25);
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// The pause before a step is tried again, unless somebody else becomes master sooner.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who knows who is master of what.
+#[derive(Debug)]
+pub(super) enum Guide {
+    Sentinels(Sentinels),
+    Cluster(Cluster),
+}
+
+impl Guide {
+    async fn ask(&mut self) -> Result<View, Silence> {
+        match self {
+            Self::Sentinels(sentinels) => sentinels.ask().await,
+            Self::Cluster(cluster) => cluster.ask().await,
+        }
+    }
+
+    /// Resolves when something may have changed.
+    async fn hint(&mut self) {
+        match self {
+            Self::Sentinels(sentinels) => sentinels.hint().await,
+            // Whoever is asked for what it does not have says so.
+            Self::Cluster(_) => pending().await,
+        }
+    }
+}
 
 /// The masters as they are now, found out by a task that follows those who know.
 #[derive(Debug)]
@@ -35,10 +62,12 @@ impl Followed {
     ///
     /// All who know say that the configuration is wrong, or a master is not fit. That nobody can be
     /// reached is no error.
-    pub(super) async fn open(mut guide: Sentinels, way: Way) -> Result<Self, OpenError> {
+    pub(super) async fn open(mut guide: Guide, way: Arc<Way>) -> Result<Self, OpenError> {
         let view = match guide.ask().await {
             Ok(view) => Some(view),
-            Err(error @ Silence::Unknown(_)) => return Err(OpenError::Unfit(error.to_string())),
+            Err(error @ (Silence::Unknown(_) | Silence::NoCluster)) => {
+                return Err(OpenError::Unfit(error.to_string()));
+            }
             Err(error) => {
                 tracing::warn!(%error, "Redis cannot be reached yet");
                 None
@@ -63,11 +92,16 @@ impl Followed {
     ) -> Result<T, Failure> {
         let until = Instant::now() + PATIENCE;
         let mut map = self.map.clone();
+        let mut redirect: Option<Redirect> = None;
         loop {
-            let node = map.borrow_and_update().owner(bucket);
+            let known = map.borrow_and_update().clone();
+            let (node, asking) = match &redirect {
+                None => (known.owner(bucket), false),
+                Some(redirect) => (known.at(&redirect.address), redirect.asking),
+            };
             let failure = match node {
-                None => Failure::Unreachable("no master is known yet".into()),
-                Some(node) => match self.run_on(&node, call, until).await {
+                None => Failure::Unreachable("no master of it is known yet".into()),
+                Some(node) => match self.run_on(&node, call, asking, until).await {
                     Ok(found) => return Ok(found),
                     Err(failure) => failure,
                 },
@@ -75,7 +109,11 @@ impl Followed {
             if !failure.may_pass() || Instant::now() + PAUSE >= until {
                 return Err(failure);
             }
-            drop(timeout(PAUSE, map.changed()).await);
+            let was_redirected = redirect.is_some();
+            redirect = failure.redirect();
+            if was_redirected || redirect.is_none() {
+                drop(timeout(PAUSE, map.changed()).await);
+            }
         }
     }
 
@@ -87,9 +125,11 @@ impl Followed {
         &self,
         node: &Node,
         call: &ScriptInvocation<'_>,
+        asking: bool,
         until: Instant,
     ) -> Result<T, Failure> {
         let ran = match timeout_at(until, node.pool.check_out()).await {
+            Ok(Ok(shared)) if asking => shared.run_asking(call).await,
             Ok(Ok(shared)) => shared.run(call).await,
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(Failure::Unreachable("no connection in time".into())),
@@ -107,8 +147,8 @@ impl Followed {
 
 /// Keeps the map true, for ever.
 async fn follow(
-    mut guide: Sentinels,
-    way: Way,
+    mut guide: Guide,
+    way: Arc<Way>,
     mut view: Option<View>,
     told: watch::Sender<Arc<Map>>,
     doubt: Arc<Notify>,

@@ -3,6 +3,7 @@
 //! Topologies differ in which server has a bucket and in who follows whom; how locks are kept is the
 //! same on all of them.
 
+mod cluster;
 mod follow;
 mod informant;
 mod node;
@@ -19,7 +20,8 @@ use super::pool::{self, Pool};
 use super::shared::Failure;
 use super::{OpenError, Settings};
 use crate::lock::{StoreError, StoreHealth, Tier};
-use follow::Followed;
+use cluster::Cluster;
+use follow::{Followed, Guide};
 use node::{Name, Node};
 use sentinel::Sentinels;
 
@@ -37,7 +39,13 @@ impl Topology {
         let scheme = url.split(':').next().unwrap_or_default();
         if scheme.ends_with("+sentinel") {
             let (sentinels, way) = Sentinels::parse(url, settings)?;
-            return Ok(Self::Followed(Followed::open(sentinels, way).await?));
+            let guide = Guide::Sentinels(sentinels);
+            return Ok(Self::Followed(Followed::open(guide, way).await?));
+        }
+        if scheme.ends_with("+cluster") {
+            let (cluster, way) = Cluster::parse(url, settings)?;
+            let guide = Guide::Cluster(cluster);
+            return Ok(Self::Followed(Followed::open(guide, way).await?));
         }
         let client = pool::client(url, settings)?;
         Ok(Self::Single(Pool::open(client, settings).await?))
@@ -64,7 +72,7 @@ impl Topology {
                 let named = |(((host, port), term), node): (&Name, &Arc<Node>)| {
                     (format!("{host}:{port}/{term}"), node.pool.clone())
                 };
-                followed.map().masters().map(named).collect()
+                followed.map().masters().into_iter().map(named).collect()
             }
         }
     }
@@ -77,10 +85,9 @@ impl Topology {
             }
             Self::Followed(followed) => {
                 let map = followed.map();
-                let at = attempt % map.masters().len().max(1);
-                map.masters()
-                    .nth(at)
-                    .map(|(_, node)| Publisher { client: node.pool.client(), left: node.left() })
+                let masters = map.masters();
+                let (_, node) = masters.get(attempt % masters.len().max(1))?;
+                Some(Publisher { client: node.pool.client(), left: node.left() })
             }
         }
     }
@@ -92,7 +99,7 @@ impl Topology {
             Self::Followed(followed) => followed,
         };
         let map = followed.map();
-        let asked = join_all(map.masters().map(|(_, node)| node.pool.ask())).await;
+        let asked = join_all(map.masters().iter().map(|(_, node)| node.pool.ask())).await;
         let all = asked.len();
         let mut failure = Failure::Unreachable("no master is known yet".into());
         let mut servers = Vec::with_capacity(all);

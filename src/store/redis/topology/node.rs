@@ -96,8 +96,17 @@ impl Map {
         self.owners.get(usize::from(bucket)).cloned().flatten()
     }
 
-    pub(super) fn masters(&self) -> impl ExactSizeIterator<Item = (&Name, &Arc<Node>)> {
-        self.nodes.iter()
+    /// The masters that have a bucket.
+    pub(super) fn masters(&self) -> Vec<(&Name, &Arc<Node>)> {
+        let has_bucket =
+            |node: &Arc<Node>| self.owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, node));
+        self.nodes.iter().filter(|(_, node)| has_bucket(node)).collect()
+    }
+
+    /// The master at an address, whether it has a bucket or not.
+    pub(super) fn at(&self, address: &Address) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.iter();
+        nodes.find(|((known, _), _)| known == address).map(|(_, node)| Arc::clone(node))
     }
 
     /// Whether every master is still used.
@@ -118,6 +127,18 @@ impl Way {
     pub(super) fn new(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let info = pool::client(url, settings)?.get_connection_info().clone();
         Ok(Self { info, settings: settings.clone() })
+    }
+
+    /// The server that the URL itself names.
+    pub(super) fn address(&self) -> Option<Address> {
+        match self.info.addr() {
+            Tcp(host, port) | TcpTls { host, port, .. } => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn uses_tls(&self) -> bool {
+        matches!(self.info.addr(), TcpTls { .. })
     }
 
     pub(super) fn client(&self, (host, port): &Address) -> Option<Client> {

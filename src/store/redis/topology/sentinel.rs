@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::aio::PubSubStream;
@@ -35,7 +36,7 @@ impl Sentinels {
     /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`, where the credentials are those
     /// of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
     /// `sentinel_password=…`.
-    pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Way), OpenError> {
+    pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Arc<Way>), OpenError> {
         let url = ManyHosts::parse(url)?;
         let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
         if master.is_empty() {
@@ -51,7 +52,7 @@ impl Sentinels {
         let urls = url.hosts.iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
         let clients =
             urls.map(|url| pool::client(&url, settings)).collect::<Result<Vec<_>, _>>()?;
-        let way = Way::new(&url.of_host(url.hosts[0], database), settings)?;
+        let way = Arc::new(Way::new(&url.of_host(url.hosts[0], database), settings)?);
         let informants = clients.iter().cloned().map(Informant::new).collect();
         let master = master.to_owned();
         Ok((Self { master, clients, informants, term: 0, said: None, listened: 0 }, way))
@@ -141,6 +142,8 @@ impl fmt::Debug for Sentinels {
 pub(super) enum Silence {
     #[error("none of the sentinels knows a master `{0}`")]
     Unknown(String),
+    #[error("it is no node of a cluster: its cluster support is disabled")]
+    NoCluster,
     #[error("who is master is not known: {0}")]
     Nobody(String),
 }

@@ -1,0 +1,123 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use super::{RedisServer, eventually};
+use crate::conformance::Clock;
+
+const SLOTS: usize = 16_384;
+
+/// A cluster of masters that share the slots, each with so many replicas.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// The masters at the start, and then the replicas.
+    pub(crate) nodes: Vec<RedisServer>,
+    masters: usize,
+}
+
+impl Cluster {
+    pub(crate) async fn start(masters: usize, replicas_each: usize) -> Self {
+        let count = masters * (1 + replicas_each);
+        let options = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "1000",
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        let nodes = join_all((0..count).map(|_| RedisServer::start_with(&options))).await;
+        let cluster = Self { nodes, masters };
+        for (number, master) in cluster.masters().iter().enumerate() {
+            let () = master.run(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]).await;
+            let slots: Vec<_> = (SLOTS * number / masters..SLOTS * (number + 1) / masters)
+                .map(|slot| slot.to_string())
+                .collect();
+            let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+            let () = master.run(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat()).await;
+        }
+        let first = cluster.nodes[0].port().to_string();
+        for node in &cluster.nodes[1..] {
+            let () = node.run(&["CLUSTER", "MEET", "127.0.0.1", &first]).await;
+        }
+        cluster.all_say(&format!("cluster_known_nodes:{count}")).await;
+        for (number, replica) in cluster.nodes[masters..].iter().enumerate() {
+            let master: String = cluster.nodes[number % masters].run(&["CLUSTER", "MYID"]).await;
+            let () = replica.run(&["CLUSTER", "REPLICATE", &master]).await;
+        }
+        for replica in &cluster.nodes[masters..] {
+            eventually(async || {
+                let told: String = replica.run(&["INFO", "replication"]).await;
+                told.contains("master_link_status:up").then_some(())
+            })
+            .await;
+        }
+        cluster.all_say("cluster_state:ok").await;
+        cluster
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let addresses: Vec<_> = self.nodes.iter().map(RedisServer::address).collect();
+        format!("redis+cluster://{}", addresses.join(","))
+    }
+
+    /// The masters at the start.
+    pub(crate) fn masters(&self) -> &[RedisServer] {
+        &self.nodes[..self.masters]
+    }
+
+    /// Which of the masters has a slot at the start.
+    pub(crate) fn home(&self, slot: u16) -> usize {
+        (usize::from(slot) * self.masters + self.masters - 1) / SLOTS
+    }
+
+    /// Moves a slot with all its keys from one master to another, key by key.
+    pub(crate) async fn migrate(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
+        let slot = slot.to_string();
+        let source: String = from.run(&["CLUSTER", "MYID"]).await;
+        let target: String = to.run(&["CLUSTER", "MYID"]).await;
+        let () = to.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
+        let () = from.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+        loop {
+            let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                let port = to.port().to_string();
+                let _: String = from.run(&["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"]).await;
+            }
+        }
+        for node in [to, from] {
+            let () = node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+        }
+    }
+
+    /// Waits until each node's `CLUSTER INFO` has a line.
+    pub(crate) async fn all_say(&self, line: &str) {
+        for node in &self.nodes {
+            eventually(async || {
+                let told: String = node.run(&["CLUSTER", "INFO"]).await;
+                told.lines().any(|found| found == line).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) async fn flush(&self) {
+        for master in self.masters() {
+            let () = master.run(&["FLUSHALL"]).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Clock for Cluster {
+    async fn advance(&self, by: Duration) {
+        for master in self.masters() {
+            master.age(by).await;
+        }
+    }
+}
