@@ -46,6 +46,7 @@ mod record_differential;
 mod record_redis;
 mod record_stores;
 mod redis_cluster;
+mod redis_replicas;
 mod redis_sentinel;
 mod redis_urls;
 mod run;

@@ -101,7 +101,7 @@ async fn scan(
 ) -> Result<(u64, Vec<LockName>), Failure> {
     let mut scan = cmd("SCAN");
     scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
-    let Shared { connection, state } = shared;
+    let Shared { connection, state, .. } = shared;
     let found = state.note(scan.query_async(connection)).await?;
     let (following, found): (u64, Vec<Vec<u8>>) = found;
     let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
@@ -127,7 +127,7 @@ async fn holders(
         // A place that was lost counts until the next one who waits asks.
         reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
     }
-    let Shared { connection, state } = shared;
+    let Shared { connection, state, .. } = shared;
     let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
     let mut found = found.into_iter();
     let mut holders = Vec::with_capacity(names.len());

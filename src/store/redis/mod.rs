@@ -15,6 +15,7 @@ mod list;
 mod pool;
 mod record_reply;
 mod records;
+mod replicas;
 mod reply;
 mod said;
 mod script;
@@ -58,6 +59,8 @@ pub struct Settings {
     pub key_prefix: String,
     /// Use a Redis that may evict keys, and with them locks.
     pub allow_eviction: bool,
+    /// How many replicas must have a grant before it is answered.
+    pub min_replicas: u32,
 }
 
 impl Settings {

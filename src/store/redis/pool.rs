@@ -12,6 +12,7 @@ use bb8_redis::redis::{
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::replicas::Replicas;
 use super::server::Server;
 use super::shared::{Failure, Shared, State};
 use super::{OpenError, Settings};
@@ -87,7 +88,7 @@ impl Pool {
 
     /// Asks the server anew what it is: one that turned replica answers a `PING` all the same.
     pub(super) async fn ask(&self) -> Result<Server, Failure> {
-        let Shared { mut connection, state } = self.check_out().await?;
+        let Shared { mut connection, state, .. } = self.check_out().await?;
         let server = state.note(Server::ask(&mut connection)).await?;
         if let Some(reason) = server.unfit(self.allow_eviction) {
             state.give_up();
@@ -139,6 +140,7 @@ struct Manager {
     timeout: Duration,
     allow_eviction: bool,
     last_error: Arc<Mutex<Option<String>>>,
+    min_replicas: u32,
     /// Of a server that may be left for another.
     left: Option<CancellationToken>,
 }
@@ -150,6 +152,7 @@ impl Manager {
             timeout: settings.connect_timeout(),
             allow_eviction: settings.allow_eviction,
             last_error: Arc::default(),
+            min_replicas: settings.min_replicas,
             left,
         }
     }
@@ -190,7 +193,8 @@ impl Manager {
         }
         let health = server.health();
         tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
-        Ok(Shared { connection, state })
+        let replicas = Arc::new(Replicas::new(self.min_replicas));
+        Ok(Shared { connection, state, replicas })
     }
 }
 

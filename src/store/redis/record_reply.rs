@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
+use super::replicas::Promise;
 use crate::idempotency::{End, Kept, Phase, Reason, Run, View};
 use crate::lock::{FencingToken, StoreError};
 
@@ -55,6 +56,12 @@ impl RecordReply {
 
     fn record(&self) -> Result<&Fields, StoreError> {
         self.record.as_ref().ok_or_else(Self::unexpected)
+    }
+}
+
+impl Promise for RecordReply {
+    fn is_promise(&self) -> bool {
+        matches!(self.found(), "started" | "again" | "extended" | "kept" | "completed" | "freed")
     }
 }
 

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
+use super::replicas::Promise;
 use crate::lock::{Busy, FencingToken, Holder, Lease, LockName, Owner, StoreError};
 
 /// What every script gives: what it found, the grant if there is one, and what it says of the line.
@@ -64,6 +65,12 @@ impl Reply {
 
     fn grant(&self) -> Result<&GrantReply, StoreError> {
         self.grant.as_ref().ok_or_else(Self::unexpected)
+    }
+}
+
+impl Promise for Reply {
+    fn is_promise(&self) -> bool {
+        matches!(self.found(), "granted" | "repeated" | "renewed")
     }
 }
 

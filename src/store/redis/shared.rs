@@ -9,6 +9,7 @@ use bb8_redis::redis::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::replicas::{Promise, Replicas};
 use crate::lock::StoreError;
 
 /// A connection that may be cloned and used by many at once.
@@ -16,23 +17,36 @@ use crate::lock::StoreError;
 pub(super) struct Shared {
     pub(super) connection: MultiplexedConnection,
     pub(super) state: State,
+    pub(super) replicas: Arc<Replicas>,
 }
 
 impl Shared {
-    /// Runs a script; a connection that turns out to be broken is not used again.
-    pub(super) async fn run<T: FromRedisValue>(
+    /// Runs a script. What it promises is not told before enough replicas have it.
+    pub(super) async fn run<T: FromRedisValue + Promise>(
         mut self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
-        self.state.note(call.invoke_async(&mut self.connection)).await
+        let found = self.state.note(call.invoke_async(&mut self.connection)).await?;
+        self.replicated(found).await
     }
 
     /// The same on keys that a node of a cluster is just being given.
-    pub(super) async fn run_asking<T: FromRedisValue>(
+    pub(super) async fn run_asking<T: FromRedisValue + Promise>(
         self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
-        self.state.note(call.invoke_async(&mut Asking(self.connection))).await
+        let mut asking = Asking(self.connection.clone());
+        let found = self.state.note(call.invoke_async(&mut asking)).await?;
+        self.replicated(found).await
+    }
+
+    async fn replicated<T: Promise>(mut self, found: T) -> Result<T, Failure> {
+        if found.is_promise()
+            && let Some(few) = self.state.note(self.replicas.too_few(&mut self.connection)).await?
+        {
+            return Err(Failure::TooFewReplicas(few));
+        }
+        Ok(found)
     }
 }
 
@@ -124,6 +138,9 @@ pub(super) enum Failure {
     /// later is that of a server which may know nothing of what was granted since.
     #[error("the server was left for another before it answered")]
     Left,
+    /// It was executed, and so few replicas have it that a failover may forget it.
+    #[error("{0} replicas have it, which are too few")]
+    TooFewReplicas(u32),
     /// It was sent, and came to this.
     #[error(transparent)]
     Redis(#[from] RedisError),
@@ -154,7 +171,7 @@ impl Failure {
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
-            Self::Unfit(_) | Self::Left => false,
+            Self::Unfit(_) | Self::Left | Self::TooFewReplicas(_) => false,
             Self::Redis(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
         }
     }
@@ -200,7 +217,7 @@ impl From<Failure> for StoreError {
         let error = match failure {
             Failure::Unreachable(cause) => return Self::Unreachable(cause.into()),
             Failure::Unfit(reason) => return Self::Refused(reason.into()),
-            Failure::Left => return Self::Lost(failure.into()),
+            Failure::Left | Failure::TooFewReplicas(_) => return Self::Lost(failure.into()),
             Failure::Redis(error) => error,
         };
         match error.code().and_then(|code| REFUSALS.iter().find(|refusal| **refusal == code)) {

@@ -77,6 +77,15 @@ local function keep(record, span)
   record.pttl = span
 end
 
+-- Writes what is there already. A step that repeats a promise does this, so that whoever waits behind
+-- it for the replicas waits until they have the record.
+local function rewrite()
+  local left = redis.call('PTTL', key)
+  if left > 0 then
+    redis.call('PEXPIRE', key, whole(left))
+  end
+end
+
 local function finish(record, stage, last, span)
   keep(record, span)
   redis.call('HSET', key, 'stage', stage, 'at', whole(now), 'end', last)

@@ -13,6 +13,7 @@ if record then
     return view('reused', record, true)
   end
   if is_run_by(record, token) then
+    rewrite()
     return view('again', record)
   end
   if record.stage ~= 'in-flight' or not record.lease_over then

@@ -20,6 +20,7 @@ if is_run_by(record, token) then
   return view('kept', record)
 end
 if record.token == token and record.stage == stage and ending(record) == last then
+  rewrite()
   return view('kept', record)
 end
 return view('refused', record, true)

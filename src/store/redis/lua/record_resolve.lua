@@ -23,6 +23,7 @@ if record.stage == 'unknown' then
   return view('completed', record)
 end
 if record.stage == 'done' and ending(record) == kept then
+  rewrite()
   return view('completed', record)
 end
 return view('refused', record, true)

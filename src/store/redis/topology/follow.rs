@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::OpenError;
+use super::super::replicas::Promise;
 use super::super::shared::{Failure, Redirect};
 use super::cluster::Cluster;
 use super::node::{Map, Node, View, Way};
@@ -85,7 +86,7 @@ impl Followed {
     }
 
     /// Runs a script where its bucket is. What was not executed is tried again for a while.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(super) async fn run<T: FromRedisValue + Promise>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,
@@ -121,7 +122,7 @@ impl Followed {
         self.map.borrow().clone()
     }
 
-    async fn run_on<T: FromRedisValue>(
+    async fn run_on<T: FromRedisValue + Promise>(
         &self,
         node: &Node,
         call: &ScriptInvocation<'_>,

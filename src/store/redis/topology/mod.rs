@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::pool::{self, Pool};
+use super::replicas::Promise;
 use super::shared::Failure;
 use super::{OpenError, Settings};
 use crate::lock::{StoreError, StoreHealth, Tier};
@@ -52,7 +53,7 @@ impl Topology {
     }
 
     /// Runs a script on the keys of one bucket.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(super) async fn run<T: FromRedisValue + Promise>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,
