@@ -32,8 +32,17 @@ impl Process {
     /// A service with these further arguments and environment variables, and no others; on memory
     /// unless they name another store.
     pub(crate) async fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_program(env!("CARGO_BIN_EXE_keylatch"), arguments, environment).await
+    }
+
+    /// The same of another build of the command.
+    pub(crate) async fn start_program(
+        program: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let environment = [&[("KEYLATCH_STORE", "memory:")], environment].concat();
-        let mut child = command(&environment)
+        let mut child = piped(program, &environment)
             .args(["--listen", "127.0.0.1:0"])
             .args(arguments)
             .spawn()

@@ -1,8 +1,12 @@
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// A TCP proxy in front of a store or of the service, which can lose things on the way.
 #[derive(Debug)]
@@ -10,6 +14,7 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
     upstream: watch::Sender<String>,
+    disturbed: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,8 @@ enum Mode {
     LoseAnswers,
     LoseEnds,
     Refuse,
+    Stall,
+    Delay(Duration),
 }
 
 impl Proxy {
@@ -27,13 +34,20 @@ impl Proxy {
         let address = listener.local_addr().expect("an address");
         let (mode, watched) = watch::channel(Mode::Forward);
         let (upstream, leads_to) = watch::channel(upstream);
+        let disturbed = Arc::<AtomicU64>::default();
+        let disturbances = Arc::clone(&disturbed);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let upstream = leads_to.borrow().clone();
-                tokio::spawn(forward(client, upstream, watched.clone()));
+                let (mode, disturbances) = (watched.clone(), Arc::clone(&disturbances));
+                tokio::spawn(async move {
+                    if let Some(mut line) = Line::new(client, upstream, mode, disturbances).await {
+                        line.forward().await;
+                    }
+                });
             }
         });
-        Self { address, mode, upstream }
+        Self { address, mode, upstream, disturbed }
     }
 
     /// The URL of an HTTP service behind it.
@@ -73,41 +87,118 @@ impl Proxy {
     pub(crate) fn refuse(&self) {
         self.mode.send_replace(Mode::Refuse);
     }
+
+    /// Keeps all connections open, and passes nothing on.
+    pub(crate) fn stall(&self) {
+        self.mode.send_replace(Mode::Stall);
+    }
+
+    /// Passes everything on so much later, in both directions.
+    pub(crate) fn delay(&self, by: Duration) {
+        self.mode.send_replace(Mode::Delay(by));
+    }
+
+    /// How often something was not passed on as it came.
+    pub(crate) fn disturbed(&self) -> u64 {
+        self.disturbed.load(Ordering::Relaxed)
+    }
 }
 
-/// Forwards one connection until either side ends it or the mode does.
-async fn forward(mut client: TcpStream, upstream: String, mut mode: watch::Receiver<Mode>) {
-    let Ok(mut server) = TcpStream::connect(upstream).await else { return };
-    let (mut from_client, mut from_server) = ([0; 4096], [0; 4096]);
-    loop {
-        if *mode.borrow_and_update() == Mode::Refuse {
-            return;
-        }
-        tokio::select! {
-            read = client.read(&mut from_client) => match read {
-                Ok(bytes) if bytes > 0 => {
-                    if server.write_all(&from_client[..bytes]).await.is_err() {
-                        return;
-                    }
+/// One connection, which either side may end, or the mode.
+struct Line {
+    client: TcpStream,
+    server: TcpStream,
+    mode: watch::Receiver<Mode>,
+    disturbances: Arc<AtomicU64>,
+}
+
+impl Line {
+    async fn new(
+        client: TcpStream,
+        upstream: String,
+        mode: watch::Receiver<Mode>,
+        disturbances: Arc<AtomicU64>,
+    ) -> Option<Self> {
+        let server = TcpStream::connect(upstream).await.ok()?;
+        Some(Self { client, server, mode, disturbances })
+    }
+
+    async fn forward(&mut self) {
+        let (mut from_client, mut from_server) = ([0; 4096], [0; 4096]);
+        loop {
+            let mode = *self.mode.borrow_and_update();
+            match mode {
+                Mode::Refuse => return self.note(),
+                Mode::Stall => {
+                    self.stall().await;
+                    continue;
                 }
-                _ => return,
-            },
-            read = server.read(&mut from_server) => match read {
-                Ok(bytes) if bytes > 0 && *mode.borrow() == Mode::Forward => {
-                    if client.write_all(&from_server[..bytes]).await.is_err() {
-                        return;
+                _ => {}
+            }
+            tokio::select! {
+                read = self.client.read(&mut from_client) => match read {
+                    Ok(bytes) if bytes > 0 => {
+                        self.delay().await;
+                        if self.server.write_all(&from_client[..bytes]).await.is_err() {
+                            return;
+                        }
                     }
-                }
-                Ok(bytes) if *mode.borrow() == Mode::LoseEnds => {
-                    // Whether it arrives or not, the connection is at its end.
-                    let _ = client.write_all(&from_server[..bytes.saturating_sub(10)]).await;
+                    _ => return,
+                },
+                read = self.server.read(&mut from_server) => match read {
+                    Ok(bytes) if bytes > 0 => {
+                        self.delay().await;
+                        if !self.answer(&from_server[..bytes]).await {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+                changed = self.mode.changed() => if changed.is_err() {
                     return;
-                }
-                _ => return,
-            },
-            changed = mode.changed() => if changed.is_err() {
-                return;
-            },
+                },
+            }
         }
+    }
+
+    /// Passes an answer on, or loses it; whether the connection goes on.
+    async fn answer(&mut self, answer: &[u8]) -> bool {
+        let mode = *self.mode.borrow();
+        match mode {
+            Mode::LoseAnswers | Mode::Refuse => self.note(),
+            Mode::LoseEnds => {
+                self.note();
+                // Whether it arrives or not, the connection is at its end.
+                let _ = self.client.write_all(&answer[..answer.len().saturating_sub(10)]).await;
+            }
+            Mode::Forward | Mode::Delay(_) | Mode::Stall => {
+                return self.client.write_all(answer).await.is_ok();
+            }
+        }
+        false
+    }
+
+    /// Waits until the mode is another.
+    async fn stall(&mut self) {
+        let asked = async |client: &TcpStream| client.peek(&mut [0]).await;
+        tokio::select! {
+            asked = asked(&self.client) => if asked.is_ok_and(|bytes| bytes > 0) {
+                self.disturbances.fetch_add(1, Ordering::Relaxed);
+            },
+            _ = self.mode.changed() => return,
+        }
+        let _ = self.mode.changed().await;
+    }
+
+    async fn delay(&mut self) {
+        let mode = *self.mode.borrow();
+        if let Mode::Delay(by) = mode {
+            self.note();
+            let _ = timeout(by, self.mode.wait_for(|mode| !matches!(mode, Mode::Delay(_)))).await;
+        }
+    }
+
+    fn note(&self) {
+        self.disturbances.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct RedisServer {
     process: Child,
     port: u16,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: TempDir,
 }
 
@@ -26,13 +27,20 @@ impl RedisServer {
 
     /// A server with further options, such as `["--maxmemory", "1mb"]`.
     pub(crate) async fn start_with(options: &[&str]) -> Self {
+        Self::start_in(options, &[]).await
+    }
+
+    /// The same with environment variables.
+    pub(crate) async fn start_in(options: &[&str], environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let environment: Vec<_> = environment.iter().map(owned).collect();
         loop {
             // Another process may take a free port before the server does; then the next is tried.
             let port = free_port();
-            if let Some(process) = spawn(port, &options, &directory).await {
-                return Self { process, port, options, directory };
+            if let Some(process) = spawn(port, &options, &environment, &directory).await {
+                return Self { process, port, options, environment, directory };
             }
         }
     }
@@ -56,7 +64,7 @@ impl RedisServer {
 
     /// Starts a server that was killed, on the same port and directory.
     pub(crate) async fn restart(&mut self) {
-        let process = spawn(self.port, &self.options, &self.directory).await;
+        let process = spawn(self.port, &self.options, &self.environment, &self.directory).await;
         self.process = process.expect("redis-server starts again on its port");
     }
 
@@ -159,12 +167,18 @@ fn free_port() -> u16 {
 }
 
 /// Starts a server and waits until it says that it is ready; `None` when the port is taken.
-async fn spawn(port: u16, options: &[String], directory: &TempDir) -> Option<Child> {
+async fn spawn(
+    port: u16,
+    options: &[String],
+    environment: &[(String, String)],
+    directory: &TempDir,
+) -> Option<Child> {
     let mut process = Command::new("redis-server")
         // A file comes before all else.
         .args(options)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .args(["--dir".as_ref(), directory.path().as_os_str()])
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
