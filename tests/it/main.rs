@@ -35,6 +35,7 @@ mod line_instances;
 mod line_leavers;
 mod line_redis;
 mod listing;
+mod lock_campaign;
 mod lock_names;
 mod locks;
 mod logging;

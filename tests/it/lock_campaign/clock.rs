@@ -1,0 +1,22 @@
+use std::future::pending;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tokio::time::timeout;
+
+use super::history::Micros;
+
+/// The time on the clock that nobody sets and nobody slews.
+pub(super) fn now() -> Micros {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).expect("a clock");
+    micros(Duration::from(now))
+}
+
+pub(super) fn micros(time: Duration) -> Micros {
+    u64::try_from(time.as_micros()).expect("a short time")
+}
+
+/// Lets time pass: it is what leases are about.
+pub(super) async fn pass(time: Duration) {
+    let _ = timeout(time, pending::<()>()).await;
+}

@@ -1,0 +1,203 @@
+use std::time::{Duration, SystemTime};
+
+use tokio::time::timeout;
+
+use super::clock::pass;
+use super::place::{Place, fact};
+use crate::support::{Dice, Proxy, RedisServer};
+
+/// More than the longest TTL.
+const LONG: Duration = Duration::from_millis(2200);
+/// How long one who may be stopped has for an answer.
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// What can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    KillInstance,
+    StopInstance,
+    StopInstanceLong,
+    CutClients,
+    StallClients,
+    LoseAnswersToClients,
+    KillStore,
+    StopStore,
+    StopStoreLong,
+    CutStore,
+    StallStore,
+    DelayStore,
+    LoseAnswersOfStore,
+    ScriptFlush,
+    FlushAll,
+    ClockAhead,
+    ClockThereAndBack,
+}
+
+/// How a fault was seen to have taken effect, or why it was not.
+type Seen = Result<String, String>;
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::KillInstance => "keylatch: kill -9",
+            Self::StopInstance => "keylatch: SIGSTOP for less than the TTL",
+            Self::StopInstanceLong => "keylatch: SIGSTOP for more than the TTL",
+            Self::CutClients => "clients: connections cut",
+            Self::StallClients => "clients: connections stalled",
+            Self::LoseAnswersToClients => "clients: request forwarded, answer dropped",
+            Self::KillStore => "store: kill -9, restart",
+            Self::StopStore => "store: SIGSTOP for less than the TTL",
+            Self::StopStoreLong => "store: SIGSTOP for more than the TTL",
+            Self::CutStore => "store: connections cut",
+            Self::StallStore => "store: connections stalled",
+            Self::DelayStore => "store: delayed",
+            Self::LoseAnswersOfStore => "store: request forwarded, answer dropped",
+            Self::ScriptFlush => "store: SCRIPT FLUSH",
+            Self::FlushAll => FLUSH_ALL,
+            Self::ClockAhead => CLOCK_AHEAD,
+            Self::ClockThereAndBack => CLOCK_THERE_AND_BACK,
+        }
+    }
+
+    /// Whether an instance may lose sight of those who wait at it, so that their places stay.
+    pub(super) fn leaves_places(self) -> bool {
+        use Kind as K;
+        !matches!(
+            self,
+            K::CutClients
+                | K::StallClients
+                | K::LoseAnswersToClients
+                | K::ScriptFlush
+                | K::FlushAll
+                | K::ClockAhead
+        )
+    }
+}
+
+const FLUSH_ALL: &str = "store: FLUSHALL";
+const CLOCK_AHEAD: &str = "store: clock set forward";
+const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
+
+/// What no store is promised to stand: it takes leases away behind the back of keylatch.
+pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK_THERE_AND_BACK];
+
+impl Place {
+    /// Lets something happen, and be over again.
+    pub(super) async fn strike(&mut self, kind: Kind, dice: &mut Dice) -> Seen {
+        let some_time = Duration::from_millis(50 + dice.below(700));
+        let instance = dice.below(self.instances.len() as u64) as usize;
+        match kind {
+            Kind::KillInstance => {
+                let [old, new] = self.replace(instance, some_time / 2).await;
+                Ok(format!("process {old} ended by a signal, now {new}"))
+            }
+            Kind::StopInstance => self.stop_instance(instance, short(dice)).await,
+            Kind::StopInstanceLong => self.stop_instance(instance, LONG).await,
+            Kind::KillStore => self.kill_node(dice).await,
+            Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
+            Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
+            Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
+            Kind::FlushAll => flush(self.any_node(dice), "db0").await,
+            Kind::ClockAhead => self.set_clock(Some(some_time)).await,
+            Kind::ClockThereAndBack => {
+                let ahead = self.set_clock(Some(some_time * 2)).await?;
+                pass(some_time / 2).await;
+                let back = self.set_clock(None).await?;
+                Ok(format!("{ahead}; {back}"))
+            }
+            _ => self.disturb(kind, instance, some_time, dice).await,
+        }
+    }
+
+    /// Disturbs connections, of one instance or of all.
+    async fn disturb(&self, kind: Kind, instance: usize, time: Duration, dice: &mut Dice) -> Seen {
+        let all = dice.below(3) == 0;
+        let chosen = self.instances.iter().enumerate();
+        let chosen = chosen.filter(|(place, _)| all || *place == instance);
+        let of_clients =
+            matches!(kind, Kind::CutClients | Kind::StallClients | Kind::LoseAnswersToClients);
+        let proxies: Vec<&Proxy> = chosen
+            .flat_map(
+                |(_, one)| if of_clients { vec![&one.front] } else { one.links.iter().collect() },
+            )
+            .collect();
+        let count = || proxies.iter().map(|proxy| proxy.disturbed()).sum::<u64>();
+        let before = count();
+        for proxy in &proxies {
+            match kind {
+                Kind::StallClients | Kind::StallStore => proxy.stall(),
+                Kind::LoseAnswersToClients | Kind::LoseAnswersOfStore => proxy.lose_answers(),
+                Kind::DelayStore => proxy.delay(Duration::from_millis(10 + dice.below(200))),
+                _ => proxy.refuse(),
+            }
+        }
+        pass(time).await;
+        for proxy in &proxies {
+            proxy.forward();
+        }
+        match count() - before {
+            0 => Err("nothing came by meanwhile".to_owned()),
+            disturbed => Ok(format!("{disturbed} times")),
+        }
+    }
+
+    async fn stop_instance(&self, instance: usize, time: Duration) -> Seen {
+        let instance = &self.instances[instance];
+        instance.process.signal("-STOP");
+        let silent = !instance.answers(SILENCE).await;
+        pass(time.saturating_sub(SILENCE)).await;
+        instance.process.signal("-CONT");
+        if silent { Ok("no answer meanwhile".to_owned()) } else { Err("it answered".to_owned()) }
+    }
+
+    async fn kill_node(&mut self, dice: &mut Dice) -> Seen {
+        let place = dice.below(self.nodes.len() as u64) as usize;
+        let node = &mut self.nodes[place];
+        let old = fact(node, "run_id").await;
+        node.kill().await;
+        pass(Duration::from_millis(dice.below(400))).await;
+        node.restart().await;
+        let new = fact(node, "run_id").await;
+        if old == new { Err("it is the same".to_owned()) } else { Ok(format!("run_id {new}")) }
+    }
+
+    /// Sets the clock further forward, or to what it was, and looks at it.
+    async fn set_clock(&self, forward: Option<Duration>) -> Seen {
+        let clock = self.clock.as_ref().map_err(String::clone)?;
+        let ahead = forward.map_or(Duration::ZERO, |forward| clock.ahead() + forward);
+        clock.set(ahead);
+        let (seconds, micros): (u64, u64) = self.nodes[0].run(&["TIME"]).await;
+        let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let found = there.saturating_sub(SystemTime::UNIX_EPOCH.elapsed().expect("a clock"));
+        let what = format!("TIME is {found:.3?} ahead, set to {ahead:.3?}");
+        if found.abs_diff(ahead) < Duration::from_millis(90) { Ok(what) } else { Err(what) }
+    }
+
+    fn any_node(&self, dice: &mut Dice) -> &RedisServer {
+        &self.nodes[dice.below(self.nodes.len() as u64) as usize]
+    }
+}
+
+/// Less than the shortest TTL.
+fn short(dice: &mut Dice) -> Duration {
+    Duration::from_millis(60 + dice.below(100))
+}
+
+async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
+    node.pause();
+    let silent = timeout(SILENCE, node.run::<String>(&["PING"])).await.is_err();
+    pass(time.saturating_sub(SILENCE)).await;
+    node.resume();
+    if silent { Ok("PING unanswered".to_owned()) } else { Err("PING answered".to_owned()) }
+}
+
+/// Flushes scripts or keys, and looks whether there were some.
+async fn flush(node: &RedisServer, what: &str) -> Seen {
+    let before = fact(node, what).await;
+    let command: &[&str] = if what == "db0" { &["FLUSHALL"] } else { &["SCRIPT", "FLUSH"] };
+    node.run::<()>(command).await;
+    match before.as_str() {
+        "" | "0" => Err("there was nothing to flush".to_owned()),
+        before => Ok(format!("there was {before} before")),
+    }
+}

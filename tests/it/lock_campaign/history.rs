@@ -1,0 +1,229 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Microseconds on the one monotonic clock of all clients.
+pub(super) type Micros = u64;
+
+/// What clients sent and read during a campaign, what the fenced resource took, and which faults
+/// there were.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History {
+    pub(super) events: Vec<Event>,
+    pub(super) writes: Vec<Write>,
+    /// What the resource took, in its own order.
+    pub(super) taken: Vec<Taken>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) healings: Vec<Healing>,
+}
+
+/// A request and what was read of its answer.
+#[derive(Debug, Clone)]
+pub(super) struct Event {
+    /// The number of the request. A grant carries the number of the request that got it, as its
+    /// owner.
+    pub(super) number: u64,
+    pub(super) lock: usize,
+    pub(super) token: u64,
+    pub(super) ask: Ask,
+    pub(super) sent: Micros,
+    pub(super) read: Micros,
+    pub(super) told: Told,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    Acquire { waits: bool },
+    Renew { ttl: Micros },
+    Release,
+    Look,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    /// 201.
+    Granted(Lease),
+    /// The same token had it already.
+    Again(Lease),
+    Renewed(Lease),
+    Released,
+    /// 409; nobody may hold it, when it is free for the first in line.
+    Held(Option<Holder>),
+    Shown(Holder),
+    NotHeld,
+    Mismatch,
+    /// The service said that nothing was done.
+    NotExecuted,
+    /// The service said that nobody knows.
+    Unknown,
+    /// There was no answer.
+    Nothing,
+    /// An answer that there should not be.
+    Odd(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) fence: u64,
+    pub(super) valid_for: Micros,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) fence: u64,
+    /// The number of the request that got the grant.
+    pub(super) number: u64,
+}
+
+/// A write to the fenced resource, as a client saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Write {
+    pub(super) lock: usize,
+    pub(super) token: u64,
+    pub(super) fence: u64,
+    pub(super) sent: Micros,
+    pub(super) read: Micros,
+    pub(super) taken: bool,
+}
+
+/// A write that the resource took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) lock: usize,
+    pub(super) token: u64,
+    pub(super) fence: u64,
+}
+
+/// Something that was done to the deployment.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) kind: &'static str,
+    pub(super) from: Micros,
+    pub(super) to: Micros,
+    /// How it was seen to have taken effect, or why it was not.
+    pub(super) seen: Result<String, String>,
+}
+
+/// From `at` on nothing was wrong any more, so a lock can be had within a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Healing {
+    pub(super) lock: usize,
+    pub(super) at: Micros,
+    pub(super) within: Micros,
+}
+
+impl Told {
+    /// The lease of whoever asked.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        match self {
+            Self::Granted(lease) | Self::Again(lease) | Self::Renewed(lease) => Some(*lease),
+            _ => None,
+        }
+    }
+
+    /// Who is said to hold the lock.
+    pub(super) fn holder(&self) -> Option<Holder> {
+        match self {
+            Self::Held(holder) => *holder,
+            Self::Shown(holder) => Some(*holder),
+            _ => None,
+        }
+    }
+
+    /// Whether the step may have been taken all the same, now or later.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Nothing | Self::Odd(_))
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Granted(_) => "granted",
+            Self::Again(_) => "again",
+            Self::Renewed(_) => "renewed",
+            Self::Released => "released",
+            Self::Held(_) => "held",
+            Self::Shown(_) => "shown",
+            Self::NotHeld => "not held",
+            Self::Mismatch => "mismatch",
+            Self::NotExecuted => "not executed",
+            Self::Unknown => "unknown",
+            Self::Nothing => "no answer",
+            Self::Odd(_) => "odd",
+        }
+    }
+}
+
+impl Ask {
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Acquire { waits: false } => "acquire",
+            Self::Acquire { waits: true } => "acquire, waiting",
+            Self::Renew { .. } => "renew",
+            Self::Release => "release",
+            Self::Look => "look",
+        }
+    }
+
+    pub(super) fn is_acquire(self) -> bool {
+        matches!(self, Self::Acquire { .. })
+    }
+}
+
+/// Which grant: a token may be granted the same lock more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GrantKey {
+    pub(super) lock: usize,
+    pub(super) fence: u64,
+    pub(super) token: u64,
+}
+
+/// A grant, by all that its holder was told of it.
+#[derive(Debug, Clone)]
+pub(super) struct Grant {
+    /// Before the request that got it was sent, there was no such grant.
+    pub(super) sent: Micros,
+    /// When its holder first read of it.
+    pub(super) read: Micros,
+    /// The events that told of it.
+    pub(super) told: Vec<usize>,
+}
+
+impl fmt::Display for GrantKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {} fence {} token {}", self.lock, self.fence, self.token)
+    }
+}
+
+impl History {
+    /// All grants that their holders read of.
+    pub(super) fn grants(&self) -> BTreeMap<GrantKey, Grant> {
+        let mut first_sent = BTreeMap::new();
+        for event in self.events.iter().filter(|event| event.ask.is_acquire()) {
+            let sent = first_sent.entry((event.lock, event.token)).or_insert(event.sent);
+            *sent = event.sent.min(*sent);
+        }
+        let mut grants = BTreeMap::new();
+        for (place, event) in self.events.iter().enumerate() {
+            let Some(lease) = event.told.lease() else { continue };
+            let key = GrantKey { lock: event.lock, fence: lease.fence, token: event.token };
+            let sent = match event.told {
+                Told::Granted(_) => event.sent,
+                _ => first_sent.get(&(event.lock, event.token)).copied().unwrap_or(event.sent),
+            };
+            let first = Grant { sent, read: event.read, told: Vec::new() };
+            let grant: &mut Grant = grants.entry(key).or_insert(first);
+            grant.sent = grant.sent.max(sent);
+            grant.read = grant.read.min(event.read);
+            grant.told.push(place);
+        }
+        grants
+    }
+
+    /// The kinds of the faults that were there at some time of a span.
+    pub(super) fn faults_within(&self, from: Micros, to: Micros) -> Vec<&'static str> {
+        let within = |fault: &&Fault| fault.seen.is_ok() && fault.from <= to && from <= fault.to;
+        let mut kinds: Vec<_> = self.faults.iter().filter(within).map(|fault| fault.kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+}

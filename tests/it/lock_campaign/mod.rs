@@ -1,0 +1,237 @@
+//! Many clients on few locks while everything fails that can: what they sent and read is judged by a
+//! checker, which is judged itself.
+
+mod client;
+mod clock;
+mod exclusion;
+mod faults;
+mod guilt;
+mod history;
+mod mutants;
+mod place;
+mod report;
+mod resource;
+mod verdict;
+mod wall_clock;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Dice, soon};
+use client::{Client, Request};
+use clock::{micros, now, pass};
+use faults::{Kind, OUTSIDE_OF_PROMISES};
+use history::{Fault, Healing, History, Micros};
+use place::{Build, Place, Store};
+use report::report;
+use resource::Resource;
+use verdict::{Invariant, Violation, judge};
+use worker::{TTLS, Worker};
+
+/// How many clients there are.
+const CLIENTS: u64 = 20;
+/// How long a place in line outlives the instance that kept it.
+const PLACE: Duration = Duration::from_secs(4);
+/// What I6 gives every lock beyond its TTL.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// For how long clients work; the long form sets another number.
+fn time() -> Duration {
+    let seconds = std::env::var("CAMPAIGN_SECONDS");
+    Duration::from_secs(seconds.map_or(8, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
+/// What decides the faults and what clients do.
+fn seed() -> u64 {
+    std::env::var("CAMPAIGN_SEED").map_or(1, |seed| seed.parse().expect("a number"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_keeps_its_promises() {
+    holds(Store::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_keeps_its_promises() {
+    holds(Store::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_without_persistence_keeps_its_promises() {
+    holds(Store::ForgetfulRedis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_syncs_keeps_its_promises() {
+    holds(Store::DurableRedis).await;
+}
+
+/// What does not keep its promise of exclusion, because it made none, is seen not to: a store that
+/// forgets what it granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_forgets_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::ForgetfulRedis, &[Kind::KillStore]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_flushed_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::ForgetfulRedis, &[Kind::FlushAll]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_whose_clock_is_set_forward_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::DurableRedis, &[Kind::ClockThereAndBack]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memory_that_ends_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::Memory, &[Kind::KillInstance]).await;
+}
+
+/// A campaign on a store breaks none of its promises.
+async fn holds(store: Store) {
+    let mut campaign = Campaign::open(Plan::of(store), &Build::default(), seed()).await;
+    let until = now() + micros(time());
+    while now() < until {
+        campaign.segment().await;
+    }
+    let history = campaign.history().await;
+    let violations = judge(&history);
+    let tier = campaign.place.tier().await;
+    report(store, &tier, seed(), &history, &violations);
+    let broken: Vec<_> = violations.iter().filter(|one| is_broken_promise(one, &tier)).collect();
+    assert!(broken.is_empty(), "{} on {}: {broken:#?}", broken.len(), store.name());
+}
+
+/// These faults make two holders certain at once, and nothing worse.
+async fn breaks_exclusion(store: Store, faults: &[Kind]) {
+    let plan = Plan { store, faults: faults.to_vec(), segment: Duration::from_secs(2) };
+    let mut campaign = Campaign::open(plan, &Build::default(), seed()).await;
+    let broken = async {
+        loop {
+            campaign.segment().await;
+            let violations = judge(&campaign.history().await);
+            let (exclusion, worse): (Vec<_>, Vec<_>) =
+                violations.iter().partition(|one| one.invariant == Invariant::Exclusive);
+            assert!(worse.is_empty(), "{worse:#?}");
+            if !exclusion.is_empty() {
+                return;
+            }
+        }
+    };
+    soon("that two are certain at once", broken).await;
+}
+
+/// Whether a store of this tier promised what was violated.
+fn is_broken_promise(violation: &Violation, tier: &str) -> bool {
+    let outside = violation.faults.iter().any(|fault| OUTSIDE_OF_PROMISES.contains(fault));
+    violation.invariant != Invariant::Exclusive || (tier == "strict" && !outside)
+}
+
+/// What is done to what.
+#[derive(Debug, Clone)]
+struct Plan {
+    store: Store,
+    faults: Vec<Kind>,
+    /// How long clients work and things fail before everything is healed for once.
+    segment: Duration,
+}
+
+impl Plan {
+    fn of(store: Store) -> Self {
+        Self { store, faults: store.faults(), segment: Duration::from_secs(7) }
+    }
+}
+
+/// A deployment, the clients that use it, and what they have written down so far.
+#[derive(Debug)]
+struct Campaign {
+    plan: Plan,
+    place: Place,
+    resource: Resource,
+    numbers: Arc<AtomicU64>,
+    dice: Dice,
+    history: History,
+}
+
+impl Campaign {
+    async fn open(plan: Plan, build: &Build, seed: u64) -> Self {
+        let place = Place::open(plan.store, build).await;
+        let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
+        Self { plan, place, resource, numbers, dice: Dice(seed), history: History::default() }
+    }
+
+    /// Lets clients work while things fail; then heals everything, has all clients vanish, and asks
+    /// for every lock.
+    async fn segment(&mut self) {
+        let ending = CancellationToken::new();
+        let mut workers = Vec::new();
+        for _ in 0..CLIENTS {
+            let worker = self.worker(&ending).await;
+            workers.push(tokio::spawn(worker.work()));
+        }
+        let until = now() + micros(self.plan.segment);
+        let mut places_left = 0;
+        while now() < until {
+            pass(Duration::from_millis(self.dice.below(300))).await;
+            let faults = self.plan.faults.len() as u64;
+            let kind = self.plan.faults[self.dice.below(faults) as usize];
+            let from = now();
+            let seen = self.place.strike(kind, &mut self.dice).await;
+            let to = now();
+            self.history.faults.push(Fault { kind: kind.name(), from, to, seen });
+            if kind.leaves_places() {
+                places_left = to;
+            }
+        }
+        self.place.is_well().await;
+        ending.cancel();
+        for worker in workers {
+            let worker = soon("the end of a client", worker).await.expect("an end");
+            self.history.events.extend(worker.events);
+            self.history.writes.extend(worker.writes);
+        }
+        self.heal(places_left).await;
+    }
+
+    /// Asks for every lock, which has to be had in time.
+    async fn heal(&mut self, places_left: Micros) {
+        let at = now();
+        let places = (places_left + micros(PLACE) + 1_000_000).saturating_sub(at);
+        let client = Client::new(&self.place.addresses(), &self.numbers);
+        let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
+            let within = (ttl * 1000).max(places) + micros(GRACE);
+            self.history.healings.push(Healing { lock, at, within });
+            let (client, mut dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
+            async move {
+                let token = client.number();
+                let request = Request::acquire(lock, token, *ttl, within / 1000);
+                let acquired = client.ask(request.patient(), &mut dice).await;
+                let release = Request::new(lock, token, history::Ask::Release);
+                [acquired, client.ask(release, &mut dice).await]
+            }
+        });
+        let probed = futures_util::future::join_all(probes.collect::<Vec<_>>()).await;
+        self.history.events.extend(probed.into_iter().flatten());
+    }
+
+    /// All that was written down so far.
+    async fn history(&self) -> History {
+        History { taken: self.resource.taken().await, ..self.history.clone() }
+    }
+
+    async fn worker(&mut self, ending: &CancellationToken) -> Worker {
+        Worker {
+            client: Client::new(&self.place.addresses(), &self.numbers),
+            resource: self.resource.access().await,
+            dice: Dice(self.dice.below(u64::MAX)),
+            ending: ending.clone(),
+            events: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+}

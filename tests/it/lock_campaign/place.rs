@@ -1,0 +1,216 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Method;
+use tempfile::TempDir;
+
+use super::faults::Kind;
+use super::wall_clock::WallClock;
+use crate::support::{Answer, Api, Process, Proxy, RedisServer, eventually};
+
+/// How long an instance waits for its store's answer, in ms.
+const STORE_TIMEOUT: &str = "700";
+
+/// Where locks are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    Memory,
+    Embedded,
+    /// One Redis without persistence.
+    ForgetfulRedis,
+    /// One Redis with `appendfsync always`.
+    DurableRedis,
+}
+
+/// Which build of keylatch is run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Build {
+    /// The program; the one that is tested if `None`.
+    pub(super) program: Option<PathBuf>,
+    /// The one mutant among those that the build has.
+    pub(super) mutant: Option<&'static str>,
+}
+
+/// A store and the instances of keylatch over it, each behind a proxy and with proxies to the store.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) store: Store,
+    build: Build,
+    pub(super) nodes: Vec<RedisServer>,
+    pub(super) instances: Vec<Instance>,
+    /// The nodes' clock, or why it cannot be set.
+    pub(super) clock: Result<WallClock, String>,
+    directory: TempDir,
+}
+
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) process: Process,
+    /// The way from clients.
+    pub(super) front: Proxy,
+    /// The ways to the nodes of the store.
+    pub(super) links: Vec<Proxy>,
+    url: String,
+}
+
+impl Store {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Embedded => "embedded",
+            Self::ForgetfulRedis => "Redis without persistence",
+            Self::DurableRedis => "Redis with appendfsync always",
+        }
+    }
+
+    /// The faults that it is put to.
+    ///
+    /// Fencing tokens do not rise where the counter was lost and the clock set back, so no store has
+    /// to stand both.
+    pub(super) fn faults(self) -> Vec<Kind> {
+        use Kind as K;
+        let instances = [
+            K::KillInstance,
+            K::StopInstance,
+            K::StopInstanceLong,
+            K::CutClients,
+            K::StallClients,
+            K::LoseAnswersToClients,
+        ];
+        let nodes = [
+            K::KillStore,
+            K::StopStore,
+            K::StopStoreLong,
+            K::CutStore,
+            K::StallStore,
+            K::DelayStore,
+            K::LoseAnswersOfStore,
+            K::ScriptFlush,
+        ];
+        match self {
+            Self::Memory | Self::Embedded => instances.to_vec(),
+            Self::ForgetfulRedis => {
+                [&instances[..], &nodes, &[K::FlushAll, K::ClockAhead]].concat()
+            }
+            Self::DurableRedis => [&instances[..], &nodes, &[K::ClockThereAndBack]].concat(),
+        }
+    }
+
+    fn is_redis(self) -> bool {
+        matches!(self, Self::ForgetfulRedis | Self::DurableRedis)
+    }
+}
+
+impl Place {
+    pub(super) async fn open(store: Store, build: &Build) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let clock = WallClock::new(directory.path());
+        let shim = clock.as_ref().ok();
+        let nodes = match store {
+            Store::Memory | Store::Embedded => Vec::new(),
+            Store::ForgetfulRedis => vec![node(&[], shim).await],
+            Store::DurableRedis => {
+                let options = ["--appendonly", "yes", "--appendfsync", "always"];
+                vec![node(&options, shim).await]
+            }
+        };
+        let (build, instances) = (build.clone(), Vec::new());
+        let mut place = Self { store, build, nodes, instances, clock, directory };
+        let instances = if store.is_redis() { 3 } else { 1 };
+        for _ in 0..instances {
+            let instance = place.instance().await;
+            place.instances.push(instance);
+        }
+        place.is_well().await;
+        place
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.instances.iter().map(|instance| instance.front.address()).collect()
+    }
+
+    /// The tier that an instance says its store has.
+    pub(super) async fn tier(&self) -> String {
+        let info = Api::at(self.instances[0].process.address).get("/v1/info").await;
+        info.json["store"]["tier"].as_str().expect("a tier").to_owned()
+    }
+
+    /// Waits until every instance has its store.
+    pub(super) async fn is_well(&self) {
+        for instance in &self.instances {
+            let api = Api::at(instance.process.address);
+            let ready = async || {
+                let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await.ok()?;
+                (answer.status == 200).then_some(())
+            };
+            eventually(ready).await;
+        }
+    }
+
+    /// Kills an instance and, after a time, starts it again; gives both process ids.
+    pub(super) async fn replace(&mut self, number: usize, after: Duration) -> [u32; 2] {
+        let old = self.instances[number].process.id();
+        self.instances[number].process.signal("-KILL");
+        super::clock::pass(after).await;
+        let process = self.start(&self.instances[number].url).await;
+        let instance = &mut self.instances[number];
+        instance.front.lead_to(process.address.to_string());
+        let killed = std::mem::replace(&mut instance.process, process);
+        assert_eq!(killed.ended().await.code, None, "it was killed");
+        [old, instance.process.id()]
+    }
+
+    async fn instance(&self) -> Instance {
+        let mut links = Vec::new();
+        for node in &self.nodes {
+            links.push(Proxy::start(node.address()).await);
+        }
+        let url = match self.store {
+            Store::Memory => "memory:".to_owned(),
+            Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
+            Store::ForgetfulRedis | Store::DurableRedis => links[0].url(),
+        };
+        let process = self.start(&url).await;
+        let front = Proxy::start(process.address.to_string()).await;
+        Instance { process, front, links, url }
+    }
+
+    async fn start(&self, url: &str) -> Process {
+        let mutant = self.build.mutant.map(|mutant| ("MUTANT", mutant));
+        let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
+        let environment: Vec<_> = [timeout].into_iter().chain(mutant).collect();
+        let arguments = ["--store", url];
+        match &self.build.program {
+            None => Process::start(&arguments, &environment).await,
+            Some(program) => {
+                let program = program.to_str().expect("a plain path");
+                Process::start_program(program, &arguments, &environment).await
+            }
+        }
+    }
+}
+
+impl Instance {
+    /// Whether the process answers within a short time.
+    pub(super) async fn answers(&self, within: Duration) -> bool {
+        let api = Api::at(self.process.address);
+        let alive = Answer::try_of(api.request(Method::GET, "/livez"));
+        tokio::time::timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
+    }
+}
+
+/// A node whose wall clock can be set, where there is a way to do that.
+async fn node(options: &[&str], clock: Option<&WallClock>) -> RedisServer {
+    let environment = clock.map(WallClock::environment);
+    let environment: &[_] = environment.as_ref().map_or(&[], |environment| environment);
+    RedisServer::start_in(options, environment).await
+}
+
+/// What a node says of itself, such as `run_id`.
+pub(super) async fn fact(node: &RedisServer, fact: &str) -> String {
+    let info: String = node.run(&["INFO", "everything"]).await;
+    let mut pairs = info.lines().filter_map(|line| line.split_once(':'));
+    let found = pairs.find(|(name, _)| *name == fact);
+    found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+}

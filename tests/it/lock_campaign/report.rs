@@ -1,0 +1,97 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::history::History;
+use super::place::Store;
+use super::verdict::{Invariant, Violation};
+
+/// Prints what a campaign was and came to, as Markdown.
+#[expect(clippy::print_stdout, reason = "the figures of a campaign are for people to read")]
+pub(super) fn report(
+    store: Store,
+    tier: &str,
+    seed: u64,
+    history: &History,
+    violations: &[Violation],
+) {
+    println!("{}", table(store, tier, seed, history, violations));
+}
+
+fn table(
+    store: Store,
+    tier: &str,
+    seed: u64,
+    history: &History,
+    violations: &[Violation],
+) -> String {
+    let (first, last) = (
+        history.events.iter().map(|event| event.sent).min(),
+        history.events.iter().map(|event| event.read).max(),
+    );
+    let seconds = last.zip(first).map_or(0, |(last, first)| (last - first) / 1_000_000);
+    let mut text = format!(
+        "## {}\n\nTier `{tier}`, {seconds} s, seed {seed}: {} requests, {} grants, {} faults.\n",
+        store.name(),
+        history.events.len(),
+        history.grants().len(),
+        history.faults.len()
+    );
+    text += &operations(history);
+    text += &faults(history);
+    text += &verdicts(violations);
+    text
+}
+
+fn operations(history: &History) -> String {
+    let mut told = BTreeMap::<_, BTreeMap<_, u64>>::new();
+    for event in &history.events {
+        *told.entry(event.ask.kind()).or_default().entry(event.told.kind()).or_default() += 1;
+    }
+    let taken = history.writes.iter().filter(|write| write.taken).count() as u64;
+    let refused = history.writes.len() as u64 - taken;
+    told.insert("write to the resource", BTreeMap::from([("refused", refused), ("taken", taken)]));
+    let mut text = "\n| operation | number | answers |\n| --- | --- | --- |\n".to_owned();
+    for (ask, answers) in told {
+        let all: u64 = answers.values().sum();
+        let answers: Vec<_> = answers.iter().map(|(told, n)| format!("{told} {n}")).collect();
+        let _ = writeln!(text, "| {ask} | {all} | {} |", answers.join(", "));
+    }
+    text
+}
+
+fn faults(history: &History) -> String {
+    let mut kinds = BTreeMap::<_, (u64, u64, &str)>::new();
+    for fault in &history.faults {
+        let (seen, skipped, how) = kinds.entry(fault.kind).or_default();
+        match &fault.seen {
+            Ok(found) => (*seen, *how) = (*seen + 1, found),
+            Err(why) => {
+                *skipped += 1;
+                if *seen == 0 {
+                    *how = why;
+                }
+            }
+        }
+    }
+    let mut text = "\n| fault | seen | skipped | such as |\n| --- | --- | --- | --- |\n".to_owned();
+    for (kind, (seen, skipped, how)) in kinds {
+        let _ = writeln!(text, "| {kind} | {seen} | {skipped} | {how} |");
+    }
+    text
+}
+
+fn verdicts(violations: &[Violation]) -> String {
+    let mut text =
+        "\n| invariant | violations | under which faults |\n| --- | --- | --- |\n".to_owned();
+    for invariant in Invariant::ALL {
+        let of = || violations.iter().filter(|violation| violation.invariant == invariant);
+        let mut under = BTreeMap::<_, u64>::new();
+        for violation in of() {
+            *under.entry(violation.faults.join(" + ")).or_default() += 1;
+        }
+        let under: Vec<_> = under.iter().map(|(faults, n)| format!("{n}: {faults}")).collect();
+        let _ =
+            writeln!(text, "| {} | {} | {} |", invariant.name(), of().count(), under.join("; "));
+    }
+    text
+}

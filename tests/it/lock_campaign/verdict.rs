@@ -1,0 +1,310 @@
+//! The checker: a pure function from what was written down to what is wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::exclusion;
+use super::history::{Ask, Event, Grant, GrantKey, History, Micros, Told};
+
+/// What the campaign holds every store to; the first one only those of the tier `strict`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Invariant {
+    /// I1: no two are certain at once.
+    Exclusive,
+    /// I2: fencing tokens rise in the order of grants, and no two are the same.
+    Rising,
+    /// I3: the fenced resource takes nothing lower after something higher.
+    Fenced,
+    /// I4: what was released is released, and a wrong token frees nothing.
+    Released,
+    /// I5: a renewal that succeeded had no gap.
+    Gapless,
+    /// I6: after healing, every lock can be had.
+    Live,
+    /// I7: what was ambiguous was said to be so.
+    Honest,
+}
+
+impl Invariant {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Exclusive,
+        Self::Rising,
+        Self::Fenced,
+        Self::Released,
+        Self::Gapless,
+        Self::Live,
+        Self::Honest,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "I1 exclusive while certain",
+            Self::Rising => "I2 fencing tokens rise",
+            Self::Fenced => "I3 the resource takes nothing lower",
+            Self::Released => "I4 released by its token, and then free",
+            Self::Gapless => "I5 renewed without a gap",
+            Self::Live => "I6 had again after healing",
+            Self::Honest => "I7 ambiguity is said",
+        }
+    }
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone)]
+pub(super) struct Violation {
+    pub(super) invariant: Invariant,
+    /// The grants that it is about, for telling one violation from another.
+    pub(super) about: Vec<GrantKey>,
+    pub(super) at: Micros,
+    pub(super) what: String,
+    /// The faults that were there meanwhile.
+    pub(super) faults: Vec<&'static str>,
+}
+
+/// All that is wrong with a history.
+pub(super) fn judge(history: &History) -> Vec<Violation> {
+    let grants = history.grants();
+    let mut by_token = BTreeMap::<_, Vec<_>>::new();
+    for key in grants.keys() {
+        by_token.entry((key.lock, key.token)).or_default().push(*key);
+    }
+    let case = Case { history, grants: &grants, by_token, seen: Seen::of(history) };
+    let mut found = exclusion::contradictions(history, &grants);
+    found.extend(case.rising());
+    found.extend(case.fenced());
+    found.extend(case.released());
+    found.extend(case.gapless());
+    found.extend(case.live());
+    found.extend(case.honest());
+    found.sort_by_key(|violation| (violation.invariant, violation.at));
+    found
+}
+
+/// Which fencing tokens had been seen of a lock when: from each moment on, the largest.
+struct Seen(BTreeMap<usize, Vec<(Micros, u64)>>);
+
+impl Seen {
+    fn of(history: &History) -> Self {
+        let mut seen = BTreeMap::<usize, Vec<(Micros, u64)>>::new();
+        for event in &history.events {
+            let own = event.told.lease().map(|lease| lease.fence);
+            let others = event.told.holder().map(|holder| holder.fence);
+            if let Some(fence) = own.or(others) {
+                seen.entry(event.lock).or_default().push((event.read, fence));
+            }
+        }
+        for fences in seen.values_mut() {
+            fences.sort_unstable();
+            let mut largest = 0;
+            for (_, fence) in fences {
+                largest = largest.max(*fence);
+                *fence = largest;
+            }
+        }
+        Self(seen)
+    }
+
+    /// The largest fencing token that somebody had read before a moment.
+    fn before(&self, lock: usize, moment: Micros) -> u64 {
+        let Some(fences) = self.0.get(&lock) else { return 0 };
+        let before = fences.partition_point(|(read, _)| *read < moment);
+        before.checked_sub(1).map_or(0, |last| fences[last].1)
+    }
+}
+
+struct Case<'a> {
+    history: &'a History,
+    grants: &'a BTreeMap<GrantKey, Grant>,
+    by_token: BTreeMap<(usize, u64), Vec<GrantKey>>,
+    seen: Seen,
+}
+
+impl Case<'_> {
+    fn rising(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let mut last: Option<&GrantKey> = None;
+        for (key, grant) in self.grants {
+            // They are sorted by lock and fence.
+            if let Some(last) = last.filter(|last| (last.lock, last.fence) == (key.lock, key.fence))
+            {
+                found.push(self.wrong(Invariant::Rising, *key, grant.read, format!("as {last}")));
+            }
+            last = Some(key);
+            let earlier = self.seen.before(key.lock, grant.sent);
+            if earlier >= key.fence {
+                let what = format!("it was granted after {earlier} was seen");
+                found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
+            }
+            let granted =
+                |&&place: &&usize| matches!(self.history.events[place].told, Told::Granted(_));
+            if grant.told.iter().filter(granted).count() > 1 {
+                let what = "it was granted twice".to_owned();
+                found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
+            }
+        }
+        found
+    }
+
+    fn fenced(&self) -> Vec<Violation> {
+        let (mut found, mut last) = (Vec::new(), BTreeMap::new());
+        for taken in &self.history.taken {
+            let key = GrantKey { lock: taken.lock, fence: taken.fence, token: taken.token };
+            let before = last.insert(taken.lock, key).unwrap_or(key);
+            if before.fence > key.fence || (before.fence == key.fence && before != key) {
+                let what = format!("it was taken after {before}");
+                found.push(self.wrong(Invariant::Fenced, key, 0, what));
+            }
+            if !self.grants.contains_key(&key) {
+                let what = "it was taken and never granted".to_owned();
+                found.push(self.wrong(Invariant::Fenced, key, 0, what));
+            }
+        }
+        found
+    }
+
+    fn released(&self) -> Vec<Violation> {
+        let mut freed = BTreeMap::<(usize, u64), Micros>::new();
+        let mut found = Vec::new();
+        let asked = self.first_asked();
+        for event in &self.history.events {
+            let had = asked.get(&(event.lock, event.token)).is_some_and(|sent| *sent < event.read);
+            if matches!(event.told, Told::Released | Told::Renewed(_)) && !had {
+                found.push(self.event(Invariant::Released, event, "by a wrong token"));
+            }
+            if event.told != Told::Released {
+                continue;
+            }
+            for key in self.grants_of(event.lock, event.token) {
+                if self.grants[&key].read <= event.sent {
+                    let read = freed.entry((key.lock, key.fence)).or_insert(event.read);
+                    *read = event.read.min(*read);
+                }
+            }
+        }
+        for event in &self.history.events {
+            let own = event.told.lease().map(|lease| lease.fence);
+            let fence = own.or(event.told.holder().map(|holder| holder.fence));
+            let freed = fence.and_then(|fence| freed.get(&(event.lock, fence)));
+            if freed.is_some_and(|freed| *freed < event.sent) {
+                found.push(self.event(Invariant::Released, event, "held after it was released"));
+            }
+        }
+        found
+    }
+
+    fn gapless(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let doubtful = self.doubtful();
+        for event in &self.history.events {
+            let Told::Renewed(lease) = event.told else { continue };
+            if self.seen.before(event.lock, event.sent) > lease.fence {
+                found.push(self.event(Invariant::Gapless, event, "another was granted before"));
+            }
+            let mut grants = self.grants_of(event.lock, event.token);
+            let is_known = grants.any(|key| {
+                let told = &self.grants[&key].told;
+                let of_acquire = |&place: &usize| self.history.events[place].ask.is_acquire();
+                key.fence == lease.fence && told.iter().copied().any(|place| of_acquire(&place))
+            });
+            if !is_known && !doubtful.contains(&(event.lock, event.token)) {
+                found.push(self.event(Invariant::Gapless, event, "renewed what it was not given"));
+            }
+        }
+        found
+    }
+
+    fn live(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for healing in &self.history.healings {
+            let had = self.history.events.iter().any(|event| {
+                event.lock == healing.lock
+                    && matches!(event.told, Told::Granted(_) | Told::Again(_))
+                    && event.sent >= healing.at
+                    && event.read <= healing.at + healing.within
+            });
+            if !had {
+                let key = GrantKey { lock: healing.lock, fence: 0, token: 0 };
+                let events = self.history.events.iter().filter(|event| event.lock == healing.lock);
+                let told: Vec<_> = events.filter(|event| event.sent >= healing.at).collect();
+                let what = format!("not had within {} us: {told:?}", healing.within);
+                found.push(self.wrong(Invariant::Live, key, healing.at, what));
+            }
+        }
+        found
+    }
+
+    fn honest(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let refused = |told: &Told| matches!(told, Told::Held(_) | Told::NotExecuted);
+        let acquires = self.history.events.iter().filter(|event| event.ask.is_acquire());
+        let denied: BTreeMap<_, _> = acquires
+            .filter(|event| refused(&event.told))
+            .map(|event| (event.number, event.read))
+            .collect();
+        let before = self.possible_before();
+        for event in &self.history.events {
+            let denied = event.told.holder().and_then(|holder| denied.get(&holder.number));
+            if denied.is_some_and(|denied| *denied < event.sent) {
+                let what = "held by a request that was told to have got nothing";
+                found.push(self.event(Invariant::Honest, event, what));
+            }
+            let first = matches!(event.told, Told::Again(_))
+                && event.ask == Ask::Acquire { waits: false }
+                && before[&(event.lock, event.token)]
+                    .iter()
+                    .all(|(sent, number)| *sent > event.read || *number == event.number);
+            if first {
+                let what = "had already what no request was said to have got";
+                found.push(self.event(Invariant::Honest, event, what));
+            }
+            if let Told::Odd(answer) = &event.told {
+                found.push(self.event(Invariant::Honest, event, answer));
+            }
+        }
+        found
+    }
+
+    /// The requests by which a token may have got a lock.
+    fn possible_before(&self) -> BTreeMap<(usize, u64), Vec<(Micros, u64)>> {
+        let mut possible = BTreeMap::<_, Vec<_>>::new();
+        for event in self.history.events.iter().filter(|event| event.ask.is_acquire()) {
+            let all = possible.entry((event.lock, event.token)).or_default();
+            if event.told.is_ambiguous() || event.told.lease().is_some() {
+                all.push((event.sent, event.number));
+            }
+        }
+        possible
+    }
+
+    /// When each token was first used to acquire.
+    fn first_asked(&self) -> BTreeMap<(usize, u64), Micros> {
+        let mut asked = BTreeMap::new();
+        for event in self.history.events.iter().filter(|event| event.ask.is_acquire()) {
+            let sent = asked.entry((event.lock, event.token)).or_insert(event.sent);
+            *sent = event.sent.min(*sent);
+        }
+        asked
+    }
+
+    /// The tokens that may have got a lock unheard.
+    fn doubtful(&self) -> BTreeSet<(usize, u64)> {
+        let acquires = self.history.events.iter().filter(|event| event.ask.is_acquire());
+        let doubtful = acquires.filter(|event| event.told.is_ambiguous());
+        doubtful.map(|event| (event.lock, event.token)).collect()
+    }
+
+    fn grants_of(&self, lock: usize, token: u64) -> impl Iterator<Item = GrantKey> {
+        self.by_token.get(&(lock, token)).into_iter().flatten().copied()
+    }
+
+    fn event(&self, invariant: Invariant, event: &Event, what: &str) -> Violation {
+        let fence = event.told.lease().map_or(0, |lease| lease.fence);
+        let key = GrantKey { lock: event.lock, fence, token: event.token };
+        self.wrong(invariant, key, event.read, format!("{what}: {event:?}"))
+    }
+
+    fn wrong(&self, invariant: Invariant, key: GrantKey, at: Micros, what: String) -> Violation {
+        let from = self.grants.get(&key).map_or(at, |grant| grant.sent);
+        let faults = self.history.faults_within(from, at);
+        Violation { invariant, about: vec![key], at, what: format!("{key}: {what}"), faults }
+    }
+}
