@@ -12,6 +12,8 @@ const PLACE: Duration = Duration::from_millis(4000);
 const KEEP_PLACE: Duration = Duration::from_millis(1300);
 /// The least pause before asking again when nobody said that a turn has come.
 const MIN_PAUSE: Duration = Duration::from_millis(2);
+/// How much later than the one before, each in line looks whether the lease is over.
+const IN_TURN: Duration = Duration::from_millis(20);
 /// The pause after the store could not be asked.
 const AFTER_ERROR: Duration = Duration::from_millis(250);
 
@@ -86,9 +88,13 @@ impl LockService {
 /// For how long to wait for a hint before asking without one.
 fn pause(busy: &Busy) -> Duration {
     let pause = match &busy.holder {
-        // The first in line is told of a release, and of an expiry by nobody.
-        Some(holder) if busy.ahead == 0 => holder.expires_in.min(KEEP_PLACE),
-        _ => KEEP_PLACE,
+        // Who is first in line is told of a release, and of an expiry by nobody; and who is first
+        // because those before left is not told of that. So all look, one after the other.
+        Some(holder) => {
+            let ahead = u32::try_from(busy.ahead).unwrap_or(u32::MAX);
+            holder.expires_in.saturating_add(IN_TURN.saturating_mul(ahead)).min(KEEP_PLACE)
+        }
+        None => KEEP_PLACE,
     };
     pause.max(MIN_PAUSE)
 }

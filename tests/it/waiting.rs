@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
 use futures_util::future::join_all;
+use keylatch::app::App;
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tower::ServiceExt;
 
 use crate::locks::on_each_store;
 use crate::support::{Answer, Api, Service, Wire, config, eventually, post, soon};
@@ -20,6 +25,27 @@ on_each_store! {
     a_lock_that_nobody_heard_of_is_given_back,
     the_same_token_keeps_its_place,
     a_free_lock_is_not_waited_for,
+}
+
+/// On a clock that moves on by itself when nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
+    let router = App::new(config("memory:")).await.expect("the store opens").router();
+    let create = |token: &str, body: &'static str| {
+        let request = Request::post("/v1/locks/deploy").header("Lock-Token", token);
+        let request = request.body(Body::from(body)).expect("a request");
+        tokio::spawn(router.clone().oneshot(request))
+    };
+    let begun = Instant::now();
+    create(HOLDER, r#"{"ttl_ms": 400}"#).await.unwrap().unwrap();
+    let first = create("the-first-who-waits-here", r#"{"wait_ms": 60000}"#);
+    tokio::task::yield_now().await;
+    let second = create("the-second-who-waits-here", r#"{"wait_ms": 60000}"#);
+    tokio::task::yield_now().await;
+    first.abort();
+    assert_eq!(second.await.unwrap().unwrap().status(), 201);
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_millis(500), "{waited:?}");
 }
 
 const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
