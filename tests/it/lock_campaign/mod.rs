@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Dice, soon};
 use client::{Client, Request};
 use clock::{micros, now, pass};
 use faults::{Kind, OUTSIDE_OF_PROMISES};
-use history::{Fault, Healing, History, Micros};
+use history::{Ask, Fault, Healing, History, Micros};
 use place::{Build, Place, Store};
 use report::report;
 use resource::Resource;
@@ -38,6 +39,8 @@ const CLIENTS: u64 = 20;
 const PLACE: Duration = Duration::from_secs(4);
 /// What I6 gives every lock beyond its TTL.
 const GRACE: Duration = Duration::from_secs(1);
+/// How often a machine that is late is late in one request.
+const HOPS: u64 = 16;
 
 /// For how long clients work; the long form sets another number.
 fn time() -> Duration {
@@ -147,6 +150,17 @@ impl Plan {
     }
 }
 
+/// By how much a busy machine is late at most, until it is told to end: that is no time of keylatch's.
+async fn lateness(ending: CancellationToken) -> Micros {
+    let (pause, mut most) = (Duration::from_millis(5), 0);
+    while !ending.is_cancelled() {
+        let begun = now();
+        pass(pause).await;
+        most = most.max(now() - begun - micros(pause));
+    }
+    most
+}
+
 /// A deployment, the clients that use it, and what they have written down so far.
 #[derive(Debug)]
 struct Campaign {
@@ -156,13 +170,16 @@ struct Campaign {
     numbers: Arc<AtomicU64>,
     dice: Dice,
     history: History,
+    /// When the last fault was over that may have left places in lines.
+    places_left: Micros,
 }
 
 impl Campaign {
     async fn open(plan: Plan, build: &Build, seed: u64) -> Self {
         let place = Place::open(plan.store, build).await;
         let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
-        Self { plan, place, resource, numbers, dice: Dice(seed), history: History::default() }
+        let (dice, history, places_left) = (Dice(seed), History::default(), 0);
+        Self { plan, place, resource, numbers, dice, history, places_left }
     }
 
     /// Lets clients work while things fail; then heals everything, has all clients vanish, and asks
@@ -175,7 +192,6 @@ impl Campaign {
             workers.push(tokio::spawn(worker.work()));
         }
         let until = now() + micros(self.plan.segment);
-        let mut places_left = 0;
         while now() < until {
             pass(Duration::from_millis(self.dice.below(300))).await;
             let faults = self.plan.faults.len() as u64;
@@ -185,7 +201,7 @@ impl Campaign {
             let to = now();
             self.history.faults.push(Fault { kind: kind.name(), from, to, seen });
             if kind.leaves_places() {
-                places_left = to;
+                self.places_left = to;
             }
         }
         self.place.is_well().await;
@@ -195,28 +211,34 @@ impl Campaign {
             self.history.events.extend(worker.events);
             self.history.writes.extend(worker.writes);
         }
-        self.heal(places_left).await;
+        self.heal().await;
     }
 
     /// Asks for every lock, which has to be had in time.
-    async fn heal(&mut self, places_left: Micros) {
+    async fn heal(&mut self) {
         let at = now();
-        let places = (places_left + micros(PLACE) + 1_000_000).saturating_sub(at);
+        let probing = CancellationToken::new();
+        let late = tokio::spawn(lateness(probing.clone()));
         let client = Client::new(&self.place.addresses(), &self.numbers);
         let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
-            let within = (ttl * 1000).max(places) + micros(GRACE);
-            self.history.healings.push(Healing { lock, at, within });
             let (client, mut dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
             async move {
                 let token = client.number();
-                let request = Request::acquire(lock, token, *ttl, within / 1000);
-                let acquired = client.ask(request.patient(), &mut dice).await;
-                let release = Request::new(lock, token, history::Ask::Release);
+                let request = Request::acquire(lock, token, *ttl, 20_000).patient();
+                let acquired = client.ask(request, &mut dice).await;
+                let release = Request::new(lock, token, Ask::Release);
                 [acquired, client.ask(release, &mut dice).await]
             }
         });
-        let probed = futures_util::future::join_all(probes.collect::<Vec<_>>()).await;
+        let probed = join_all(probes.collect::<Vec<_>>()).await;
         self.history.events.extend(probed.into_iter().flatten());
+        probing.cancel();
+        let late = late.await.expect("a figure");
+        let places = (self.places_left + micros(PLACE)).saturating_sub(at);
+        for (lock, ttl) in TTLS.iter().enumerate() {
+            let within = (ttl * 1000).max(places) + micros(GRACE) + late * HOPS;
+            self.history.healings.push(Healing { lock, at, within });
+        }
     }
 
     /// All that was written down so far.
