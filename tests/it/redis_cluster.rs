@@ -41,12 +41,14 @@ async fn a_resharding_under_load_surfaces_to_less_than_one_request_in_a_hundred(
     let service = Service::start(&cluster.url()).await;
     let mut held = Vec::new();
     for number in 0..300 {
-        held.push(granted(&service, &format!("held {number}")).await);
+        let lease = service.create(&format!("held-{number}"), &json!({"ttl_ms": 3_600_000})).await;
+        assert_eq!(lease.status, 201, "{lease:?}");
+        held.push(lease);
     }
     let load = Load::default();
     let resharding = async {
         load.has_done(500).await;
-        for bucket in 0..64 {
+        for bucket in 0..32 {
             let slot: u16 =
                 cluster.nodes[0].run(&["CLUSTER", "KEYSLOT", &format!("{{{bucket:02x}}}")]).await;
             let from = cluster.home(slot);
@@ -58,8 +60,8 @@ async fn a_resharding_under_load_surfaces_to_less_than_one_request_in_a_hundred(
     tokio::join!(load.run(&service), resharding);
     load.was_surfaced_rarely();
     for lease in &held {
-        let name = lease.json["name"].as_str().expect("a lease").replace(' ', "%20");
-        let renewed = service.renew(&name, &lease.token(), &json!({})).await;
+        let name = lease.json["name"].as_str().expect("a lease");
+        let renewed = service.renew(name, &lease.token(), &json!({})).await;
         assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{name}");
     }
 }
@@ -148,11 +150,32 @@ async fn turns_are_heard_of_at_another_node_when_one_dies() {
 }
 
 #[tokio::test]
+async fn credentials_are_told_to_every_node() {
+    let cluster = Cluster::start(3, 0).await;
+    for node in &cluster.nodes {
+        let user = ["ACL", "SETUSER", "locks", "on", ">s3cret", "~*", "&*", "+@all"];
+        let () = node.run(&user).await;
+    }
+    let address = cluster.nodes[0].address();
+    let service = Service::start(&format!("redis+cluster://locks:s3cret@{address}")).await;
+    for bucket in 0..=u8::MAX {
+        granted(&service, &name_in(bucket)).await;
+    }
+    for node in &cluster.nodes {
+        let clients: String = node.run(&["CLIENT", "LIST"]).await;
+        assert!(clients.contains("user=locks"), "{clients}");
+    }
+    let url = format!("redis+cluster://locks:wrong@{address}");
+    let error = App::new(config(&url)).await.expect_err("the password is wrong").to_string();
+    assert!(error.contains("assword"), "{error}");
+}
+
+#[tokio::test]
 async fn a_redis_that_is_no_node_of_a_cluster_is_an_error_at_the_start() {
     let redis = RedisServer::start().await;
     let url = format!("redis+cluster://{}", redis.address());
     let error = App::new(config(&url)).await.expect_err("it is no cluster").to_string();
-    assert!(error.contains("its cluster support is disabled"), "{error}");
+    assert!(error.contains("cluster support disabled"), "{error}");
     for url in ["redis+cluster://", "redis+cluster://a,b/3", "redis+cluster://a?b=c"] {
         App::new(config(url)).await.expect_err(url);
     }

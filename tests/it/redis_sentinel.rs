@@ -8,7 +8,7 @@ use keylatch::lock::LockName;
 use serde_json::json;
 
 use crate::failover::{self, granted};
-use crate::support::{Answer, RedisServer, Sentinels, Service, config, eventually};
+use crate::support::{Answer, RedisServer, Sentinels, Service, config, eventually, soon};
 
 #[tokio::test]
 async fn a_failover_is_followed_and_fences_go_on_rising() {
@@ -45,16 +45,21 @@ async fn what_is_asked_during_a_failover_is_answered_within_the_deadline() {
 async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
     const CLIENTS: u64 = 8;
     let set = Sentinels::start(1, 3).await;
-    let service = Service::start(&set.url()).await;
+    let mut config = config(&set.url());
+    config.store_timeout_ms = 60_000;
+    let service = Service::start_with(config).await;
     granted(&service, "before").await;
     let old = &set.servers[0];
     old.pause();
     let body = json!({});
     let names: Vec<_> = (0..CLIENTS).map(|n| format!("in-flight-{n}")).collect();
     let in_flight = join_all(names.iter().map(|name| service.create(name, &body)));
+    // They are told as soon as there is another master, and not when the old one answers.
+    let in_flight = soon("the answers to what is in flight", in_flight);
     let (in_flight, new) = tokio::join!(in_flight, set.master_after(old));
-    for answer in in_flight.iter().filter(|answer| answer.status == 201) {
-        assert!(is_held_at(new, answer).await, "the old master granted {answer:?}");
+    for answer in &in_flight {
+        answer.is_problem(503, "store-unavailable");
+        assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
     }
     granted(&service, "after").await;
 
@@ -85,6 +90,20 @@ async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
 }
 
 #[tokio::test]
+async fn a_sentinel_that_missed_a_failover_is_not_believed() {
+    let mut set = Sentinels::start(1, 3).await;
+    set.servers[0].kill().await;
+    set.master_after(&set.servers[0]).await;
+    let behind = set.one_that_is_behind().await;
+    let url = set.url().replace("://", &format!("://{},", behind.address()));
+    let service = Service::start(&url).await;
+    for number in 0..200 {
+        let answer = service.create(&format!("deploy-{number}"), &json!({})).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn who_waits_in_line_is_served_across_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
     failover::the_line_goes_on(&set.url(), async || {
@@ -112,6 +131,32 @@ async fn a_name_that_no_sentinel_knows_is_an_error_at_the_start() {
     assert!(error.contains("none of the sentinels knows a master `another`"), "{error}");
     for url in ["redis+sentinel://a,b", "redis+sentinel://a,,b/mymaster", "redis+sentinel:a/b"] {
         App::new(config(url)).await.expect_err(url);
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_told_to_the_master_and_to_the_sentinels() {
+    let set = Sentinels::start(0, 1).await;
+    let user = ["ACL", "SETUSER", "locks", "on", ">s3cret", "~*", "&*", "+@all"];
+    let () = set.servers[0].run(&user).await;
+    let () = set.sentinels[0].run(&["ACL", "SETUSER", "watch", "on", ">0pen", "&*", "+@all"]).await;
+    let sentinel = set.sentinels[0].address();
+    let url = |password: &str, sentinel_password: &str| {
+        format!(
+            "redis+sentinel://locks:{password}@{sentinel}/mymaster/3\
+             ?sentinel_user=watch&sentinel_password={sentinel_password}"
+        )
+    };
+    let service = Service::start(&url("s3cret", "0pen")).await;
+    granted(&service, "deploy").await;
+    let clients: String = set.servers[0].run(&["CLIENT", "LIST"]).await;
+    assert!(clients.contains("db=3") && clients.contains("user=locks"), "{clients}");
+    let clients: String = set.sentinels[0].run(&["CLIENT", "LIST"]).await;
+    assert!(clients.contains("user=watch"), "{clients}");
+    for (password, sentinel_password) in [("wrong", "0pen"), ("s3cret", "wrong")] {
+        let error = App::new(config(&url(password, sentinel_password))).await;
+        let error = error.expect_err("the password is wrong").to_string();
+        assert!(error.contains("assword") && !error.contains("wrong"), "{error}");
     }
 }
 

@@ -11,8 +11,8 @@ use crate::conformance::Clock;
 pub(crate) struct Sentinels {
     /// The first is the master at the start.
     pub(crate) servers: Vec<RedisServer>,
-    sentinels: Vec<RedisServer>,
-    _files: TempDir,
+    pub(crate) sentinels: Vec<RedisServer>,
+    files: TempDir,
 }
 
 impl Sentinels {
@@ -31,25 +31,33 @@ impl Sentinels {
             wait_for(replica, "INFO", "replication", "master_link_status:up").await;
         }
         let files = tempfile::tempdir().expect("a temporary directory");
-        let quorum = sentinels / 2 + 1;
-        let mut watching = Vec::new();
+        let mut set = Self { servers, sentinels: Vec::new(), files };
         for number in 0..sentinels {
-            let file = files.path().join(format!("{number}.conf"));
-            let lines = format!(
-                "sentinel monitor mymaster 127.0.0.1 {port} {quorum}\n\
-                 sentinel down-after-milliseconds mymaster 400\n\
-                 sentinel failover-timeout mymaster 3000\n"
-            );
-            std::fs::write(&file, lines).expect("a file for the sentinel");
-            let file = file.display().to_string();
-            watching.push(RedisServer::start_with(&[&file, "--sentinel"]).await);
+            let sentinel = set.watch(number, sentinels / 2 + 1).await;
+            set.sentinels.push(sentinel);
         }
-        let (others, slaves) = (sentinels - 1, replicas);
-        for sentinel in &watching {
-            let known = format!("slaves={slaves},sentinels={}", others + 1);
+        for sentinel in &set.sentinels {
+            let known = format!("slaves={replicas},sentinels={sentinels}");
             wait_for(sentinel, "INFO", "sentinel", &known).await;
         }
-        Self { servers, sentinels: watching, _files: files }
+        set
+    }
+
+    /// Another sentinel, which knows of the first master and of nobody else.
+    pub(crate) async fn one_that_is_behind(&self) -> RedisServer {
+        self.watch(self.sentinels.len(), self.sentinels.len()).await
+    }
+
+    async fn watch(&self, number: usize, quorum: usize) -> RedisServer {
+        let file = self.files.path().join(format!("{number}.conf"));
+        let lines = format!(
+            "sentinel monitor mymaster 127.0.0.1 {} {quorum}\n\
+             sentinel down-after-milliseconds mymaster 400\n\
+             sentinel failover-timeout mymaster 3000\n",
+            self.servers[0].port()
+        );
+        std::fs::write(&file, lines).expect("a file for the sentinel");
+        RedisServer::start_with(&[&file.display().to_string(), "--sentinel"]).await
     }
 
     /// Forgets everything.

@@ -61,13 +61,12 @@ impl Cluster {
         for (address, told) in join_all(asked).await {
             match told {
                 Ok(told) => told.lines().for_each(|line| claims.add(line, &address, uses_tls)),
-                Err(error) if is_no_cluster(&error) => return Err(Silence::NoCluster),
-                Err(error) => silence = Some(error.to_string()),
+                Err(error) => silence = Some(error),
             }
         }
         let view = claims.view();
         if view.masters.is_empty() {
-            return Err(Silence::Nobody(silence.unwrap_or_else(|| "no master".into())));
+            return Err(Silence::of(silence));
         }
         self.remember(&view);
         Ok(view)
@@ -98,10 +97,6 @@ async fn ask(node: &mut Informant) -> Result<String, RedisError> {
     let mut question = cmd("CLUSTER");
     question.arg("NODES");
     node.ask(&question).await
-}
-
-fn is_no_cluster(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("cluster support disabled"))
 }
 
 /// Who says to be master of what, by some of the nodes.

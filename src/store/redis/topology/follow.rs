@@ -66,7 +66,7 @@ impl Followed {
     pub(super) async fn open(mut guide: Guide, way: Arc<Way>) -> Result<Self, OpenError> {
         let view = match guide.ask().await {
             Ok(view) => Some(view),
-            Err(error @ (Silence::Unknown(_) | Silence::NoCluster)) => {
+            Err(error @ (Silence::Unknown(_) | Silence::Refused(_))) => {
                 return Err(OpenError::Unfit(error.to_string()));
             }
             Err(error) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::aio::PubSubStream;
-use bb8_redis::redis::{Client, RedisError, cmd};
+use bb8_redis::redis::{Client, ErrorKind, RedisError, cmd};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
@@ -83,9 +83,7 @@ impl Sentinels {
             return Err(Silence::Unknown(self.master.clone()));
         }
         let latest = words.into_iter().flatten().max_by_key(|(_, term)| *term);
-        let (address, term) = latest.ok_or_else(|| {
-            Silence::Nobody(silence.map_or_else(|| "no word".into(), |error| error.to_string()))
-        })?;
+        let (address, term) = latest.ok_or_else(|| Silence::of(silence))?;
         // Sentinels that were set up anew count from the beginning, if most of them say so.
         if term < self.term && answers < most {
             return Err(Silence::Nobody("only of an older master".into()));
@@ -142,8 +140,26 @@ impl fmt::Debug for Sentinels {
 pub(super) enum Silence {
     #[error("none of the sentinels knows a master `{0}`")]
     Unknown(String),
-    #[error("it is no node of a cluster: its cluster support is disabled")]
-    NoCluster,
+    #[error("who is master is not told: {0}")]
+    Refused(RedisError),
     #[error("who is master is not known: {0}")]
     Nobody(String),
+}
+
+impl Silence {
+    /// Why nobody had a word, by the last one who was asked.
+    pub(super) fn of(error: Option<RedisError>) -> Self {
+        match error {
+            Some(error) if is_refusal(&error) => Self::Refused(error),
+            Some(error) => Self::Nobody(error.to_string()),
+            None => Self::Nobody("no master".to_owned()),
+        }
+    }
+}
+
+/// Whether the same question will be refused again, unless somebody changes the configuration.
+fn is_refusal(error: &RedisError) -> bool {
+    let refusals = ["ERR", "NOAUTH", "NOPERM", "WRONGPASS"];
+    error.kind() == ErrorKind::AuthenticationFailed
+        || error.code().is_some_and(|code| refusals.contains(&code))
 }
