@@ -14,7 +14,8 @@ async fn a_grant_that_too_few_replicas_have_is_given_back() {
         let held = granted(&service, "held").await;
         set.servers[1].pause();
         // More at once than could each wait for the replica in turn.
-        let (names, body) = ((0..64).map(|n| format!("deploy-{n}")).collect::<Vec<_>>(), json!({}));
+        let (names, body) =
+            ((0..200).map(|n| format!("deploy-{n}")).collect::<Vec<_>>(), json!({}));
         let refused = join_all(names.iter().map(|name| service.create(name, &body))).await;
         for answer in &refused {
             answer.is_problem(503, "store-unavailable");
@@ -61,5 +62,6 @@ async fn a_repeat_of_a_grant_waits_for_the_replicas_too() {
 async fn replicated(url: &str) -> Service {
     let mut config = config(url);
     config.redis.min_replicas = 1;
+    config.store_timeout_ms = 60_000;
     Service::start_with(config).await
 }
