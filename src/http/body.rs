@@ -12,7 +12,8 @@ use crate::lock::{self, Holder, LockName, Owner, Page, Token, Ttl};
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(example = json!({"ttl_ms": 30000, "owner": "ci runner 7"}))]
 pub(super) struct CreateLock {
-    /// How long the lease lasts unless renewed, in milliseconds.
+    /// How long the lease lasts unless renewed, in milliseconds. A store may take less: see
+    /// `max_ttl_ms` in `GET /v1/info`.
     #[schema(default = 30000, minimum = 100, maximum = 86400000)]
     ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -29,6 +30,7 @@ impl CreateLock {
         self,
         name: LockName,
         token: Option<Token>,
+        max_ttl: Ttl,
         max_wait: Duration,
     ) -> Result<lock::Request, Problem> {
         let wait = Duration::from_millis(self.wait_ms.unwrap_or_default());
@@ -40,7 +42,7 @@ impl CreateLock {
             name,
             token,
             wait,
-            ttl: ttl(self.ttl_ms)?,
+            ttl: ttl(self.ttl_ms, max_ttl)?,
             owner: owner.map_err(|error| invalid("owner", error))?,
         })
     }
@@ -92,14 +94,15 @@ impl HoldLock {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(example = json!({"ttl_ms": 60000}))]
 pub(super) struct RenewLock {
-    /// How long the lease lasts from now, in milliseconds.
+    /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
+    /// in `GET /v1/info`.
     #[schema(default = 30000, minimum = 100, maximum = 86400000)]
     ttl_ms: Option<u64>,
 }
 
 impl RenewLock {
-    pub(super) fn ttl(&self) -> Result<Ttl, Problem> {
-        ttl(self.ttl_ms)
+    pub(super) fn ttl(&self, max: Ttl) -> Result<Ttl, Problem> {
+        ttl(self.ttl_ms, max)
     }
 }
 
@@ -232,9 +235,18 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn ttl(millis: Option<u64>) -> Result<Ttl, Problem> {
-    let ttl = millis.map_or(Ok(Ttl::DEFAULT), Ttl::from_millis);
-    ttl.map_err(|error| invalid("ttl_ms", error))
+/// The TTL that is asked for, or the default, if the store takes that long a one.
+fn ttl(millis: Option<u64>, max: Ttl) -> Result<Ttl, Problem> {
+    let Some(millis) = millis else { return Ok(Ttl::DEFAULT.min(max)) };
+    let ttl = Ttl::from_millis(millis).map_err(|error| invalid("ttl_ms", error))?;
+    if ttl > max {
+        let most = max.as_millis();
+        return Err(invalid(
+            "ttl_ms",
+            format!("must be at most {most} on this store, not {millis}"),
+        ));
+    }
+    Ok(ttl)
 }
 
 /// A member of the body is wrong.

@@ -55,7 +55,7 @@ pub(super) async fn create(
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLock>,
 ) -> Result<Response, Problem> {
-    let request = body.into_request(name.clone(), token, api.max_wait)?;
+    let request = body.into_request(name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     match api.locks.acquire(request).await? {
         Acquired::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
@@ -93,7 +93,7 @@ pub(super) async fn renew(
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLock>,
 ) -> Result<Response, Problem> {
-    match api.locks.renew(&name, &token, body.ttl()?).await? {
+    match api.locks.renew(&name, &token, body.ttl(api.locks.max_ttl())?).await? {
         Renewed::Renewed { lease, valid_for } => {
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, valid_for }))
         }

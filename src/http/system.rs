@@ -51,6 +51,9 @@ pub(super) struct StoreInfo {
     /// The tier in a sentence.
     #[schema(example = "A grant is on disk before it is answered: a crash forgets none.")]
     tier_means: Option<&'static str>,
+    /// The longest TTL that it takes, in milliseconds.
+    #[schema(example = 86400000)]
+    max_ttl_ms: u64,
     /// What the store said of itself.
     #[schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))]
     facts: BTreeMap<&'static str, String>,
@@ -75,6 +78,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<Info> {
             reachable: health.is_some(),
             tier: health.as_ref().map(|health| health.tier.as_str()),
             tier_means: health.as_ref().map(|health| health.tier.promise()),
+            max_ttl_ms: api.locks.max_ttl().as_millis(),
             facts: health.map(|health| health.facts).unwrap_or_default(),
         },
         promise: PROMISE,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{FencingToken, LockName, TokenHash};
 
 /// How long a lease lasts unless renewed: 100 ms to 24 h, in whole milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(Duration);
 
 impl Ttl {
@@ -13,6 +13,8 @@ impl Ttl {
     pub const MIN_MILLIS: u64 = 100;
     /// The longest TTL, in milliseconds.
     pub const MAX_MILLIS: u64 = 24 * 60 * 60 * 1000;
+    /// The longest TTL.
+    pub const MAX: Self = Self(Duration::from_millis(Self::MAX_MILLIS));
     /// The TTL of a client that asks for none.
     pub const DEFAULT: Self = Self(Duration::from_secs(30));
 

@@ -240,6 +240,11 @@ impl LockService {
         within(self.deadline, self.store.list(query)).await
     }
 
+    /// The longest TTL that may be asked for.
+    pub fn max_ttl(&self) -> Ttl {
+        self.store.max_ttl()
+    }
+
     /// Whether the store can do its work, and what it is.
     ///
     /// # Errors

@@ -67,6 +67,9 @@ pub trait LockStore: fmt::Debug + Send + Sync + 'static {
     /// Over all pages, a lock that was held throughout is there at least once.
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError>;
 
+    /// The longest TTL that the store takes: what it needs to keep its promise, where it needs to know.
+    fn max_ttl(&self) -> Ttl;
+
     /// Resolves when it may be `token`'s turn: a hint, to be taken before `acquire` and awaited after
     /// it. It may come too often and, where messages get lost, not at all.
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn;

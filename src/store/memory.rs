@@ -87,6 +87,10 @@ impl LockStore for MemoryStore {
         Ok(self.table.list(query))
     }
 
+    fn max_ttl(&self) -> Ttl {
+        Ttl::MAX
+    }
+
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.table.turn(name, token)
     }

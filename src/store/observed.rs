@@ -102,6 +102,10 @@ impl<S: LockStore> LockStore for Observed<S> {
         self.step(StoreOperation::List, step, |_| StoreOutcome::Done).await
     }
 
+    fn max_ttl(&self) -> Ttl {
+        self.inner.max_ttl()
+    }
+
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.inner.turn(name, token)
     }

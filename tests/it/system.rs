@@ -54,8 +54,9 @@ async fn the_service_says_what_it_promises_on_memory() {
     assert_eq!(info.json["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(info.json["promise"].as_array().map(Vec::len), Some(4));
     let store = &info.json["store"];
-    assert_eq!(members(store), ["facts", "kind", "reachable", "tier", "tier_means"]);
+    assert_eq!(members(store), ["facts", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]);
     assert_eq!((&store["kind"], &store["tier"]), (&json!("memory"), &json!("process")));
+    assert_eq!(store["max_ttl_ms"], 86_400_000);
     assert_eq!(store["reachable"], true);
     assert!(store["tier_means"].as_str().is_some_and(|text| !text.is_empty()), "{store}");
 }

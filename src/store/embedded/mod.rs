@@ -175,6 +175,10 @@ impl LockStore for EmbeddedStore {
         Ok(self.table.list(query))
     }
 
+    fn max_ttl(&self) -> Ttl {
+        Ttl::MAX
+    }
+
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.table.turn(name, token)
     }

@@ -228,6 +228,10 @@ impl LockStore for RedisStore {
     fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
         self.turns.wait(name, token)
     }
+    fn max_ttl(&self) -> Ttl {
+        Ttl::MAX
+    }
+
 
     fn changes(&self, name: &LockName) -> Changes {
         self.watching.changes(name)
