@@ -25,7 +25,7 @@ pub struct App {
     router: Router,
     observe: ObserveLayer,
     locks: Arc<LockService>,
-    records: Arc<Idempotency>,
+    records: Option<Arc<Idempotency>>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
 }
@@ -48,7 +48,7 @@ impl App {
     ///
     /// The operating system has no random bytes, or no certificates to know servers by.
     pub fn with_store(
-        config: Config,
+        mut config: Config,
         opened: Opened,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
@@ -57,11 +57,14 @@ impl App {
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
         let locks = Arc::new(LockService::start(locks, store_timeout, waiters)?);
-        let records = Idempotency::start(records, store_timeout);
+        let records = records.map(|records| Idempotency::start(records, store_timeout));
+        if records.is_none() {
+            leave_guards_out(&mut config, kind)?;
+        }
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
-            records: Arc::clone(&records),
+            records: records.clone(),
             metrics: Arc::clone(&metrics),
             about: About { store: kind },
             body_limits: BodyLimits {
@@ -106,8 +109,14 @@ impl App {
             Server::new(listener, self.router, self.observe, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
         told.abort();
-        let (locks, records) = (self.locks.close(), self.records.close());
-        let closed = async { tokio::join!(locks, records) };
+        let closed = async {
+            let records = async {
+                if let Some(records) = &self.records {
+                    records.close().await;
+                }
+            };
+            tokio::join!(self.locks.close(), records)
+        };
         if tokio::time::timeout(LAST_TASKS, closed).await.is_err() {
             tracing::warn!(
                 "what nobody waits for any more is left: grants expire, runs are unknown"
@@ -120,4 +129,17 @@ impl App {
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
     let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
     Streams::new(config.stream.max_streams, heartbeat, Arc::clone(metrics))
+}
+
+/// On a store without records nothing can be guarded: the guards that are there to be tried are left
+/// out, and others are not served unguarded.
+fn leave_guards_out(config: &mut Config, store: &'static str) -> Result<(), Error> {
+    if let Some(guard) = config.guard.first()
+        && !config.has_default_guards()
+    {
+        return Err(Error::Unguarded { path: guard.path.clone(), store });
+    }
+    tracing::info!(store, "the store keeps no records: /v1/orders and /v1/payments are left out");
+    config.guard.clear();
+    Ok(())
 }

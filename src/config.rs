@@ -117,6 +117,13 @@ impl Config {
     }
 
     /// What types alone do not rule out.
+    /// Whether the guards are those of the defaults, which are there to be tried.
+    pub fn has_default_guards(&self) -> bool {
+        let defaults = parse("the defaults", DEFAULTS);
+        let defaults = defaults.and_then(|defaults| deserialize("the defaults", defaults));
+        defaults.is_ok_and(|defaults| defaults.guard == self.guard)
+    }
+
     fn check(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),

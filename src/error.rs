@@ -14,6 +14,17 @@ pub enum Error {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// A guard has no store for its records.
+    #[error(
+        "the guard of {path} needs records of idempotency keys, and a `{store}:` store keeps none: use \
+         another store, or take the guards out of the configuration"
+    )]
+    Unguarded {
+        /// The guard's path.
+        path: String,
+        /// The kind of store.
+        store: &'static str,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {

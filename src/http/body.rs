@@ -74,6 +74,7 @@ impl HoldLock {
         self,
         name: LockName,
         token: Token,
+        max_ttl: Ttl,
         max_wait: Duration,
         longest: Duration,
     ) -> Result<lock::Hold, Problem> {
@@ -84,7 +85,7 @@ impl HoldLock {
         }
         let create = CreateLock { ttl_ms, owner, wait_ms };
         let lock::Request { name, ttl, owner, wait, .. } =
-            create.into_request(name, None, max_wait)?;
+            create.into_request(name, None, max_ttl, max_wait)?;
         Ok(lock::Hold { name, token, ttl, owner, wait, max_hold })
     }
 }

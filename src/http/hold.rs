@@ -56,7 +56,8 @@ pub(super) async fn hold(
     OptionalJson(body): OptionalJson<HoldLock>,
 ) -> Result<Response, Problem> {
     let token = token.map_or_else(Token::generate, Ok).map_err(LockError::from)?;
-    let hold = body.into_hold(name.clone(), token.clone(), api.max_wait, api.max_hold)?;
+    let max_ttl = api.locks.max_ttl();
+    let hold = body.into_hold(name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
     let place = api.streams.open(StreamKind::Hold)?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {

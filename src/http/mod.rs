@@ -48,8 +48,8 @@ pub use server::{ServeError, Server, Settings};
 pub struct Api {
     /// The locks.
     pub locks: Arc<LockService>,
-    /// The records of idempotency keys.
-    pub records: Arc<Idempotency>,
+    /// The records of idempotency keys, if the store keeps any.
+    pub records: Option<Arc<Idempotency>>,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// What the service says of itself.
@@ -64,6 +64,14 @@ pub struct Api {
     pub streams: Streams,
     /// Cancelled when the service begins to shut down.
     pub closing: CancellationToken,
+}
+
+impl Api {
+    /// The records of idempotency keys, or that the store keeps none.
+    fn records(&self) -> Result<&Idempotency, Problem> {
+        let detail = "The store keeps no records of idempotency keys. Nothing was done.";
+        self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
+    }
 }
 
 /// What the service says of itself.
@@ -84,6 +92,8 @@ pub struct BodyLimits {
 
 /// Every route of the service.
 ///
+/// Guards are served only where there are records.
+///
 /// # Errors
 ///
 /// The system's certificates, for guarded services behind TLS, cannot be read.
@@ -93,7 +103,10 @@ pub fn router(
     cors: &Cors,
     observe: &ObserveLayer,
 ) -> std::io::Result<Router> {
-    let guarded = guarded(guards, &api.records, observe)?;
+    let guarded = match &api.records {
+        Some(records) => guarded(guards, records, observe)?,
+        None => Router::new(),
+    };
     let max_wait = api.max_wait;
     let api = Arc::new(api);
     let (waiting, document) = waiting().split_for_parts();

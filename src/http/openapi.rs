@@ -88,24 +88,24 @@ problems! {
     ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
     BeginProblems: [
         InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress, OutcomeUnknown,
-        PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout
+        PayloadTooLarge, IdempotencyKeyReused, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
     ];
     CompleteProblems: [
         InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, OutcomeUnknown,
-        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, Overloaded, Timeout
+        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
     ];
     ExtendProblems: [
-        InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal, StoreUnavailable,
+        InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable,
         Overloaded, Timeout
     ];
     AbandonProblems: [
-        InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, Internal,
+        InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, Internal, NotSupported,
         StoreUnavailable, Overloaded, Timeout
     ];
-    FindProblems: [InvalidKey, InvalidQuery, NoRecord, Internal, StoreUnavailable, Overloaded, Timeout];
+    FindProblems: [InvalidKey, InvalidQuery, NoRecord, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout];
     ResolveProblems: [
         InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve, PayloadTooLarge,
-        Internal, StoreUnavailable, Overloaded, Timeout
+        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
     ];
     GuardedProblems: [
         InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown, AnswerNotKept,

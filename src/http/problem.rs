@@ -42,6 +42,7 @@ pub enum Code {
     TokenRequired,
     TooManyWaiters,
     Internal,
+    NotSupported,
     UpstreamUnreachable,
     StoreUnavailable,
     StoreTooSlow,
@@ -72,7 +73,7 @@ const fn row(
 
 /// The table, in the order of the codes.
 #[rustfmt::skip]
-static TABLE: [Row; 29] = [
+static TABLE: [Row; 30] = [
     row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
         "The lock name is not valid",
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
@@ -142,6 +143,9 @@ static TABLE: [Row; 29] = [
     row(Code::Internal, "internal", StatusCode::INTERNAL_SERVER_ERROR,
         "Something went wrong in the service",
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id."),
+    row(Code::NotSupported, "not-supported", StatusCode::NOT_IMPLEMENTED,
+        "The store cannot do this",
+        "Idempotency keys need a store that keeps records: `redlock:` keeps none, every other store does. `GET /v1/info` says what the store is. Nothing was done."),
     row(Code::UpstreamUnreachable, "upstream-unreachable", StatusCode::BAD_GATEWAY,
         "The service behind keylatch cannot be reached",
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key."),

@@ -25,8 +25,8 @@ pub use redis::{RedisStore, Settings as RedisSettings};
 pub struct Opened {
     /// Its locks.
     pub locks: Arc<dyn LockStore>,
-    /// Its records of idempotency keys.
-    pub records: Arc<dyn RecordStore>,
+    /// Its records of idempotency keys, if it keeps any.
+    pub records: Option<Arc<dyn RecordStore>>,
     /// Its kind, as in the URL's scheme.
     pub kind: &'static str,
 }
@@ -141,5 +141,5 @@ where
     S: LockStore + RecordStore,
 {
     let store = Arc::new(Observed::new(store, Arc::clone(metrics)));
-    Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: store, kind }
+    Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: Some(store), kind }
 }

@@ -48,7 +48,8 @@ async fn layered(store: &str, set: impl FnOnce(&mut Policy)) -> (Upstream, Api) 
 
 async fn records(url: &str) -> Arc<dyn RecordStore> {
     let settings = config(url).redis;
-    store::open(url, &settings, &Arc::new(Metrics::new())).await.expect("the store opens").records
+    let opened = store::open(url, &settings, &Arc::new(Metrics::new())).await;
+    opened.expect("the store opens").records.expect("a store with records")
 }
 
 /// Asserts that this is a refusal of the layer's.

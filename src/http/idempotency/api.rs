@@ -58,7 +58,7 @@ pub(crate) async fn begin(
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
     let ask = body.into_ask(key, token.hash())?;
-    let (run, status) = match api.records.begin(ask.clone(), own).await? {
+    let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
         Begun::Started(run) => (run, StatusCode::CREATED),
         Begun::Again(run) => (run, StatusCode::OK),
         Begun::Reused(_) => {
@@ -99,7 +99,7 @@ pub(crate) async fn complete(
     OptionalJson(body): OptionalJson<CompleteRecord>,
 ) -> Result<Json<Record>, Problem> {
     let ask = Complete { key, token: token.hash(), end: End::Done(body.into_kept()?) };
-    match api.records.complete(&ask).await? {
+    match api.records()?.complete(&ask).await? {
         Completion::Kept(view) => Ok(Json(Record::new(&view))),
         Completion::Refused(view) => Err(not_yours(&view)),
         Completion::Absent => Err(no_record()),
@@ -125,7 +125,7 @@ pub(crate) async fn renew(
     Key(key): Key,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
-    match api.records.extend(&key, &token.hash()).await? {
+    match api.records()?.extend(&key, &token.hash()).await? {
         Extension::Extended => Ok(StatusCode::NO_CONTENT),
         Extension::Lost => {
             let detail = "The run is no longer yours: it has ended, or its lease has.";
@@ -153,7 +153,7 @@ pub(crate) async fn abandon(
     Key(key): Key,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
-    match api.records.abandon(&key, &token.hash()).await? {
+    match api.records()?.abandon(&key, &token.hash()).await? {
         Abandonment::Abandoned => Ok(StatusCode::NO_CONTENT),
         Abandonment::Refused(view) => Err(not_yours(&view)),
         Abandonment::Absent => Err(no_record()),
@@ -181,7 +181,7 @@ pub(crate) async fn find(
     State(api): State<Arc<Api>>,
     Key(key): Key,
 ) -> Result<Json<Record>, Problem> {
-    let view = api.records.find(&key).await?.ok_or_else(no_record)?;
+    let view = api.records()?.find(&key).await?.ok_or_else(no_record)?;
     Ok(Json(Record::new(&view)))
 }
 
@@ -212,7 +212,7 @@ pub(crate) async fn resolve(
     Key(key): Key,
     OptionalJson(body): OptionalJson<ResolveRecord>,
 ) -> Result<Response, Problem> {
-    match api.records.resolve(&body.into_ask(key)?).await? {
+    match api.records()?.resolve(&body.into_ask(key)?).await? {
         Resolution::Completed(view) => Ok(Json(Record::new(&view)).into_response()),
         Resolution::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
         Resolution::Refused(_) => {

@@ -32,7 +32,7 @@ const SLACK: Duration = Duration::from_secs(10);
 
 /// A guarded route: one `[[guard]]` of the configuration, where `config/keylatch.toml` says what
 /// each setting means.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Guard {

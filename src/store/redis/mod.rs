@@ -232,7 +232,6 @@ impl LockStore for RedisStore {
         Ttl::MAX
     }
 
-
     fn changes(&self, name: &LockName) -> Changes {
         self.watching.changes(name)
     }
