@@ -38,7 +38,7 @@ impl App {
     /// The store cannot be used.
     pub async fn new(config: Config) -> Result<Self, Error> {
         let metrics = Arc::new(Metrics::new());
-        let opened = store::open(config.store.expose(), &config.redis, &metrics).await?;
+        let opened = store::open(config.store.expose(), config.stores(), &metrics).await?;
         Self::with_store(config, opened, metrics)
     }
 

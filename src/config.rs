@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::http;
-use crate::store::{RedisSettings, scheme_of};
+use crate::store::{self, RedisSettings, RedlockSettings, scheme_of};
 use crate::telemetry;
 
 /// Every setting with its default and a sentence about it, as TOML.
@@ -29,6 +29,7 @@ pub struct Config {
     pub store_timeout_ms: u64,
     pub server: http::Settings,
     pub redis: RedisSettings,
+    pub redlock: RedlockSettings,
     pub wait: Wait,
     pub stream: Stream,
     pub log: telemetry::Settings,
@@ -116,7 +117,11 @@ impl Config {
         deserialize("the configuration", settings)
     }
 
-    /// What types alone do not rule out.
+    /// How stores are used.
+    pub fn stores(&self) -> store::Settings<'_> {
+        store::Settings { redis: &self.redis, redlock: &self.redlock }
+    }
+
     /// Whether the guards are those of the defaults, which are there to be tried.
     pub fn has_default_guards(&self) -> bool {
         let defaults = parse("the defaults", DEFAULTS);
@@ -124,6 +129,7 @@ impl Config {
         defaults.is_ok_and(|defaults| defaults.guard == self.guard)
     }
 
+    /// What types alone do not rule out.
     fn check(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
@@ -151,6 +157,11 @@ impl Config {
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
         check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
+        let (node_timeout_ms, max_ttl_ms) = (self.redlock.node_timeout_ms, self.redlock.max_ttl_ms);
+        let some = (5..=1000).contains(&node_timeout_ms);
+        check("redlock.node_timeout_ms", some, "must be 5 to 1000")?;
+        let ttl = (100..=86_400_000).contains(&max_ttl_ms);
+        check("redlock.max_ttl_ms", ttl, "must be 100 to 86400000")?;
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;

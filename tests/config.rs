@@ -264,6 +264,8 @@ fn a_bad_value_in_a_file_is_named() {
     file_is_refused("[redis]\nallow_eviction = \"yes\"", "redis.allow_eviction");
     file_is_refused("[redis]\nkey_prefix = \"{a}\"", "redis.key_prefix");
     file_is_refused("[redis]\nkey_prefix = \"\"", "redis.key_prefix");
+    file_is_refused("[redlock]\nnode_timeout_ms = 4", "redlock.node_timeout_ms");
+    file_is_refused("[redlock]\nmax_ttl_ms = 99", "redlock.max_ttl_ms");
     file_is_refused("[log]\nlevel = \"loud=very=loud\"", "log.level");
     file_is_refused("[log]\naccess = \"some\"", "log.access");
     file_is_refused("[log]\nformat = \"xml\"", "log.format");
@@ -305,6 +307,7 @@ fn zero_is_refused_where_it_would_serve_nobody() {
             "server.drain_timeout_ms",
             "wait.max_wait_ms",
             "log.slow_ms",
+            "redlock.quorum",
         ];
         if !default.is_integer() || may_be_zero.contains(&dotted.as_str()) {
             continue;

@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 pub use embedded::EmbeddedStore;
 pub use memory::MemoryStore;
 pub use observed::Observed;
-pub use redis::{RedisStore, Settings as RedisSettings};
+pub use redis::{RedisStore, RedlockSettings, RedlockStore, Settings as RedisSettings};
 
 /// A store that was opened, and what to call it.
 #[derive(Debug)]
@@ -31,8 +31,17 @@ pub struct Opened {
     pub kind: &'static str,
 }
 
+/// How the stores are used that are not this process's own.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings<'a> {
+    /// Every Redis.
+    pub redis: &'a RedisSettings,
+    /// Several that make one store.
+    pub redlock: &'a RedlockSettings,
+}
+
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
-/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`.
+/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
 ///
 /// A Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
@@ -42,7 +51,7 @@ pub struct Opened {
 /// The URL names no store, or the store is not fit.
 pub async fn open(
     url: &str,
-    redis: &RedisSettings,
+    settings: Settings<'_>,
     metrics: &Arc<Metrics>,
 ) -> Result<Opened, OpenError> {
     match scheme_of(url) {
@@ -52,13 +61,19 @@ pub async fn open(
         }
         Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory", metrics)),
         Some("redis" | "rediss" | "redis+unix" | "unix") => {
-            Ok(opened(RedisStore::open(url, redis).await?, "redis", metrics))
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis", metrics))
+        }
+        Some("redlock") => {
+            let Settings { redis, redlock } = settings;
+            let store = RedlockStore::open(url, redis, redlock).await?;
+            let locks = Arc::new(Observed::new(store, Arc::clone(metrics)));
+            Ok(Opened { locks, records: None, kind: "redlock" })
         }
         Some("redis+sentinel" | "rediss+sentinel") => {
-            Ok(opened(RedisStore::open(url, redis).await?, "redis+sentinel", metrics))
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+sentinel", metrics))
         }
         Some("redis+cluster" | "rediss+cluster") => {
-            Ok(opened(RedisStore::open(url, redis).await?, "redis+cluster", metrics))
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+cluster", metrics))
         }
         Some("memory") => Err(OpenError::MemoryWithPath),
         Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),
@@ -79,7 +94,8 @@ pub fn scheme_of(url: &str) -> Option<&str> {
 pub enum OpenError {
     /// No store has this scheme.
     #[error(
-        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:` or `redis://HOST:PORT/DB`"
+        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB` or \
+         `redlock://HOST:PORT,HOST:PORT,…`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.
@@ -131,6 +147,9 @@ pub enum OpenError {
     /// The URL's scheme is known, and the rest is not understood.
     #[error("the store's URL is not a Redis URL: {0}")]
     BadRedisUrl(String),
+    /// The URL names nodes that make no store, or the settings do not fit them.
+    #[error("the nodes of `redlock://` make no store: {0}")]
+    BadRedlock(String),
     /// The store answered, and must not be used for locks as it is.
     #[error("this Redis is not fit to keep locks: {0}")]
     Unfit(String),

@@ -47,9 +47,9 @@ async fn layered(store: &str, set: impl FnOnce(&mut Policy)) -> (Upstream, Api) 
 }
 
 async fn records(url: &str) -> Arc<dyn RecordStore> {
-    let settings = config(url).redis;
-    let opened = store::open(url, &settings, &Arc::new(Metrics::new())).await;
-    opened.expect("the store opens").records.expect("a store with records")
+    let (config, metrics) = (config(url), Arc::new(Metrics::new()));
+    let opened = store::open(url, config.stores(), &metrics).await.expect("the store opens");
+    opened.records.expect("a store with records")
 }
 
 /// Asserts that this is a refusal of the layer's.

@@ -93,7 +93,7 @@ fn decoded(part: &str) -> Option<String> {
 }
 
 /// One step of the scan: the next step, and the names found, in order.
-async fn scan(
+pub(super) async fn scan(
     shared: &mut Shared,
     keys: &Keys,
     query: &ListLocks,

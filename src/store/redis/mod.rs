@@ -15,6 +15,7 @@ mod list;
 mod pool;
 mod record_reply;
 mod records;
+mod redlock;
 mod replicas;
 mod reply;
 mod said;
@@ -46,6 +47,8 @@ use script::{Keys, Scripts};
 use subscription::Subscription;
 use topology::Topology;
 use watching::Watching;
+
+pub use redlock::{RedlockSettings, RedlockStore};
 
 /// How the service uses Redis.
 #[derive(Debug, Clone, Deserialize)]
@@ -225,11 +228,12 @@ impl LockStore for RedisStore {
         list::page(&self.topology, &self.keys, query).await
     }
 
-    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
-        self.turns.wait(name, token)
-    }
     fn max_ttl(&self) -> Ttl {
         Ttl::MAX
+    }
+
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.turns.wait(name, token)
     }
 
     fn changes(&self, name: &LockName) -> Changes {

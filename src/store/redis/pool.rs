@@ -194,7 +194,7 @@ impl Manager {
         let health = server.health();
         tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
         let replicas = Arc::new(Replicas::new(self.min_replicas));
-        Ok(Shared { connection, state, replicas })
+        Ok(Shared { connection, state, replicas, life: Arc::new(server.life()) })
     }
 }
 

@@ -30,6 +30,7 @@ pub(super) struct Scripts {
     pub(super) get: Script,
     pub(super) announce: Script,
     pub(super) record: RecordScripts,
+    pub(super) redlock: RedlockScripts,
 }
 
 /// The steps on records.
@@ -41,6 +42,15 @@ pub(super) struct RecordScripts {
     pub(super) abandon: Script,
     pub(super) resolve: Script,
     pub(super) find: Script,
+}
+
+/// The steps on one node of several, as far as they are not those on one Redis.
+#[derive(Debug)]
+pub(super) struct RedlockScripts {
+    pub(super) acquire: Script,
+    pub(super) settle: Script,
+    pub(super) renew: Script,
+    pub(super) get: Script,
 }
 
 impl Scripts {
@@ -59,6 +69,12 @@ impl Scripts {
                 abandon: script!("record", "record_abandon"),
                 resolve: script!("record", "record_resolve"),
                 find: script!("record", "record_find"),
+            },
+            redlock: RedlockScripts {
+                acquire: script!("redlock", "redlock_acquire"),
+                settle: script!("redlock", "redlock_settle"),
+                renew: script!("redlock", "redlock_renew"),
+                get: script!("redlock", "redlock_get"),
             },
         }
     }

@@ -1,8 +1,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::time::Duration;
 
 use bb8_redis::redis::aio::MultiplexedConnection;
 use bb8_redis::redis::{RedisResult, cmd};
+use tokio::time::Instant;
 
 use crate::lock::{StoreHealth, Tier};
 
@@ -15,6 +17,20 @@ pub(super) struct Server {
     info: HashMap<String, String>,
     /// `None` where `CONFIG` is forbidden, as many hosts do.
     appendfsync: Option<String>,
+    seen: Instant,
+}
+
+/// One process of a Redis, from its start to its end.
+#[derive(Debug, Clone)]
+pub(super) struct Life {
+    /// Unlike that of every other process.
+    pub(super) run_id: String,
+    /// How long it had been up, by its wall clock and in whole seconds.
+    pub(super) uptime: Duration,
+    /// When it said so.
+    pub(super) seen: Instant,
+    /// Whether all that it answers is on disk before, and none of it is evicted.
+    pub(super) forgets_nothing: bool,
 }
 
 impl Server {
@@ -29,7 +45,17 @@ impl Server {
         };
         let pairs = info.lines().filter_map(|line| line.split_once(':'));
         let info = pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
-        Ok(Self { info, appendfsync })
+        Ok(Self { info, appendfsync, seen: Instant::now() })
+    }
+
+    /// Which process it is. One that hides for how long it has been up came up just now.
+    pub(super) fn life(&self) -> Life {
+        Life {
+            run_id: self.get("run_id").to_owned(),
+            uptime: Duration::from_secs(self.get("uptime_in_seconds").parse().unwrap_or(0)),
+            seen: self.seen,
+            forgets_nothing: self.tier() == Tier::Strict,
+        }
     }
 
     /// Why locks must not be kept here, in a sentence that says what to do.
@@ -50,6 +76,17 @@ impl Server {
             ));
         }
         None
+    }
+
+    pub(super) fn version(&self) -> String {
+        self.get("redis_version").to_owned()
+    }
+
+    /// When it syncs what it writes: `appendfsync`, or `no` where nothing is appended.
+    pub(super) fn sync(&self) -> String {
+        let appends = self.get("aof_enabled") == "1";
+        let sync = self.appendfsync.as_deref().filter(|_| appends);
+        sync.unwrap_or(if appends { "unknown" } else { "no" }).to_owned()
     }
 
     pub(super) fn is_replica(&self) -> bool {

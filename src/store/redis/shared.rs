@@ -10,6 +10,7 @@ use bb8_redis::redis::{
 use tokio_util::sync::CancellationToken;
 
 use super::replicas::{Promise, Replicas};
+use super::server::Life;
 use crate::lock::StoreError;
 
 /// A connection that may be cloned and used by many at once.
@@ -18,6 +19,8 @@ pub(super) struct Shared {
     pub(super) connection: MultiplexedConnection,
     pub(super) state: State,
     pub(super) replicas: Arc<Replicas>,
+    /// The process at its other end.
+    pub(super) life: Arc<Life>,
 }
 
 impl Shared {

@@ -1,0 +1,30 @@
+--- redlock
+-- What one node of several has to say of a lock. This stands before the steps of Redlock. A lock's
+-- hash has two fields that differ from those on one Redis:
+--
+--   floor  the bucket's counter when this node gave the lock: a fencing token of the grant that is
+--          not above it is not taken, since an earlier grant had one as high
+--   fence  the grant's fencing token, '0' until the grant is settled
+--
+-- KEYS  1 the lock   2 the bucket's fencing counter
+
+local lock, counter = KEYS[1], KEYS[2]
+
+-- Numbers have 53 bits here; tostring would cut them to 14 digits.
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function last_fence()
+  return tonumber(redis.call('GET', counter) or 0)
+end
+
+-- What every step gives: {found, counter, microseconds since 1970, pttl, token, fence, ttl, owner,
+-- acquired, floor}, with nil for what is known of a holder when there is none.
+local function vote(found)
+  local time = redis.call('TIME')
+  local held = redis.call('HMGET', lock, 'token', 'fence', 'ttl', 'owner', 'acquired', 'floor')
+  local micros = whole(time[1] * 1000000 + time[2])
+  return {found, whole(last_fence()), micros, redis.call('PTTL', lock), unpack(held)}
+end
+

@@ -1,0 +1,20 @@
+--- redlock_renew
+-- Lets a lease last a full TTL from now on this node, if it is there. Nothing is brought back.
+--
+-- KEYS  1 the lock   2 the bucket's fencing counter
+-- ARGV  1 token hash   2 TTL in ms
+-- Finds 'mine' | 'other' | 'free'
+
+local token, ttl = ARGV[1], ARGV[2]
+
+local holder = redis.call('HGET', lock, 'token')
+if not holder then
+  return vote('free')
+end
+if holder ~= token then
+  return vote('other')
+end
+-- Whoever renews has read the grant, so no attempt may withdraw it any more.
+redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')
+redis.call('PEXPIRE', lock, ttl)
+return vote('mine')

@@ -1,0 +1,95 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::ballot::no_quorum;
+use super::nodes::Nodes;
+use crate::lock::{StoreError, StoreHealth, Tier};
+use crate::store::OpenError;
+use crate::store::redis::server::Server;
+
+/// How long a node may take to say what it is: it is asked for much, and nobody's lease runs meanwhile.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Says at start what the nodes are, and what they cannot do together.
+pub(super) async fn at_start(nodes: &Arc<Nodes>, within: Duration) -> Result<(), OpenError> {
+    let survey = Survey::of(nodes, within).await;
+    if let Some(twice) = survey.twice() {
+        return Err(OpenError::BadRedlock(twice));
+    }
+    let (total, quorum, voting) = (nodes.all.len(), nodes.quorum, survey.voting);
+    tracing::info!(
+        nodes = total,
+        quorum,
+        voting,
+        tier = survey.tier(nodes).as_str(),
+        "Redlock: those who wait are served in no order, and idempotency keys have no records"
+    );
+    if voting < quorum {
+        tracing::warn!(voting, quorum, "too few nodes may vote yet: no lock is granted before");
+    }
+    Ok(())
+}
+
+/// What the nodes are now; an error when too few of them vote.
+pub(super) async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError> {
+    let survey = Survey::of(nodes, LOOK).await;
+    if let Some(twice) = survey.twice() {
+        return Err(StoreError::Refused(twice.into()));
+    }
+    if survey.voting < nodes.quorum {
+        return Err(no_quorum(survey.voting, nodes.all.len(), false, None));
+    }
+    let known = || nodes.all.iter().filter_map(|node| node.last());
+    let all = |fact: &dyn Fn(&Server) -> String| {
+        known().map(|server| fact(&server)).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let facts = BTreeMap::from([
+        ("nodes", nodes.all.len().to_string()),
+        ("quorum", nodes.quorum.to_string()),
+        ("answering", survey.answering.len().to_string()),
+        ("voting", survey.voting.to_string()),
+        ("version", all(&Server::version).join(", ")),
+        ("appendfsync", all(&Server::sync).join(", ")),
+        ("waiting", "unordered".to_owned()),
+        ("idempotency_records", "none".to_owned()),
+    ]);
+    Ok(StoreHealth { tier: survey.tier(nodes), facts })
+}
+
+/// What the nodes said of themselves when they were all asked.
+struct Survey {
+    answering: Vec<(String, Server)>,
+    voting: usize,
+}
+
+impl Survey {
+    async fn of(nodes: &Nodes, within: Duration) -> Self {
+        let looks = nodes.all.iter().map(|node| async {
+            let said = node.look(within).await.ok()?;
+            Some((node.address.clone(), said))
+        });
+        let looks: Vec<_> = join_all(looks).await.into_iter().flatten().collect();
+        let voting = looks.iter().filter(|(_, said)| said.votes).count();
+        Self { answering: looks.into_iter().map(|(at, said)| (at, said.what)).collect(), voting }
+    }
+
+    /// One server under two names would vote twice.
+    fn twice(&self) -> Option<String> {
+        let mut seen = BTreeMap::new();
+        self.answering.iter().find_map(|(address, server)| {
+            let other = seen.insert(server.life().run_id, address)?;
+            Some(format!("{other} and {address} are the same server, which would vote twice"))
+        })
+    }
+
+    /// `strict` if no node forgets anything. Otherwise a node that came up lately keeps silent, and for
+    /// how long it has been up is known by its own clock only, so that nobody can promise more.
+    fn tier(&self, nodes: &Nodes) -> Tier {
+        let forgets_nothing = |server: Server| server.life().forgets_nothing;
+        let strict = nodes.all.iter().all(|node| node.last().is_some_and(forgets_nothing));
+        if strict { Tier::Strict } else { Tier::Fenced }
+    }
+}
