@@ -9,18 +9,29 @@ use tempfile::TempDir;
 
 use crate::conformance::{self, Clock};
 use crate::line_conformance;
-use crate::support::{Cluster, RedisServer, Sentinels, config};
+use crate::support::{Cluster, Nodes, RedisServer, Sentinels, config};
 
 /// Defines a test of each conformance function for each store; those behind `at once`, which take
 /// long to start, are started once for all functions.
 macro_rules! conform {
-    (each { $($store:ident => $start:expr;)+ } at once { $($set:ident => $set_start:expr;)+ }) => {
-        $(conform! { @all store, $store, $start; })+
-        $(conform! { @all set, $set, $set_start; })+
+    (
+        each { $($store:ident => $start:expr, $($part:ident)+;)+ }
+        at once { $($set:ident => $set_start:expr;)+ }
+    ) => {
+        $(mod $store {
+            use super::*;
+
+            $(conform! { @$part one $start })+
+        })+
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $set() {
+            let set = $set_start.await;
+            conform! { @locks all set }
+            conform! { @lines all set }
+        })+
     };
-    (@all $kind:ident, $store:ident, $start:expr;) => {
-        conform! { @$kind $store, $start;
-            conformance:
+    (@locks $kind:ident $start:expr) => {
+        conform! { @$kind $start, conformance:
             a_free_lock_is_granted,
             the_same_token_again_is_the_same_grant,
             another_token_is_told_who_holds_the_lock,
@@ -45,8 +56,11 @@ macro_rules! conform {
             a_listing_keeps_to_its_prefix,
             a_listing_knows_its_own_cursors_only,
             expired_locks_are_swept,
-            a_store_that_works_says_so;
-            line_conformance:
+            a_store_that_works_says_so
+        }
+    };
+    (@lines $kind:ident $start:expr) => {
+        conform! { @$kind $start, line_conformance:
             who_came_first_is_served_first,
             many_are_served_in_the_order_in_which_they_came,
             asking_again_keeps_the_place,
@@ -60,39 +74,32 @@ macro_rules! conform {
             everybody_sees_how_many_wait,
             a_release_calls_the_first_in_line_and_nobody_else,
             a_withdrawal_calls_who_is_next,
-            a_line_that_goes_on_calls_nobody_while_the_lock_is_held;
+            a_line_that_goes_on_calls_nobody_while_the_lock_is_held
         }
     };
-    (@store $store:ident, $start:expr; $($module:ident: $($function:ident),+;)+) => {
-        mod $store {
-            use super::*;
-
-            $($(#[tokio::test]
-            async fn $function() {
-                let (store, clock) = $start.await;
-                $module::$function(store.as_ref(), clock.as_ref()).await;
-            })+)+
-        }
+    (@one $start:expr, $module:ident: $($function:ident),+) => {
+        $(#[tokio::test]
+        async fn $function() {
+            let (store, clock) = $start.await;
+            $module::$function(store.as_ref(), clock.as_ref()).await;
+        })+
     };
-    (@set $store:ident, $start:expr; $($module:ident: $($function:ident),+;)+) => {
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $store() {
-            let set = $start.await;
-            $($({
-                println!(stringify!($function));
-                set.flush().await;
-                let store = RedisStore::open(&set.url(), &config("memory:").redis).await;
-                $module::$function(&store.expect("the store opens"), &set).await;
-            })+)+
-        }
+    (@all $set:expr, $module:ident: $($function:ident),+) => {
+        $({
+            println!(stringify!($function));
+            $set.flush().await;
+            let store = RedisStore::open(&$set.url(), &config("memory:").redis).await;
+            $module::$function(&store.expect("the store opens"), &$set).await;
+        })+
     };
 }
 
 conform! {
     each {
-        embedded => embedded();
-        memory => memory();
-        redis => redis();
+        embedded => embedded(), locks lines;
+        memory => memory(), locks lines;
+        redis => redis(), locks lines;
+        redlock => redlock(), locks;
     }
     at once {
         redis_sentinel => Sentinels::start(0, 1);
@@ -123,6 +130,12 @@ pub(crate) async fn redis() -> Subject {
     (Box::new(store), Box::new(server))
 }
 
+pub(crate) async fn redlock() -> Subject {
+    let nodes = Nodes::start().await;
+    let store = nodes.store().await;
+    (Box::new(store), Box::new(nodes))
+}
+
 /// tokio's clock, which stands still until it is told.
 #[derive(Default)]
 pub(crate) struct PausedClock {
@@ -145,6 +158,13 @@ impl Clock for PausedClock {
 
 #[async_trait]
 impl Clock for RedisServer {
+    async fn advance(&self, by: Duration) {
+        self.age(by).await;
+    }
+}
+
+#[async_trait]
+impl Clock for Nodes {
     async fn advance(&self, by: Duration) {
         self.age(by).await;
     }

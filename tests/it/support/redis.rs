@@ -68,6 +68,13 @@ impl RedisServer {
         self.process = process.expect("redis-server starts again on its port");
     }
 
+    /// Starts a server that was killed on the same port with other options, and with nothing on its disk.
+    pub(crate) async fn restart_empty(&mut self, options: &[&str]) {
+        self.directory = tempfile::tempdir().expect("a temporary directory");
+        self.options = options.iter().map(|option| (*option).to_owned()).collect();
+        self.restart().await;
+    }
+
     /// Stops the process without ending it: connections stay open, and nothing is answered.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
