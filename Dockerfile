@@ -3,6 +3,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 # Stand-ins: Cargo wants every target that Cargo.toml names to be there.
 RUN mkdir -p src benches/throughput \
     && touch src/lib.rs \

@@ -44,8 +44,6 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         measured.one.push(load.measure_on(1, &on_disk, None)?);
     }
     measured.print();
-    let size = fs::metadata(data.join("locks.redb"))?.len();
-    println!("\nAfter these locks have come and gone, the data file has {} KiB.", size / 1024);
     drop(on_disk);
     restart(machine, load, &machine.directory("restart"))
 }
@@ -71,7 +69,7 @@ fn restart(machine: &Machine, load: &Load, data: &Path) -> Result<()> {
     load.fill(&service, HELD)?;
     // Killed, so that the file is opened as after a crash.
     drop(service);
-    let size = fs::metadata(data.join("locks.redb"))?.len();
+    let size = fs::metadata(data.join("locks.sqlite"))?.len();
     let started = Instant::now();
     let service = machine.keylatch(&store)?;
     load.wait_until_ready(service.address)?;

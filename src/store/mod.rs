@@ -138,6 +138,16 @@ pub enum OpenError {
         /// The newest format that is known.
         known: u64,
     },
+    /// A version before the first release wrote the data file.
+    #[error(
+        "the data file {} was written by a version before the first release, and this version \
+         cannot read it: use the version that wrote it, or move the file away to start with no \
+         locks held, once every lease in it has surely ended", path.display()
+    )]
+    OlderFormat {
+        /// The file.
+        path: PathBuf,
+    },
     /// Memory has no path.
     #[error("`memory:` keeps nothing and takes nothing after the colon")]
     MemoryWithPath,

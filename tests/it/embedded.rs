@@ -76,7 +76,7 @@ async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
     for damage in ["", "garbage", "long garbage"] {
         let data = Data::new();
         data.serve().await.ended_by("-TERM").await;
-        let file = data.0.path().join("locks.redb");
+        let file = data.0.path().join("locks.sqlite");
         let content = if damage.starts_with("long") { "x".repeat(1 << 20) } else { damage.into() };
         std::fs::write(&file, &content).unwrap();
         let refused = run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
@@ -85,6 +85,51 @@ async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
         assert!(refused.stderr.contains("backup"), "{damage}: {}", refused.stderr);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), content, "{damage}");
     }
+}
+
+#[tokio::test]
+async fn a_damaged_log_is_refused_with_what_to_do_and_left_as_it_is() {
+    let data = Data::new();
+    let service = data.serve().await;
+    assert_eq!(Api::at(service.address).create_as("held", TOKEN, &json!({})).await.status, 201);
+    service.ended_by("-KILL").await;
+    let log = data.0.path().join("locks.sqlite-wal");
+    assert!(std::fs::metadata(&log).expect("a log").len() > 0);
+    let garbage = "x".repeat(1 << 16);
+    std::fs::write(&log, &garbage).unwrap();
+    for is_alone in [false, true] {
+        if is_alone {
+            std::fs::remove_file(data.file()).unwrap();
+        }
+        let refused = run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        assert!(refused.stderr.contains("is damaged"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("backup"), "{}", refused.stderr);
+        assert!(std::fs::read_to_string(&log).unwrap() == garbage, "something was written");
+        assert_eq!(data.file().exists(), !is_alone);
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_a_version_before_the_first_release_is_refused_and_left_as_it_is() {
+    let data = Data::new();
+    std::fs::write(data.0.path().join("locks.redb"), "locks").unwrap();
+    let refused = run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("before the first release"), "{}", refused.stderr);
+    assert!(!data.file().exists());
+}
+
+#[tokio::test]
+async fn the_file_of_a_stopped_service_is_a_backup() {
+    let (data, other) = (Data::new(), Data::new());
+    let service = data.serve().await;
+    let held = json!({"ttl_ms": 600_000});
+    assert_eq!(Api::at(service.address).create_as("held", TOKEN, &held).await.status, 201);
+    service.ended_by("-TERM").await;
+    std::fs::copy(data.file(), other.file()).unwrap();
+    let service = other.serve().await;
+    assert_eq!(Api::at(service.address).look("held").await.status, 200);
 }
 
 #[tokio::test]
@@ -233,23 +278,6 @@ async fn a_directory_that_can_only_be_read_is_named_and_left_as_it_is() {
     }
 }
 
-#[tokio::test]
-async fn one_time_locks_leave_no_room_taken() {
-    let data = Data::new();
-    let service = data.serve().await;
-    let api = Api::at(service.address);
-    let mut sizes = Vec::new();
-    for number in 0..1500 {
-        let name = format!("once-{number}");
-        assert_eq!(api.create_as(&name, TOKEN, &json!({})).await.status, 201);
-        assert_eq!(api.release(&name, TOKEN).await.status, 204);
-        if [500, 1499].contains(&number) {
-            sizes.push(data.size());
-        }
-    }
-    assert!(sizes[1] <= sizes[0] * 3 / 2, "bytes after 500 and after 1500: {sizes:?}");
-}
-
 /// A directory in which nothing can be written, until this is gone.
 struct ReadOnly(Vec<PathBuf>);
 
@@ -290,12 +318,14 @@ impl Data {
     }
 
     fn file(&self) -> PathBuf {
-        self.0.path().join("locks.redb")
+        self.0.path().join("locks.sqlite")
     }
 
-    /// How large the data file is, in bytes.
+    /// How large the data file and its log are, in bytes.
     fn size(&self) -> u64 {
-        std::fs::metadata(self.file()).expect("a data file").len()
+        let log = self.0.path().join("locks.sqlite-wal");
+        let length = |file: &Path| std::fs::metadata(file).expect("a file of the store").len();
+        length(&self.file()) + length(&log)
     }
 
     /// Every file's name and content.

@@ -2,23 +2,22 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, StorageBackend};
+use rusqlite::{Connection, OpenFlags};
 
-use super::OpenError;
-use super::backend::{Overlay, SyncFailed, Watched};
-use super::engine::{self, Medium};
+use super::engine::{FORMAT, Medium};
+use super::tables::{self, FileError};
+use super::{OpenError, log};
 
 /// The data file in the directory.
-const DATA: &str = "locks.redb";
-/// Where the data file is made, before it gets its name.
-const NEW: &str = "locks.redb.new";
+const DATA: &str = "locks.sqlite";
+/// Its log, which is a part of it.
+const LOG: &str = "locks.sqlite-wal";
+/// Where the data file is made, before it gets its name, and what SQLite puts beside it meanwhile.
+const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlite.new-journal"];
+/// The data file of the formats 1 and 2.
+const OLD: &str = "locks.redb";
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
-
-/// How much of the file redb keeps in memory. Every read is served from the table, so this is for
-/// the pages that the next transaction changes.
-const CACHE: usize = 16 * 1024 * 1024;
 
 /// A data directory that is this process's alone.
 #[derive(Debug)]
@@ -56,50 +55,70 @@ impl Directory {
     /// How the data file is opened, now and again after an error. The directory is this process's
     /// for as long as that may happen.
     pub(super) fn medium(self) -> Medium {
-        let (file, sync_failed) = (self.path.join(DATA), SyncFailed::default());
-        let (name, readable, failed) = (file.clone(), file.clone(), sync_failed.clone());
+        let (file, log) = (self.path.join(DATA), self.path.join(LOG));
+        let (name, readable) = (file.clone(), file.clone());
         let open = move || {
             // Not `create`: a file that lost its content must not become an empty store.
-            let data = not_empty(OpenOptions::new().read(true).write(true).open(&file)?)?;
-            database(Watched::file(data, failed.clone())?)
+            not_empty(&file)?;
+            match fs::read(&log) {
+                Ok(log) => log::check(&log)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(&file, flags)?;
+            tables::prepare(&connection)?;
+            Ok(connection)
         };
         let look = move || {
-            let data = not_empty(File::open(&readable)?)?;
-            database(Overlay::new(FileBackend::new(data)?)?)
+            not_empty(&readable)?;
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            // A lock is for who writes, and the directory is locked.
+            let connection = Connection::open_with_flags_and_vfs(&readable, flags, c"unix-none")?;
+            tables::configure(&connection)?;
+            Ok(connection)
         };
         let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name, open, look, sync_failed, _directory: Some(self) }
+        Medium { name, open, look, _directory: Some(self) }
     }
 
     /// Makes the data file whole before it gets its name, so that a file of that name without
     /// content is damage and never a beginning.
     fn create_data(&self) -> Result<(), OpenError> {
-        let (file, new) = (self.path.join(DATA), self.path.join(NEW));
         let cannot = |source| OpenError::Directory { path: self.path.clone(), source };
+        let file = self.path.join(DATA);
         if fs::exists(&file).map_err(cannot)? {
             return Ok(());
         }
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
-            _ => {}
+        if fs::exists(self.path.join(OLD)).map_err(cannot)? {
+            return Err(OpenError::OlderFormat { path: self.path.join(OLD) });
         }
-        let made = Database::create(&new).map_err(redb::Error::from);
-        made.and_then(|database| engine::create(&database))
+        if fs::exists(self.path.join(LOG)).map_err(cannot)? {
+            let reason = format!("{DATA} is gone, of which it is a part");
+            return Err(OpenError::Damaged { path: self.path.join(LOG), reason });
+        }
+        for left in NEW {
+            match fs::remove_file(self.path.join(left)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
+                _ => {}
+            }
+        }
+        let new = self.path.join(NEW[0]);
+        let made = Connection::open(&new).map_err(FileError::from);
+        made.and_then(|connection| tables::create(&connection, FORMAT))
             .map_err(|error| cannot(io::Error::other(error)))?;
+        File::open(&new).and_then(|file| file.sync_all()).map_err(cannot)?;
         fs::rename(&new, &file).map_err(cannot)?;
         File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(cannot)
     }
 }
 
-fn not_empty(data: File) -> io::Result<File> {
-    if data.metadata()?.len() == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty"));
+/// SQLite would make a file without content a store without locks.
+fn not_empty(file: &Path) -> Result<(), FileError> {
+    match fs::metadata(file)?.len() {
+        0 => Err(FileError::Damaged("it is empty".to_owned())),
+        _ => Ok(()),
     }
-    Ok(data)
-}
-
-fn database(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
-    Database::builder().set_cache_size(CACHE).create_with_backend(backend)
 }
 
 /// Makes a directory that stays: its name is on disk when this returns.

@@ -2,50 +2,34 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
-    WriteTransaction,
-};
+use rusqlite::Connection;
 
-use super::backend::SyncFailed;
+use super::OpenError;
 use super::directory::Directory;
-use super::{OpenError, record_row};
+use super::row::Head;
+use super::tables::{self, FileError};
 use crate::idempotency::{self, RecordKey, RecordState};
-use crate::lock::{FencingToken, LockName, LockState, Owner, Record, TokenHash};
+use crate::lock::{FencingToken, LockName, LockState, Record};
 
-/// The newest format of the file: 2 added the records, which a process that knows only 1 would
-/// overlook, and run again what was run.
-const FORMAT: u64 = 2;
+/// The format of the file.
+pub(super) const FORMAT: u64 = 3;
 
-/// Token hash, fencing token, TTL in ms, acquired at in ms, owner.
-type Row<'a> = (&'a [u8; 32], u64, u64, u64, Option<&'a str>);
+/// About how many pages the log may have before they are put into the file.
+const LOG: usize = 1000;
 
-const LOCKS: TableDefinition<'static, &str, Row<'static>> = TableDefinition::new("locks");
-/// Records of idempotency keys, as [`record_row`] writes them.
-const RECORDS: TableDefinition<'static, &[u8; 32], &[u8]> = TableDefinition::new("records");
-const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
-/// What is written and taken away again to see whether there is room.
-const PROBE: TableDefinition<'static, (), &[u8]> = TableDefinition::new("probe");
-/// More than a usual transaction takes, so that one that fails is not followed by a probe that fits.
-const PROBE_BYTES: usize = 64 * 1024;
-
-/// Where the data is, and how it is opened: again after each I/O error, as redb wants it.
+/// Where the data is, and how it is opened: again after each I/O error.
 pub(super) struct Medium {
     /// What to call it.
     pub(super) name: PathBuf,
     pub(super) open: Opening,
-    /// Opens it as it stands, also where nothing can be written. What is written to this goes
-    /// nowhere.
+    /// Opens it as it stands, also where nothing can be written, and writes nothing.
     pub(super) look: Opening,
-    /// What `open` opens says here when a sync fails.
-    pub(super) sync_failed: SyncFailed,
     /// This process's for as long as the medium is in use.
     pub(super) _directory: Option<Directory>,
 }
 
-type Opening = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>;
+type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
 
 /// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
@@ -82,72 +66,53 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
-/// The file: one table of held locks, one of records, and one of numbers.
+/// The file and its log.
 ///
 /// Each transaction carries its own number. When a commit fails, the file is opened again, and its
 /// number says whether the transaction is in it.
 pub(super) struct Engine {
     /// Closed before the medium is given back.
-    database: Option<Database>,
+    connection: Option<Connection>,
     medium: Medium,
     last_fence: FencingToken,
     commits: u64,
     doubt: Option<Changes>,
-}
-
-/// Writes the tables into a new file.
-pub(super) fn create(database: &Database) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    transaction.open_table(LOCKS)?;
-    transaction.open_table(RECORDS)?;
-    transaction.commit()?;
-    set_number(database, "format", FORMAT)
-}
-
-/// Writes one of the file's numbers.
-pub(super) fn set_number(database: &Database, name: &str, value: u64) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    transaction.open_table(META)?.insert(name, value)?;
-    transaction.commit()?;
-    Ok(())
+    sync_failed: bool,
+    /// About how many pages the log has that the file has not.
+    log: usize,
+    /// Whether the log was written to since [`Engine::tidy`] was last called.
+    in_use: bool,
 }
 
 impl Engine {
     pub(super) fn open(medium: Medium) -> Result<Self, OpenError> {
-        let damaged = |reason: &dyn fmt::Display| OpenError::Damaged {
-            path: medium.name.clone(),
-            reason: reason.to_string(),
-        };
-        let cannot = |source| OpenError::Directory { path: medium.name.clone(), source };
-        let mut database = (medium.open)().map_err(|error| match error {
-            DatabaseError::Storage(StorageError::Io(source))
-                if !matches!(
-                    source.kind(),
-                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-                ) =>
-            {
-                cannot(source)
+        let path = || medium.name.clone();
+        let cannot = |error: FileError| {
+            if error.is_damage() {
+                OpenError::Damaged { path: path(), reason: error.to_string() }
+            } else {
+                OpenError::Directory { path: path(), source: io::Error::other(error) }
             }
-            error => damaged(&error),
-        })?;
-        if !database.check_integrity().map_err(|error| damaged(&error))? {
-            return Err(damaged(&"its checksums do not match"));
+        };
+        let connection = (medium.open)().map_err(cannot)?;
+        let head = tables::head(&connection).map_err(cannot)?;
+        if head.format > FORMAT {
+            return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
         }
-        let format = number(&database, "format").map_err(|error| damaged(&error))?;
-        if format > FORMAT {
-            let path = medium.name.clone();
-            return Err(OpenError::NewerFormat { path, found: format, known: FORMAT });
+        if head.format < FORMAT {
+            return Err(cannot(FileError::Damaged("no version had its format".to_owned())));
         }
-        if format == 0 {
-            return Err(damaged(&"it has no format"));
-        }
-        if format < FORMAT {
-            create(&database).map_err(|error| cannot(io::Error::other(error)))?;
-        }
-        let last_fence = number(&database, "last_fence").map_err(|error| damaged(&error))?;
-        let commits = number(&database, "commits").map_err(|error| damaged(&error))?;
-        let last_fence = FencingToken::new(last_fence);
-        Ok(Self { medium, database: Some(database), last_fence, commits, doubt: None })
+        tables::check(&connection).map_err(cannot)?;
+        Ok(Self {
+            connection: Some(connection),
+            medium,
+            last_fence: FencingToken::new(head.last_fence),
+            commits: head.commits,
+            doubt: None,
+            sync_failed: false,
+            log: 0,
+            in_use: false,
+        })
     }
 
     /// The largest fencing token ever given.
@@ -157,7 +122,10 @@ impl Engine {
 
     /// Hands over every lock and every record in the file; gives the number of each.
     pub(super) fn load(&mut self, take: &mut dyn Take) -> Result<(u64, u64), OpenError> {
-        let loaded = self.database.as_ref().map_or(Ok((0, 0)), |database| load(database, take));
+        let loaded = self
+            .connection
+            .as_ref()
+            .map_or(Ok((0, 0)), |connection| tables::load(connection, take));
         loaded.map_err(|error| OpenError::Damaged {
             path: self.medium.name.clone(),
             reason: error.to_string(),
@@ -166,23 +134,13 @@ impl Engine {
 
     /// Puts the changes on disk. When this returns, they are, or it says that they are not.
     pub(super) fn commit(&mut self, changes: &Changes) -> Result<(), Failure> {
-        let number = self.commits + 1;
-        let last_fence = self.last_fence.max(changes.last_fence());
-        let Some(database) = &self.database else {
-            return Err(Failure::NotKept("the file cannot be opened".to_owned()));
-        };
-        if let Err(error) = write(database, changes, last_fence, number) {
-            self.database = None;
-            self.doubt = Some(changes.clone());
-            return match self.settle() {
-                Ok(Some(_)) => Ok(()),
-                Ok(None) => Err(Failure::NotKept(error.to_string())),
-                Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
-            };
+        let had_log = self.log > 0;
+        let kept = self.try_commit(changes);
+        // Where the log had no room to grow, it has some now: opening the file again emptied it.
+        if had_log && self.connection.is_some() && matches!(kept, Err(Failure::NotKept(_))) {
+            return self.try_commit(changes);
         }
-        self.commits = number;
-        self.last_fence = last_fence;
-        Ok(())
+        kept
     }
 
     /// Opens the file again after an error. Gives the changes that were in doubt if they turn out
@@ -191,34 +149,127 @@ impl Engine {
     /// Where the file can be read and not be written, reading settles that the changes are not in
     /// it. After a failed sync, reading proves nothing and nothing is settled until the process
     /// starts anew.
-    pub(super) fn settle(&mut self) -> Result<Option<Changes>, redb::Error> {
-        if self.database.is_some() {
+    pub(super) fn settle(&mut self) -> Result<Option<Changes>, FileError> {
+        if self.connection.is_some() {
             return Ok(None);
         }
-        if self.medium.sync_failed.has_happened() {
-            let failed = io::Error::other("a sync failed: mend the disk and restart");
-            return Err(redb::Error::Io(failed));
+        if self.sync_failed {
+            return Err(io::Error::other("a sync failed: mend the disk and restart").into());
         }
-        let database = match (self.medium.open)() {
-            Ok(database) => database,
+        let opened = (self.medium.open)().and_then(|connection| {
+            let commits = tables::head(&connection)?.commits;
+            Ok((connection, commits))
+        });
+        let (connection, commits) = match opened {
+            Ok(opened) => opened,
+            Err(error) if error.is_failed_sync() => {
+                self.sync_failed = true;
+                return Err(error);
+            }
             Err(_) if self.doubt.is_none() => return Ok(None),
             Err(error) => {
-                if number(&(self.medium.look)()?, "commits")? > self.commits {
+                if tables::head(&(self.medium.look)()?)?.commits > self.commits {
                     // They were written, and nothing says that they were synced.
-                    return Err(error.into());
+                    return Err(error);
                 }
                 self.doubt = None;
                 return Ok(None);
             }
         };
-        let commits = number(&database, "commits")?;
         let kept = self.doubt.take().filter(|_| commits > self.commits);
         if let Some(kept) = &kept {
             self.last_fence = self.last_fence.max(kept.last_fence());
         }
         self.commits = commits;
-        self.database = Some(database);
+        self.connection = Some(connection);
+        self.log = 0;
         Ok(kept)
+    }
+
+    /// Puts what the log holds into the file, if it has become long.
+    pub(super) fn shorten_log(&mut self) -> Result<(), Failure> {
+        if self.log < LOG {
+            return Ok(());
+        }
+        self.log = 0;
+        self.maintain(tables::checkpoint)
+    }
+
+    /// Gives back some of the room that the file no longer needs. Whether there is more to do.
+    ///
+    /// The log is emptied once nothing was written since the last time: to let it grow again costs
+    /// a busy store more than to write over it.
+    pub(super) fn tidy(&mut self) -> Result<bool, Failure> {
+        let mut shrunk = false;
+        self.maintain(|connection| {
+            shrunk = tables::shrink(connection)?;
+            Ok(())
+        })?;
+        if shrunk {
+            self.log += tables::SLICE;
+            self.in_use = true;
+            self.shorten_log()?;
+        } else if !std::mem::take(&mut self.in_use) {
+            self.log = 0;
+            self.maintain(tables::empty_log)?;
+        }
+        Ok(shrunk)
+    }
+
+    fn try_commit(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let number = self.commits + 1;
+        let last_fence = self.last_fence.max(changes.last_fence());
+        let Some(connection) = &self.connection else {
+            return Err(Failure::NotKept("the file cannot be opened".to_owned()));
+        };
+        let head = Head { format: FORMAT, commits: number, last_fence: last_fence.get() };
+        match tables::write(connection, changes, &head) {
+            Ok(pages) => self.log += pages,
+            Err(error) => {
+                self.close(&error);
+                self.doubt = Some(changes.clone());
+                return match self.settle() {
+                    Ok(Some(_)) => Ok(()),
+                    Ok(None) => Err(Failure::NotKept(error.to_string())),
+                    Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
+                };
+            }
+        }
+        self.in_use = true;
+        self.commits = number;
+        self.last_fence = last_fence;
+        Ok(())
+    }
+
+    /// Does what changes nothing that anybody is told. Whatever fails, what was answered is in the
+    /// log.
+    fn maintain(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), FileError>,
+    ) -> Result<(), Failure> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let Err(error) = work(connection) else { return Ok(()) };
+        self.close(&error);
+        match self.settle() {
+            Ok(_) => Err(Failure::NotKept(error.to_string())),
+            Err(_) => Err(Failure::InDoubt(error.to_string())),
+        }
+    }
+
+    fn close(&mut self, error: &FileError) {
+        self.sync_failed |= error.is_failed_sync();
+        self.connection = None;
+    }
+}
+
+impl Drop for Engine {
+    /// Leaves all in the file, so that it is a backup without its log.
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection
+            && let Err(error) = tables::empty_log(connection)
+        {
+            tracing::warn!(%error, "the log stays beside the file");
+        }
     }
 }
 
@@ -232,98 +283,4 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("file", &self.medium.name).finish_non_exhaustive()
     }
-}
-
-fn write(
-    database: &Database,
-    changes: &Changes,
-    last_fence: FencingToken,
-    number: u64,
-) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        let mut locks = transaction.open_table(LOCKS)?;
-        for (name, state) in &changes.locks {
-            match state.record() {
-                Some(record) => {
-                    let ttl = u64::try_from(record.ttl.as_millis()).unwrap_or(u64::MAX);
-                    let owner = record.owner.map(Owner::as_str);
-                    let (token, fence) = (record.token.as_bytes(), record.fence.get());
-                    locks.insert(
-                        name.as_str(),
-                        (token, fence, ttl, record.acquired_at_millis, owner),
-                    )?;
-                }
-                None => {
-                    locks.remove(name.as_str())?;
-                }
-            }
-        }
-        write_records(&transaction, changes)?;
-        if let Some(probing) = changes.probe {
-            let mut probe = transaction.open_table(PROBE)?;
-            match probing {
-                Probing::Write => probe.insert((), [0; PROBE_BYTES].as_slice())?,
-                Probing::TakeAway => probe.remove(())?,
-            };
-        }
-        let mut meta = transaction.open_table(META)?;
-        meta.insert("last_fence", last_fence.get())?;
-        meta.insert("commits", number)?;
-    }
-    transaction.commit()?;
-    Ok(())
-}
-
-fn write_records(transaction: &WriteTransaction, changes: &Changes) -> Result<(), redb::Error> {
-    if changes.records.is_empty() {
-        return Ok(());
-    }
-    let mut records = transaction.open_table(RECORDS)?;
-    for (key, state) in &changes.records {
-        match state.record() {
-            Some(record) => {
-                let row = record_row::encode(record).map_err(io::Error::other)?;
-                records.insert(key.as_bytes(), row.as_slice())?;
-            }
-            None => {
-                records.remove(key.as_bytes())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn load(
-    database: &Database,
-    take: &mut dyn Take,
-) -> Result<(u64, u64), Box<dyn std::error::Error>> {
-    let (mut locks, mut records) = (0, 0);
-    let transaction = database.begin_read()?;
-    for row in transaction.open_table(LOCKS)?.iter()? {
-        let (name, row) = row?;
-        let (token, fence, ttl, acquired_at_millis, owner) = row.value();
-        let owner = Owner::parse(owner.unwrap_or_default())?;
-        let record = Record {
-            token: TokenHash::from_bytes(*token),
-            fence: FencingToken::new(fence),
-            owner: owner.as_ref(),
-            ttl: Duration::from_millis(ttl),
-            acquired_at_millis,
-        };
-        take.lock(&LockName::parse(name.value())?, &record);
-        locks += 1;
-    }
-    for row in transaction.open_table(RECORDS)?.iter()? {
-        let (key, row) = row?;
-        take.record(RecordKey::from_bytes(*key.value()), record_row::decode(row.value())?);
-        records += 1;
-    }
-    Ok((locks, records))
-}
-
-/// A number of the file; 0 where it was never written.
-fn number(database: &Database, name: &str) -> Result<u64, redb::Error> {
-    let meta = database.begin_read()?.open_table(META)?;
-    Ok(meta.get(name)?.map_or(0, |value| value.value()))
 }

@@ -4,16 +4,19 @@
 //! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
 //! and only then makes it the table's and answers. So the table never says what the disk does not.
 
-mod backend;
 mod directory;
 mod engine;
 #[cfg(test)]
 mod faults;
+mod log;
 mod record_row;
 mod records;
+mod row;
+mod tables;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,9 +63,8 @@ impl EmbeddedStore {
             let medium = Directory::lock(&path)?.medium();
             Self::on(medium, path)
         });
-        // redb gives up with a panic on some files that are not whole.
         opening.await.unwrap_or_else(|panic| {
-            Err(OpenError::Damaged { path: directory, reason: panic.to_string() })
+            Err(OpenError::Directory { path: directory, source: io::Error::other(panic) })
         })
     }
 
@@ -194,6 +196,9 @@ impl LockStore for EmbeddedStore {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        self.forget::<LockState>().await
+        self.forget::<LockState>().await?;
+        // Step by step, so that those who change something come in between.
+        while self.writer.tidy().await? {}
+        Ok(())
     }
 }

@@ -37,6 +37,8 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
+    /// The file has more room than it needs.
+    untidy: AtomicBool,
 }
 
 impl Writer {
@@ -85,6 +87,12 @@ impl Writer {
         self.submit(|answer| Box::new(Probe { writes, answer })).await
     }
 
+    /// Takes a step towards a file without room that it does not need. Whether there are more.
+    pub(super) async fn tidy(&self) -> Result<bool, StoreError> {
+        self.submit(|answer| Box::new(Tidy { answer })).await?;
+        Ok(self.state.untidy.load(Ordering::Acquire))
+    }
+
     fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -130,6 +138,8 @@ struct Batch<'a> {
     changes: Changes,
     /// Somebody wants to know whether writing works.
     probing: bool,
+    /// Somebody wants the file to be made smaller.
+    tidying: bool,
 }
 
 /// What is kept on disk as well: a lock or a record.
@@ -208,6 +218,9 @@ impl Work {
             for job in jobs {
                 job.answer(&kept);
             }
+            if let Err(failure) = self.engine.shorten_log() {
+                self.note(&Err(failure));
+            }
         }
     }
 
@@ -219,11 +232,12 @@ impl Work {
             Err(error) => return Err(Failure::InDoubt(error.to_string())),
         }
         self.state.in_doubt.store(false, Ordering::Release);
-        let mut batch = Batch { table: &self.table, changes: Changes::default(), probing: false };
+        let changes = Changes::default();
+        let mut batch = Batch { table: &self.table, changes, probing: false, tidying: false };
         for job in jobs {
             job.stage(&mut batch);
         }
-        let Batch { changes, probing, .. } = batch;
+        let Batch { changes, probing, tidying, .. } = batch;
         if probing {
             for probe in [Probing::Write, Probing::TakeAway] {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
@@ -234,7 +248,19 @@ impl Work {
             self.engine.commit(&changes)?;
         }
         self.install(changes);
+        if tidying {
+            self.tidy();
+        }
         Ok(probing || durable)
+    }
+
+    /// What fails here takes nothing back of what was kept.
+    fn tidy(&mut self) {
+        let tidied = self.engine.tidy();
+        self.state.untidy.store(matches!(tidied, Ok(true)), Ordering::Release);
+        if let Err(failure) = tidied {
+            self.note(&Err(failure));
+        }
     }
 
     fn install(&self, changes: Changes) {
@@ -305,6 +331,20 @@ impl<E: Durable> Job for Forget<E> {
         for key in &self.keys {
             batch.forget::<E>(key);
         }
+    }
+
+    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
+        send(self.answer, kept, Ok(()));
+    }
+}
+
+struct Tidy {
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+impl Job for Tidy {
+    fn stage(&mut self, batch: &mut Batch<'_>) {
+        batch.tidying = true;
     }
 
     fn answer(self: Box<Self>, kept: &Result<(), Failure>) {

@@ -1,19 +1,25 @@
 //! A disk for tests that loses power, fills up, fails and hangs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use redb::{Database, StorageBackend};
+use super::super::engine::{FORMAT, Medium};
+use super::super::{log, tables};
+use super::vfs;
+use super::writes::{File, Write};
 
-use super::super::backend::{Overlay, SyncFailed, Watched};
-use super::super::engine::{self, Medium};
+/// The content of each file by its name.
+pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 /// A disk in memory that knows what was synced. Clones are the same disk.
 #[derive(Debug, Clone)]
-pub(super) struct Disk(Arc<Shared>);
+pub(super) struct Disk(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
+    /// How SQLite finds it.
+    pub(super) number: u64,
     state: Mutex<State>,
     /// Told when the disk begins to hang, and when it no longer does.
     hanging: Condvar,
@@ -21,20 +27,14 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// What a process reads: everything that was written.
-    seen: Vec<u8>,
-    /// What survives a power cut for certain.
-    durable: Vec<u8>,
-    /// What was written since the last sync, in order.
-    unsynced: Vec<Write>,
+    /// Which files there are. Their names are on disk from the beginning.
+    files: BTreeMap<String, File>,
     /// How many operations are left until the power goes.
     fuse: Option<u64>,
     /// The disk after the power cut, once that has happened.
-    after: Option<Vec<u8>>,
+    after: Option<Files>,
     dice: Dice,
     sync: Sync,
-    /// How much of what is not synced was there at the last sync.
-    late: usize,
     /// Bytes there is room for.
     capacity: u64,
     /// Whether it says so when there is no more room.
@@ -61,12 +61,6 @@ enum Sync {
     Late,
 }
 
-#[derive(Debug, Clone)]
-enum Write {
-    Bytes { offset: usize, data: Vec<u8> },
-    Length(usize),
-}
-
 /// A small generator of numbers that a seed decides (Steele et al., SplitMix64, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub(super) struct Dice(pub(super) u64);
@@ -83,16 +77,14 @@ impl Dice {
 
 impl Disk {
     /// A disk with this content.
-    pub(super) fn new(content: Vec<u8>, seed: u64) -> Self {
+    pub(super) fn new(content: Files, seed: u64) -> Self {
+        let file = |seen: Vec<u8>| File { durable: seen.clone(), seen, ..File::default() };
         let state = State {
-            seen: content.clone(),
-            durable: content,
-            unsynced: Vec::new(),
+            files: content.into_iter().map(|(name, content)| (name, file(content))).collect(),
             fuse: None,
             after: None,
             dice: Dice(seed),
             sync: Sync::Honest,
-            late: 0,
             capacity: u64::MAX,
             says_full: true,
             broken: false,
@@ -103,28 +95,34 @@ impl Disk {
             is_hanging: false,
             syncs: 0,
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), hanging: Condvar::new() }))
+        let (number, state, hanging) = (vfs::number(), Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { number, state, hanging });
+        vfs::plug_in(&shared);
+        Self(shared)
     }
 
     /// A disk with an empty store.
     pub(super) fn formatted(seed: u64) -> Self {
-        let disk = Self::new(Vec::new(), seed);
-        let database = Database::builder().create_with_backend(disk.clone()).unwrap();
-        engine::create(&database).unwrap();
-        drop(database);
-        disk
+        let disk = Self::new(Files::new(), seed);
+        tables::create(&disk.connect().unwrap(), FORMAT).unwrap();
+        Self::new(disk.content(), seed)
     }
 
     pub(super) fn medium(&self) -> Medium {
-        let sync_failed = SyncFailed::default();
-        let (disk, readable, failed) = (self.clone(), self.clone(), sync_failed.clone());
+        let (disk, readable) = (self.clone(), self.clone());
         let open = move || {
-            let watched = Watched::new(disk.clone(), failed.clone());
-            Database::builder().create_with_backend(watched)
+            log::check(disk.content().get("locks-wal").map_or(&[][..], |log| log))?;
+            let connection = disk.connect()?;
+            tables::prepare(&connection)?;
+            Ok(connection)
         };
-        let look = move || Database::builder().create_with_backend(Overlay::new(readable.clone())?);
+        let look = move || {
+            let connection = readable.connect()?;
+            tables::configure(&connection)?;
+            Ok(connection)
+        };
         let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name: "a disk".into(), open, look, sync_failed, _directory: None }
+        Medium { name: "a disk".into(), open, look, _directory: None }
     }
 
     /// From now on a sync does nothing, as on a disk that lies.
@@ -143,12 +141,12 @@ impl Disk {
     }
 
     /// The disk after the power cut; `None` while there is power.
-    pub(super) fn after_the_cut(&self) -> Option<Vec<u8>> {
+    pub(super) fn after_the_cut(&self) -> Option<Files> {
         self.state().after.clone()
     }
 
     /// Cuts the power now, if it is still there.
-    pub(super) fn cut(&self) -> Vec<u8> {
+    pub(super) fn cut(&self) -> Files {
         let mut state = self.state();
         state.cut();
         state.after.clone().unwrap()
@@ -161,7 +159,7 @@ impl Disk {
     /// Leaves room for this many more bytes.
     pub(super) fn fill_up_to(&self, more: u64) {
         let mut state = self.state();
-        state.capacity = state.seen.len() as u64 + more;
+        state.capacity = state.used() + more;
     }
 
     /// From now on what there is no room for is lost without a word.
@@ -211,8 +209,8 @@ impl Disk {
     }
 
     /// What a power cut would leave at least.
-    pub(super) fn durable(&self) -> Vec<u8> {
-        self.state().durable.clone()
+    pub(super) fn durable(&self) -> Files {
+        self.files(|file| &file.durable)
     }
 
     /// Makes room, and mends what was broken.
@@ -225,8 +223,18 @@ impl Disk {
     }
 
     /// The content as a process reads it.
-    pub(super) fn content(&self) -> Vec<u8> {
-        self.state().seen.clone()
+    pub(super) fn content(&self) -> Files {
+        self.files(|file| &file.seen)
+    }
+
+    /// How large all files are together.
+    pub(super) fn used(&self) -> u64 {
+        self.state().used()
+    }
+
+    fn files(&self, content: impl Fn(&File) -> &Vec<u8>) -> Files {
+        let state = self.state();
+        state.files.iter().map(|(name, file)| (name.clone(), content(file).clone())).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -241,20 +249,24 @@ impl State {
         if self.after.is_some() {
             return;
         }
-        let mut content = self.durable.clone();
-        let unsynced = if self.sync == Sync::Late { Vec::new() } else { self.unsynced.clone() };
-        for write in unsynced {
-            match (self.dice.below(3), write) {
-                (0, _) => {}
-                (1, Write::Bytes { offset, data }) => {
-                    let torn = self.dice.below(data.len() as u64 + 1) as usize;
-                    let half = Write::Bytes { offset, data: data[..torn].to_vec() };
-                    half.apply(&mut content);
+        let mut after = Files::new();
+        for (name, file) in &self.files {
+            let mut content = file.durable.clone();
+            let unsynced: &[Write] = if self.sync == Sync::Late { &[] } else { &file.unsynced };
+            for write in unsynced {
+                match (self.dice.below(3), write) {
+                    (0, _) => {}
+                    (1, Write::Bytes { offset, data }) => {
+                        let torn = self.dice.below(data.len() as u64 + 1) as usize;
+                        let half = Write::Bytes { offset: *offset, data: data[..torn].to_vec() };
+                        half.apply(&mut content);
+                    }
+                    (_, write) => write.apply(&mut content),
                 }
-                (_, write) => write.apply(&mut content),
             }
+            after.insert(name.clone(), content);
         }
-        self.after = Some(content);
+        self.after = Some(after);
     }
 
     fn burn(&mut self) {
@@ -266,7 +278,7 @@ impl State {
     }
 
     /// Writes what fits, if the disk lets anybody write.
-    fn write(&mut self, write: Write) -> io::Result<()> {
+    fn write(&mut self, name: &str, write: Write) -> io::Result<()> {
         match &mut self.breaks_in {
             Some(0) => self.broken = true,
             Some(left) => *left -= 1,
@@ -276,26 +288,35 @@ impl State {
         if self.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        if write.end() > self.capacity {
-            let full = io::Error::new(io::ErrorKind::StorageFull, "the disk is full");
+        let used = self.used();
+        let file = self.files.entry(name.to_owned()).or_default();
+        let grows = write.end().saturating_sub(file.seen.len());
+        if used + grows as u64 > self.capacity {
+            // The word that SQLite's error for a full disk is made of.
+            let full = io::Error::new(io::ErrorKind::WriteZero, "the disk is full");
             return if self.says_full { Err(full) } else { Ok(()) };
         }
-        write.apply(&mut self.seen);
-        self.unsynced.push(write);
+        write.apply(&mut file.seen);
+        file.unsynced.push(write);
         self.burn();
         Ok(())
     }
 
-    fn sync(&mut self) {
+    fn used(&self) -> u64 {
+        self.files.values().map(|file| file.seen.len() as u64).sum()
+    }
+
+    fn sync(&mut self, name: &str) {
+        let Some(file) = self.files.get_mut(name) else { return };
         let synced = match self.sync {
-            Sync::Honest => self.unsynced.len(),
+            Sync::Honest => file.unsynced.len(),
             Sync::Nothing => 0,
-            Sync::Late => self.late,
+            Sync::Late => file.late,
         };
-        for write in self.unsynced.drain(..synced) {
-            write.apply(&mut self.durable);
+        for write in file.unsynced.drain(..synced) {
+            write.apply(&mut file.durable);
         }
-        self.late = self.unsynced.len();
+        file.late = file.unsynced.len();
     }
 
     fn works(&self) -> io::Result<()> {
@@ -303,52 +324,56 @@ impl State {
     }
 }
 
-impl Write {
-    fn end(&self) -> u64 {
-        match self {
-            Self::Length(length) => *length as u64,
-            Self::Bytes { offset, data } => (offset + data.len()) as u64,
-        }
+/// What SQLite does with the files.
+impl Disk {
+    pub(super) fn exists(&self, name: &str) -> bool {
+        self.state().files.contains_key(name)
     }
 
-    fn apply(&self, content: &mut Vec<u8>) {
-        match self {
-            Self::Length(length) => content.resize(*length, 0),
-            Self::Bytes { offset, data } => {
-                // A file grows when something is written behind its end.
-                let end = offset + data.len();
-                content.resize(content.len().max(end), 0);
-                content[*offset..end].copy_from_slice(data);
-            }
+    /// Makes a file if it is not there.
+    pub(super) fn open(&self, name: &str, writes: bool) -> io::Result<()> {
+        let mut state = self.state();
+        if writes && state.read_only {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
-    }
-}
-
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.state().seen.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let (state, offset) = (self.state(), offset as usize);
-        state.works()?;
-        if let Some(bytes) = state.seen.get(offset..offset + out.len()) {
-            out.copy_from_slice(bytes);
-            return Ok(());
+        if writes {
+            state.files.entry(name.to_owned()).or_default();
         }
-        // What a disk has lost without a word, it still says to have.
-        if state.says_full {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        out.fill(0);
         Ok(())
     }
 
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.state().write(Write::Length(length as usize))
+    pub(super) fn delete(&self, name: &str) -> io::Result<()> {
+        let gone = self.state().files.remove(name);
+        gone.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn sync_data(&self) -> io::Result<()> {
+    pub(super) fn len(&self, name: &str) -> u64 {
+        self.state().files.get(name).map_or(0, |file| file.seen.len() as u64)
+    }
+
+    /// What is behind the end of the file is zero, and an error.
+    pub(super) fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (state, offset) = (self.state(), offset as usize);
+        state.works()?;
+        let seen = state.files.get(name).map_or(&[][..], |file| &file.seen);
+        let there = seen.get(offset..).unwrap_or_default();
+        let (found, missing) = out.split_at_mut(there.len().min(out.len()));
+        found.copy_from_slice(&there[..found.len()]);
+        missing.fill(0);
+        // What a disk has lost without a word, it still says to have.
+        let whole = missing.is_empty() || !state.says_full;
+        if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    pub(super) fn set_len(&self, name: &str, length: u64) -> io::Result<()> {
+        self.state().write(name, Write::Length(length as usize))
+    }
+
+    pub(super) fn write(&self, name: &str, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.state().write(name, Write::Bytes { offset: offset as usize, data: data.to_vec() })
+    }
+
+    pub(super) fn sync(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
         state.is_hanging = state.hangs;
         self.0.hanging.notify_all();
@@ -357,17 +382,15 @@ impl StorageBackend for Disk {
         state.syncs += 1;
         if std::mem::take(&mut state.sync_fails) {
             // As Linux does: the pages count as written, and no later sync writes them.
-            state.unsynced.clear();
+            if let Some(file) = state.files.get_mut(name) {
+                file.unsynced.clear();
+            }
             return Err(io::Error::other("the sync failed"));
         }
         // The power may go just before the sync, or just after it.
         state.burn();
-        state.sync();
+        state.sync(name);
         state.burn();
         Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.state().write(Write::Bytes { offset: offset as usize, data: data.to_vec() })
     }
 }

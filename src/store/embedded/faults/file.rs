@@ -2,7 +2,7 @@ use super::super::*;
 use super::disk::{Dice, Disk};
 use super::store::{ask, begin, open};
 use crate::idempotency::{Begun, RecordStore as _};
-use engine::set_number;
+use row::Head;
 
 #[tokio::test]
 async fn a_flipped_byte_is_noticed_or_does_no_harm() {
@@ -18,8 +18,9 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
     let (content, mut dice, mut noticed) = (disk.content(), Dice(7), 0);
     for _ in 0..300 {
         let mut damaged = content.clone();
-        let place = dice.below(damaged.len() as u64) as usize;
-        damaged[place] ^= 1 << dice.below(8);
+        let file = damaged.get_mut("locks").unwrap();
+        let place = dice.below(file.len() as u64) as usize;
+        file[place] ^= 1 << dice.below(8);
         match std::panic::catch_unwind(|| open(&Disk::new(damaged, 1))) {
             Ok(Ok(store)) => {
                 for (ask, run) in asks.iter().zip(&runs) {
@@ -41,9 +42,49 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
 #[test]
 fn a_file_of_a_newer_format_is_refused_with_a_sentence() {
     let disk = Disk::formatted(1);
-    let database = (disk.medium().open)().unwrap();
-    set_number(&database, "format", 3).unwrap();
-    drop(database);
+    let connection = (disk.medium().open)().unwrap();
+    let head = Head { format: 4, ..tables::head(&connection).unwrap() };
+    tables::write_head(&connection, &head).unwrap();
+    drop(connection);
     let refused = Engine::open(disk.medium()).unwrap_err().to_string();
-    assert!(refused.contains("format 3") && refused.contains("up to 2"), "{refused}");
+    assert!(refused.contains("format 4") && refused.contains("up to 3"), "{refused}");
+}
+
+/// What a killed process leaves: most of what it wrote is in the log.
+#[tokio::test]
+async fn a_log_that_is_broken_before_its_end_is_refused_and_left_as_it_is() {
+    let disk = Disk::formatted(1);
+    let store = open(&disk).unwrap();
+    let asks: Vec<_> = (0..20).map(|n| ask(&format!("lock {n}"), "one")).collect();
+    let mut before_the_last = 0;
+    for ask in &asks {
+        before_the_last = disk.content()["locks-wal"].len();
+        store.acquire(ask).await.unwrap();
+    }
+    let (content, mut dice) = (disk.content(), Dice(7));
+    let length = content["locks-wal"].len();
+    for round in 0..300 {
+        let mut damaged = content.clone();
+        // All of what comes after the log's header, which a power cut may have torn.
+        let place = 32 + dice.below((length - 32) as u64) as usize;
+        damaged.get_mut("locks-wal").unwrap()[place] ^= 1 << dice.below(8);
+        let disk = Disk::new(damaged.clone(), round);
+        match open(&disk) {
+            // The last transaction may be one that was never synced, and so never answered.
+            Ok(again) => {
+                assert!(place >= before_the_last, "byte {place} of {length} was overlooked");
+                for ask in &asks[..19] {
+                    assert!(again.get(&ask.name).await.unwrap().is_some(), "byte {place}");
+                }
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("damaged"), "byte {place}: {error}");
+                assert!(disk.content() == damaged, "byte {place}: something was written");
+            }
+        }
+    }
+    let mut garbage = content.clone();
+    garbage.insert("locks-wal".to_owned(), vec![b'x'; length]);
+    let refused = open(&Disk::new(garbage, 1)).unwrap_err().to_string();
+    assert!(refused.contains("damaged"), "{refused}");
 }

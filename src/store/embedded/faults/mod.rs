@@ -8,5 +8,8 @@ mod file;
 mod hanging;
 mod power;
 mod records;
+mod room;
 mod store;
+mod vfs;
 mod writer;
+mod writes;

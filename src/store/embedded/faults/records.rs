@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::*;
-use super::disk::{Dice, Disk};
+use super::disk::{Dice, Disk, Files};
 use super::store::{open, token};
 use crate::idempotency::{
     Abandonment, Answer, Begin, Begun, Complete, Completion, End, Extension, Fingerprint, Kept,
@@ -60,7 +60,7 @@ fn the_check_finds_records_that_a_whole_disk_has_not() {
 fn campaign(
     seed: u64,
     prepare: impl Fn(&Disk),
-    after: impl Fn(&Disk) -> Vec<u8>,
+    after: impl Fn(&Disk) -> Files,
 ) -> Result<Vec<Known>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

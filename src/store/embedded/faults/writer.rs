@@ -9,7 +9,7 @@ use super::disk::Disk;
 use super::store::{ask, begin, open};
 use crate::idempotency::{Begin, OnCrash, Phase, RecordStore as _};
 use crate::lock::FencingToken;
-use engine::set_number;
+use row::Head;
 
 #[tokio::test]
 async fn changes_that_come_together_share_a_sync() {
@@ -35,9 +35,10 @@ async fn changes_that_come_together_share_a_sync() {
 async fn fences_rise_over_a_grant_and_release_in_one_batch() {
     let disk = Disk::formatted(1);
     // A counter ahead of the clock, as after the clock was set back.
-    let database = (disk.medium().open)().unwrap();
-    set_number(&database, "last_fence", 1 << 52).unwrap();
-    drop(database);
+    let connection = (disk.medium().open)().unwrap();
+    let head = Head { last_fence: 1 << 52, ..tables::head(&connection).unwrap() };
+    tables::write_head(&connection, &head).unwrap();
+    drop(connection);
     let store = open(&disk).unwrap();
     let (ask, mut last) = (ask("lock", "one"), FencingToken::NONE);
     for _ in 0..50 {
