@@ -110,6 +110,53 @@ impl Load {
         })
     }
 
+    /// Creates and deletes `count` locks, each connection one after another.
+    pub(crate) fn come_and_go(&self, service: &Process, count: usize) -> Result<()> {
+        self.runtime.block_on(async {
+            let left = Arc::new(AtomicUsize::new(count));
+            let mut connections = JoinSet::new();
+            for _ in 0..CONNECTIONS {
+                let connection = Connection::open(service.address).await?;
+                connections.spawn(connection.pass(Arc::clone(&self.names), Arc::clone(&left)));
+            }
+            while let Some(ended) = connections.join_next().await {
+                ended??;
+            }
+            Ok(())
+        })
+    }
+
+    /// Creates `count` locks; gives what ends them.
+    pub(crate) fn hold(&self, service: &Process, count: usize) -> Result<Held> {
+        self.runtime.block_on(async {
+            let left = Arc::new(AtomicUsize::new(count));
+            let mut connections = JoinSet::new();
+            for _ in 0..CONNECTIONS {
+                let connection = Connection::open(service.address).await?;
+                connections.spawn(connection.hold(Arc::clone(&self.names), Arc::clone(&left)));
+            }
+            let mut held = Vec::new();
+            while let Some(ended) = connections.join_next().await {
+                held.push(ended??);
+            }
+            Ok(Held(held))
+        })
+    }
+
+    /// Deletes what is held.
+    pub(crate) fn end(&self, Held(held): Held) -> Result<()> {
+        self.runtime.block_on(async {
+            let mut connections = JoinSet::new();
+            for (connection, deletes) in held {
+                connections.spawn(connection.end(deletes));
+            }
+            while let Some(ended) = connections.join_next().await {
+                ended??;
+            }
+            Ok(())
+        })
+    }
+
     /// Creates `count` locks that stay.
     pub(crate) fn fill(&self, service: &Process, count: usize) -> Result<()> {
         self.runtime.block_on(async {
@@ -126,6 +173,9 @@ impl Load {
         })
     }
 }
+
+/// Locks that are held, and the requests that delete them, by the connection that made them.
+pub(crate) struct Held(Vec<(Connection, Vec<Vec<u8>>)>);
 
 /// Which orders are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,11 +254,47 @@ impl Connection {
     }
 
     async fn create(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
-        let one_less = |left: usize| left.checked_sub(1);
         let mut pair = Pair::new(LONG);
-        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+        while takes_one(&left) {
             pair.rename(&names)?;
             self.exchange(&pair.create, 201).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates a lock whose token is then known to the pair.
+    async fn create_next(&mut self, pair: &mut Pair, names: &Names) -> Result<()> {
+        pair.rename(names)?;
+        let token = self.exchange(&pair.create, 201).await?.token;
+        pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
+        Ok(())
+    }
+
+    async fn pass(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
+        let mut pair = Pair::new(LONG);
+        while takes_one(&left) {
+            self.create_next(&mut pair, &names).await?;
+            self.exchange(&pair.delete, 204).await?;
+        }
+        Ok(())
+    }
+
+    async fn hold(
+        mut self,
+        names: Arc<Names>,
+        left: Arc<AtomicUsize>,
+    ) -> Result<(Self, Vec<Vec<u8>>)> {
+        let (mut pair, mut deletes) = (Pair::new(LONG), Vec::new());
+        while takes_one(&left) {
+            self.create_next(&mut pair, &names).await?;
+            deletes.push(pair.delete.clone());
+        }
+        Ok((self, deletes))
+    }
+
+    async fn end(mut self, deletes: Vec<Vec<u8>>) -> Result<()> {
+        for delete in deletes {
+            self.exchange(&delete, 204).await?;
         }
         Ok(())
     }
@@ -256,6 +342,12 @@ async fn unless_ended<T: 'static>(
             Err("a connection ended too early".into())
         }
     }
+}
+
+/// Whether there was one left to take.
+fn takes_one(left: &AtomicUsize) -> bool {
+    let one_less = |left: usize| left.checked_sub(1);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
 }
 
 fn cpu(service: &Process, redis: Option<&Process>) -> Result<Cpu> {
