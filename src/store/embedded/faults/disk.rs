@@ -220,6 +220,7 @@ impl Disk {
         state.broken = false;
         state.breaks_in = None;
         state.read_only = false;
+        state.sync = Sync::Honest;
     }
 
     /// The content as a process reads it.

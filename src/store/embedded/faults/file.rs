@@ -88,3 +88,18 @@ async fn a_log_that_is_broken_before_its_end_is_refused_and_left_as_it_is() {
     let refused = open(&Disk::new(garbage, 1)).unwrap_err().to_string();
     assert!(refused.contains("damaged"), "{refused}");
 }
+
+/// A process that is killed leaves in the log what was never synced.
+#[tokio::test]
+async fn what_is_found_in_the_log_is_synced_before_it_is_told() {
+    let disk = Disk::formatted(1);
+    let killed = open(&disk).unwrap();
+    disk.lie();
+    let ask = ask("lock", "one");
+    killed.acquire(&ask).await.unwrap();
+    disk.mend();
+    let again = open(&disk).unwrap();
+    assert!(again.get(&ask.name).await.unwrap().is_some());
+    let after_a_cut = open(&Disk::new(disk.durable(), 1)).unwrap();
+    assert!(after_a_cut.get(&ask.name).await.unwrap().is_some(), "it was told and is lost");
+}
