@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test campaign lint bench openapi redis-server chromium
+.PHONY: run test campaign mutants lint bench openapi redis-server chromium
 
 run:
 	cargo run --release
@@ -9,10 +9,15 @@ run:
 test: redis-server chromium
 	cargo test --locked
 
-# Instances killed between any two steps under 20,000 keys and more on each store: what was done and
-# told, against the upstream's own ledger.
+# What clients are told while everything fails that can, on each store: locks for so many minutes, then
+# 20,000 keys and more against the upstream's own ledger. make campaign MINUTES=10 ONLY=sentinel
 campaign: redis-server
-	ONCE_KEYS=$(or $(ONCE_KEYS),20000) cargo test --locked --test it once_campaign -- --nocapture --test-threads 1
+	CAMPAIGN_SECONDS=$$(($(or $(MINUTES),10) * 60)) ONCE_KEYS=$(or $(ONCE_KEYS),20000) \
+		cargo test --locked --test it -- $(or $(ONLY),campaign) --skip mutants --nocapture --test-threads 1
+
+# Builds versions of keylatch that are wrong in one place each, and lets the campaign find every one.
+mutants: redis-server
+	MUTANTS=$(or $(MUTANT),all) cargo test --locked --test it -- lock_campaign::mutants --nocapture
 
 # Formatting, lints and documentation, all without a warning.
 lint:

@@ -87,6 +87,7 @@ fn violation(history: &History, span: &Span, at: Micros, what: String) -> Violat
         about: vec![span.key],
         at,
         what,
+        by_forgetting: true,
         faults: history.faults_within(span.sent, at),
     }
 }

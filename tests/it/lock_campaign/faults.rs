@@ -3,6 +3,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
 use super::clock::pass;
+use super::nodes::End;
 use super::place::{Place, fact};
 use crate::support::{Dice, Proxy, RedisServer};
 
@@ -31,10 +32,13 @@ pub(super) enum Kind {
     FlushAll,
     ClockAhead,
     ClockThereAndBack,
+    FailoverStopped,
+    FailoverKilled,
+    FailoverCutOff,
 }
 
 /// How a fault was seen to have taken effect, or why it was not.
-type Seen = Result<String, String>;
+pub(super) type Seen = Result<String, String>;
 
 impl Kind {
     pub(super) fn name(self) -> &'static str {
@@ -56,6 +60,9 @@ impl Kind {
             Self::FlushAll => FLUSH_ALL,
             Self::ClockAhead => CLOCK_AHEAD,
             Self::ClockThereAndBack => CLOCK_THERE_AND_BACK,
+            Self::FailoverStopped => "failover: master stopped, and then back",
+            Self::FailoverKilled => "failover: master killed, and then back",
+            Self::FailoverCutOff => "failover: replicas cut off, then master killed",
         }
     }
 
@@ -105,8 +112,16 @@ impl Place {
                 let back = self.set_clock(None).await?;
                 Ok(format!("{ahead}; {back}"))
             }
+            Kind::FailoverStopped => self.fail_over(End::Stopped, some_time, dice).await,
+            Kind::FailoverKilled => self.fail_over(End::Killed, some_time, dice).await,
+            Kind::FailoverCutOff => self.fail_over(End::CutOff, some_time, dice).await,
             _ => self.disturb(kind, instance, some_time, dice).await,
         }
+    }
+
+    async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> Seen {
+        self.nodes.are_whole().await;
+        self.nodes.fail_over(dice.below(1 << 32), end, time).await
     }
 
     /// Disturbs connections, of one instance or of all.

@@ -1,12 +1,120 @@
 //! What the checker finds, and what it lets pass.
 
 use super::history::{Ask, Event, Fault, Healing, History, Holder, Lease, Taken, Told, Write};
-use super::verdict::{Invariant, judge};
+use super::verdict::Invariant::{self, Exclusive, Fenced, Gapless, Honest, Live, Released, Rising};
+use super::verdict::judge;
 
 const ACQUIRE: Ask = Ask::Acquire { waits: false };
 
 /// What is done to an innocent history.
 type Change = fn(&mut History);
+
+const INNOCENT: [(&str, Change); 9] = [
+    ("a grant when the one before has just ended", |history| {
+        history.events[1].ask = Ask::Look;
+        history.events[1].told = Told::Unknown;
+        history.events[2].sent = 400_000;
+        history.events[2].read = 501_001;
+    }),
+    ("a release that was sent, and then another's grant", |history| {
+        history.events[1] = event(2, 1, Ask::Release, [20_000, 300_000], Told::Nothing);
+    }),
+    ("a renewal that may make the lease shorter", |history| {
+        let ask = Ask::Renew { ttl: 100_000 };
+        history.events[1] = event(2, 1, ask, [20_000, 900_000], Told::Nothing);
+        history.events[2].sent = 115_000;
+        history.events[2].read = 120_000;
+        history.healings.clear();
+    }),
+    ("a repeat of what was not answered", |history| {
+        history.events[0].told = Told::Unknown;
+        history.events.push(event(9, 1, ACQUIRE, [30_000, 40_000], again(10, 90_000)));
+    }),
+    ("a grant that somebody saw who had asked before it was refused", |history| {
+        let waited = Ask::Acquire { waits: true };
+        history.events.push(event(9, 9, waited, [120_000, 190_000], Told::Held(None)));
+        history.events.push(look([150_000, 195_000], 11, 9));
+    }),
+    ("another grant of a token whose lease is over", |history| {
+        history.events.push(granted(9, 3, [900_000, 910_000], 30));
+    }),
+    ("a fence that was seen at the same time", |history| {
+        history.events.push(look([205_000, 215_000], 20, 3));
+    }),
+    ("a renewal by who may have got the lock unheard", |history| {
+        history.events.push(event(8, 8, ACQUIRE, [800_000, 850_000], Told::Nothing));
+        history.events.push(renewed(9, 8, [860_000, 870_000], 30));
+    }),
+    ("a write that is late, refused", |history| {
+        let (token, fence, sent, read) = (1, 10, 300_000, 310_000);
+        history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
+    }),
+];
+
+const GUILTY: [(Invariant, &str, Change); 24] = [
+    (Exclusive, "two at once", |history| history.events[1].told = Told::NotExecuted),
+    (Exclusive, "the same token twice at once", |history| {
+        history.events.push(granted(9, 3, [230_000, 240_000], 30));
+    }),
+    (Exclusive, "free while certain", |history| {
+        history.events.push(event(9, 0, Ask::Look, [230_000, 240_000], Told::NotHeld));
+    }),
+    (Exclusive, "another's while certain", |history| {
+        history.events.push(look([230_000, 240_000], 21, 77));
+    }),
+    (Exclusive, "in line for what is held", |history| {
+        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::Held(None)));
+    }),
+    (Exclusive, "not renewed while certain", |history| {
+        let ask = Ask::Renew { ttl: 500_000 };
+        history.events.push(event(9, 3, ask, [230_000, 240_000], Told::Mismatch));
+    }),
+    (Exclusive, "a write refused while certain", |history| {
+        let (token, fence, sent, read) = (3, 20, 230_000, 240_000);
+        history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
+    }),
+    (Rising, "a lower one later", |history| told_fence(&mut history.events[2], 9)),
+    (Rising, "the same one again", |history| told_fence(&mut history.events[2], 10)),
+    (Rising, "lower than what was shown", |history| {
+        history.events.push(look([150_000, 160_000], 21, 77));
+    }),
+    (Rising, "the same grant new twice", |history| {
+        history.events.push(granted(9, 3, [195_000, 240_000], 20));
+    }),
+    (Fenced, "a lower one taken", |history| history.taken.swap(0, 1)),
+    (Fenced, "the same one of another", |history| history.taken[1].fence = 10),
+    (Fenced, "one that nobody was granted", |history| history.taken[1].fence = 15),
+    (Released, "shown after its release", |history| {
+        history.events.push(look([150_000, 160_000], 10, 1));
+    }),
+    (Released, "renewed after its release", |history| {
+        history.events.push(renewed(9, 1, [150_000, 160_000], 10));
+    }),
+    (Released, "freed by a wrong token", |history| {
+        history.events.push(event(9, 9, Ask::Release, [230_000, 240_000], Told::Released));
+    }),
+    (Released, "renewed by a wrong token", |history| {
+        history.events.push(renewed(9, 9, [230_000, 240_000], 20));
+    }),
+    (Gapless, "renewed after another's grant", |history| {
+        history.events[1].told = Told::Unknown;
+        history.events.push(renewed(9, 1, [230_000, 240_000], 10));
+    }),
+    (Gapless, "renewed under another fence", |history| {
+        history.events.push(renewed(9, 3, [230_000, 240_000], 21));
+    }),
+    (Live, "not had in time", |history| history.healings[0].within = 30_000),
+    (Honest, "held by who was refused", |history| {
+        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::NotExecuted));
+        history.events.push(look([250_000, 260_000], 20, 9));
+    }),
+    (Honest, "had already, and never got", |history| {
+        history.events[2].told = again(20, 500_000);
+    }),
+    (Honest, "an answer that there is not", |history| {
+        history.events[1].told = Told::Odd("500".to_owned());
+    }),
+];
 
 #[test]
 fn an_innocent_history_has_no_violation() {
@@ -16,48 +124,7 @@ fn an_innocent_history_has_no_violation() {
 
 #[test]
 fn what_may_be_is_no_violation() {
-    let cases: [(&str, Change); 9] = [
-        ("a grant when the one before has just ended", |history| {
-            history.events[1].ask = Ask::Look;
-            history.events[1].told = Told::Unknown;
-            history.events[2].sent = 400_000;
-            history.events[2].read = 501_001;
-        }),
-        ("a release that was sent, and then another's grant", |history| {
-            history.events[1] = event(2, 1, Ask::Release, [20_000, 300_000], Told::Nothing);
-        }),
-        ("a renewal that may make the lease shorter", |history| {
-            let ask = Ask::Renew { ttl: 100_000 };
-            history.events[1] = event(2, 1, ask, [20_000, 900_000], Told::Nothing);
-            history.events[2].sent = 115_000;
-            history.events[2].read = 120_000;
-            history.healings.clear();
-        }),
-        ("a repeat of what was not answered", |history| {
-            history.events[0].told = Told::Unknown;
-            history.events.push(event(9, 1, ACQUIRE, [30_000, 40_000], again(10, 90_000)));
-        }),
-        ("a grant that somebody saw who had asked before it was refused", |history| {
-            let waited = Ask::Acquire { waits: true };
-            history.events.push(event(9, 9, waited, [120_000, 190_000], Told::Held(None)));
-            history.events.push(look([150_000, 195_000], 11, 9));
-        }),
-        ("another grant of a token whose lease is over", |history| {
-            history.events.push(granted(9, 3, [900_000, 910_000], 30));
-        }),
-        ("a fence that was seen at the same time", |history| {
-            history.events.push(look([205_000, 215_000], 20, 3));
-        }),
-        ("a renewal by who may have got the lock unheard", |history| {
-            history.events.push(event(8, 8, ACQUIRE, [800_000, 850_000], Told::Nothing));
-            history.events.push(renewed(9, 8, [860_000, 870_000], 30));
-        }),
-        ("a write that is late, refused", |history| {
-            let (token, fence, sent, read) = (1, 10, 300_000, 310_000);
-            history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
-        }),
-    ];
-    for (what, change) in cases {
+    for (what, change) in INNOCENT {
         let found = judged(change);
         assert!(found.is_empty(), "{what}: {found:#?}");
     }
@@ -65,72 +132,7 @@ fn what_may_be_is_no_violation() {
 
 #[test]
 fn every_guilt_is_found() {
-    use Invariant::{Exclusive, Fenced, Gapless, Honest, Live, Released, Rising};
-    let cases: [(Invariant, &str, Change); 24] = [
-        (Exclusive, "two at once", |history| history.events[1].told = Told::NotExecuted),
-        (Exclusive, "the same token twice at once", |history| {
-            history.events.push(granted(9, 3, [230_000, 240_000], 30));
-        }),
-        (Exclusive, "free while certain", |history| {
-            history.events.push(event(9, 0, Ask::Look, [230_000, 240_000], Told::NotHeld));
-        }),
-        (Exclusive, "another's while certain", |history| {
-            history.events.push(look([230_000, 240_000], 21, 77));
-        }),
-        (Exclusive, "in line for what is held", |history| {
-            history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::Held(None)));
-        }),
-        (Exclusive, "not renewed while certain", |history| {
-            let ask = Ask::Renew { ttl: 500_000 };
-            history.events.push(event(9, 3, ask, [230_000, 240_000], Told::Mismatch));
-        }),
-        (Exclusive, "a write refused while certain", |history| {
-            let (token, fence, sent, read) = (3, 20, 230_000, 240_000);
-            history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
-        }),
-        (Rising, "a lower one later", |history| told_fence(&mut history.events[2], 9)),
-        (Rising, "the same one again", |history| told_fence(&mut history.events[2], 10)),
-        (Rising, "lower than what was shown", |history| {
-            history.events.push(look([150_000, 160_000], 21, 77));
-        }),
-        (Rising, "the same grant new twice", |history| {
-            history.events.push(granted(9, 3, [195_000, 240_000], 20));
-        }),
-        (Fenced, "a lower one taken", |history| history.taken.swap(0, 1)),
-        (Fenced, "the same one of another", |history| history.taken[1].fence = 10),
-        (Fenced, "one that nobody was granted", |history| history.taken[1].fence = 15),
-        (Released, "shown after its release", |history| {
-            history.events.push(look([150_000, 160_000], 10, 1));
-        }),
-        (Released, "renewed after its release", |history| {
-            history.events.push(renewed(9, 1, [150_000, 160_000], 10));
-        }),
-        (Released, "freed by a wrong token", |history| {
-            history.events.push(event(9, 9, Ask::Release, [230_000, 240_000], Told::Released));
-        }),
-        (Released, "renewed by a wrong token", |history| {
-            history.events.push(renewed(9, 9, [230_000, 240_000], 20));
-        }),
-        (Gapless, "renewed after another's grant", |history| {
-            history.events[1].told = Told::Unknown;
-            history.events.push(renewed(9, 1, [230_000, 240_000], 10));
-        }),
-        (Gapless, "renewed under another fence", |history| {
-            history.events.push(renewed(9, 3, [230_000, 240_000], 21));
-        }),
-        (Live, "not had in time", |history| history.healings[0].within = 30_000),
-        (Honest, "held by who was refused", |history| {
-            history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::NotExecuted));
-            history.events.push(look([250_000, 260_000], 20, 9));
-        }),
-        (Honest, "had already, and never got", |history| {
-            history.events[2].told = again(20, 500_000);
-        }),
-        (Honest, "an answer that there is not", |history| {
-            history.events[1].told = Told::Odd("500".to_owned());
-        }),
-    ];
-    for (invariant, what, change) in cases {
+    for (invariant, what, change) in GUILTY {
         let found = judged(change);
         let is_it = found.iter().any(|(found, _)| *found == invariant);
         assert!(is_it, "{what}: {found:#?}");
@@ -150,6 +152,9 @@ fn a_violation_is_shown_with_the_faults_that_were_there() {
     ];
     let found = judge(&history);
     assert!(!found.is_empty() && found.iter().all(|one| one.faults == ["there"]), "{found:#?}");
+    history.faults.truncate(1);
+    let found = judge(&history);
+    assert!(found.iter().all(|one| one.faults == ["after before"]), "{found:#?}");
 }
 
 /// Two who have a lock one after the other, and write; the second one's is still valid.

@@ -218,12 +218,18 @@ impl History {
         grants
     }
 
-    /// The kinds of the faults that were there at some time of a span.
-    pub(super) fn faults_within(&self, from: Micros, to: Micros) -> Vec<&'static str> {
-        let within = |fault: &&Fault| fault.seen.is_ok() && fault.from <= to && from <= fault.to;
-        let mut kinds: Vec<_> = self.faults.iter().filter(within).map(|fault| fault.kind).collect();
+    /// The kinds of the faults that were there at some time of a span; if there were none, the one
+    /// before it.
+    pub(super) fn faults_within(&self, from: Micros, to: Micros) -> Vec<String> {
+        let seen = || self.faults.iter().filter(|fault| fault.seen.is_ok());
+        let within = seen().filter(|fault| fault.from <= to && from <= fault.to);
+        let mut kinds: Vec<_> = within.map(|fault| fault.kind.to_owned()).collect();
         kinds.sort_unstable();
         kinds.dedup();
+        if kinds.is_empty() {
+            let before = seen().filter(|fault| fault.to < from).max_by_key(|fault| fault.to);
+            kinds.extend(before.map(|fault| format!("after {}", fault.kind)));
+        }
         kinds
     }
 }

@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use reqwest::Method;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::faults::Kind;
+use super::nodes::Nodes;
 use super::wall_clock::WallClock;
-use crate::support::{Answer, Api, Process, Proxy, RedisServer, eventually};
+use crate::support::{Answer, Api, Cluster, Process, Proxy, RedisServer, Sentinels, eventually};
 
 /// How long an instance waits for its store's answer, in ms.
 const STORE_TIMEOUT: &str = "700";
+
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Where locks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +25,10 @@ pub(super) enum Store {
     ForgetfulRedis,
     /// One Redis with `appendfsync always`.
     DurableRedis,
+    /// A master with two replicas, and three sentinels.
+    Sentinel,
+    /// Three masters with a replica each.
+    Cluster,
 }
 
 /// Which build of keylatch is run.
@@ -37,7 +45,7 @@ pub(super) struct Build {
 pub(super) struct Place {
     pub(super) store: Store,
     build: Build,
-    pub(super) nodes: Vec<RedisServer>,
+    pub(super) nodes: Nodes,
     pub(super) instances: Vec<Instance>,
     /// The nodes' clock, or why it cannot be set.
     pub(super) clock: Result<WallClock, String>,
@@ -61,6 +69,8 @@ impl Store {
             Self::Embedded => "embedded",
             Self::ForgetfulRedis => "Redis without persistence",
             Self::DurableRedis => "Redis with appendfsync always",
+            Self::Sentinel => "Redis Sentinel",
+            Self::Cluster => "Redis Cluster",
         }
     }
 
@@ -94,11 +104,16 @@ impl Store {
                 [&instances[..], &nodes, &[K::FlushAll, K::ClockAhead]].concat()
             }
             Self::DurableRedis => [&instances[..], &nodes, &[K::ClockThereAndBack]].concat(),
+            Self::Sentinel | Self::Cluster => {
+                let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
+                let nodes = [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush];
+                [&instances[..], &nodes, &failovers].concat()
+            }
         }
     }
 
     fn is_redis(self) -> bool {
-        matches!(self, Self::ForgetfulRedis | Self::DurableRedis)
+        !matches!(self, Self::Memory | Self::Embedded)
     }
 }
 
@@ -108,12 +123,11 @@ impl Place {
         let clock = WallClock::new(directory.path());
         let shim = clock.as_ref().ok();
         let nodes = match store {
-            Store::Memory | Store::Embedded => Vec::new(),
-            Store::ForgetfulRedis => vec![node(&[], shim).await],
-            Store::DurableRedis => {
-                let options = ["--appendonly", "yes", "--appendfsync", "always"];
-                vec![node(&options, shim).await]
-            }
+            Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
+            Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
+            Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
+            Store::Sentinel => Nodes::Sentinels(Sentinels::start(2, 3).await),
+            Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
         };
         let (build, instances) = (build.clone(), Vec::new());
         let mut place = Self { store, build, nodes, instances, clock, directory };
@@ -132,12 +146,17 @@ impl Place {
 
     /// The tier that an instance says its store has.
     pub(super) async fn tier(&self) -> String {
-        let info = Api::at(self.instances[0].process.address).get("/v1/info").await;
-        info.json["store"]["tier"].as_str().expect("a tier").to_owned()
+        let api = Api::at(self.instances[0].process.address);
+        eventually(async || {
+            let info = api.get("/v1/info").await;
+            info.json["store"]["tier"].as_str().map(str::to_owned)
+        })
+        .await
     }
 
     /// Waits until every instance has its store.
     pub(super) async fn is_well(&self) {
+        self.nodes.are_whole().await;
         for instance in &self.instances {
             let api = Api::at(instance.process.address);
             let ready = async || {
@@ -163,13 +182,15 @@ impl Place {
 
     async fn instance(&self) -> Instance {
         let mut links = Vec::new();
-        for node in &self.nodes {
+        let own_way = self.nodes.url();
+        for node in self.nodes.iter().filter(|_| own_way.is_none()) {
             links.push(Proxy::start(node.address()).await);
         }
         let url = match self.store {
+            _ if own_way.is_some() => own_way.unwrap_or_default(),
             Store::Memory => "memory:".to_owned(),
             Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
-            Store::ForgetfulRedis | Store::DurableRedis => links[0].url(),
+            _ => links[0].url(),
         };
         let process = self.start(&url).await;
         let front = Proxy::start(process.address.to_string()).await;
@@ -196,7 +217,7 @@ impl Instance {
     pub(super) async fn answers(&self, within: Duration) -> bool {
         let api = Api::at(self.process.address);
         let alive = Answer::try_of(api.request(Method::GET, "/livez"));
-        tokio::time::timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
+        timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
     }
 }
 
@@ -209,7 +230,10 @@ async fn node(options: &[&str], clock: Option<&WallClock>) -> RedisServer {
 
 /// What a node says of itself, such as `run_id`.
 pub(super) async fn fact(node: &RedisServer, fact: &str) -> String {
-    let info: String = node.run(&["INFO", "everything"]).await;
+    // One that is just stopped or not there says nothing.
+    let info = node.try_run::<String>(&["INFO", "everything"]);
+    let info = timeout(Duration::from_secs(1), info).await.ok().and_then(Result::ok);
+    let info = info.unwrap_or_default();
     let mut pairs = info.lines().filter_map(|line| line.split_once(':'));
     let found = pairs.find(|(name, _)| *name == fact);
     found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()

@@ -56,8 +56,11 @@ pub(super) struct Violation {
     pub(super) about: Vec<GrantKey>,
     pub(super) at: Micros,
     pub(super) what: String,
+    /// A store that forgets the last that it answered does this: asynchronous replication forgets a
+    /// grant, and as well a release or a renewal.
+    pub(super) by_forgetting: bool,
     /// The faults that were there meanwhile.
-    pub(super) faults: Vec<&'static str>,
+    pub(super) faults: Vec<String>,
 }
 
 /// All that is wrong with a history.
@@ -126,18 +129,18 @@ impl Case<'_> {
             // They are sorted by lock and fence.
             if let Some(last) = last.filter(|last| (last.lock, last.fence) == (key.lock, key.fence))
             {
-                found.push(self.wrong(Invariant::Rising, *key, grant.read, format!("as {last}")));
+                found.push(self.wrong(Invariant::Rising, *key, grant.read, &format!("as {last}")));
             }
             last = Some(key);
             let earlier = self.seen.before(key.lock, grant.sent);
             if earlier >= key.fence {
                 let what = format!("it was granted after {earlier} was seen");
-                found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
+                found.push(self.wrong(Invariant::Rising, *key, grant.read, &what));
             }
             let granted =
                 |&&place: &&usize| matches!(self.history.events[place].told, Told::Granted(_));
             if grant.told.iter().filter(granted).count() > 1 {
-                let what = "it was granted twice".to_owned();
+                let what = "it was granted twice";
                 found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
             }
         }
@@ -151,10 +154,10 @@ impl Case<'_> {
             let before = last.insert(taken.lock, key).unwrap_or(key);
             if before.fence > key.fence || (before.fence == key.fence && before != key) {
                 let what = format!("it was taken after {before}");
-                found.push(self.wrong(Invariant::Fenced, key, 0, what));
+                found.push(self.wrong(Invariant::Fenced, key, 0, &what));
             }
             if !self.grants.contains_key(&key) {
-                let what = "it was taken and never granted".to_owned();
+                let what = "it was taken and never granted";
                 found.push(self.wrong(Invariant::Fenced, key, 0, what));
             }
         }
@@ -185,7 +188,12 @@ impl Case<'_> {
             let fence = own.or(event.told.holder().map(|holder| holder.fence));
             let freed = fence.and_then(|fence| freed.get(&(event.lock, fence)));
             if freed.is_some_and(|freed| *freed < event.sent) {
-                found.push(self.event(Invariant::Released, event, "held after it was released"));
+                let mut wrong =
+                    self.event(Invariant::Released, event, "held after it was released");
+                let from = freed.copied().unwrap_or_default();
+                wrong.faults = self.history.faults_within(from, event.read);
+                wrong.by_forgetting = true;
+                found.push(wrong);
             }
         }
         found
@@ -197,7 +205,8 @@ impl Case<'_> {
         for event in &self.history.events {
             let Told::Renewed(lease) = event.told else { continue };
             if self.seen.before(event.lock, event.sent) > lease.fence {
-                found.push(self.event(Invariant::Gapless, event, "another was granted before"));
+                let wrong = self.event(Invariant::Gapless, event, "another was granted before");
+                found.push(Violation { by_forgetting: true, ..wrong });
             }
             let mut grants = self.grants_of(event.lock, event.token);
             let is_known = grants.any(|key| {
@@ -226,7 +235,7 @@ impl Case<'_> {
                 let events = self.history.events.iter().filter(|event| event.lock == healing.lock);
                 let told: Vec<_> = events.filter(|event| event.sent >= healing.at).collect();
                 let what = format!("not had within {} us: {told:?}", healing.within);
-                found.push(self.wrong(Invariant::Live, key, healing.at, what));
+                found.push(self.wrong(Invariant::Live, key, healing.at, &what));
             }
         }
         found
@@ -299,12 +308,13 @@ impl Case<'_> {
     fn event(&self, invariant: Invariant, event: &Event, what: &str) -> Violation {
         let fence = event.told.lease().map_or(0, |lease| lease.fence);
         let key = GrantKey { lock: event.lock, fence, token: event.token };
-        self.wrong(invariant, key, event.read, format!("{what}: {event:?}"))
+        self.wrong(invariant, key, event.read, &format!("{what}: {event:?}"))
     }
 
-    fn wrong(&self, invariant: Invariant, key: GrantKey, at: Micros, what: String) -> Violation {
-        let from = self.grants.get(&key).map_or(at, |grant| grant.sent);
+    fn wrong(&self, invariant: Invariant, key: GrantKey, at: Micros, what: &str) -> Violation {
+        let from = self.grants.get(&key).map_or(at, |grant| grant.sent).min(at);
         let faults = self.history.faults_within(from, at);
-        Violation { invariant, about: vec![key], at, what: format!("{key}: {what}"), faults }
+        let (what, by_forgetting) = (format!("{key}: {what}"), false);
+        Violation { invariant, about: vec![key], at, what, by_forgetting, faults }
     }
 }

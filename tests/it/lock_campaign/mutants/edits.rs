@@ -140,7 +140,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     edit(
         "the wait counts twice",
-        Store::Memory,
+        Store::Embedded,
         "src/lock/service.rs",
         "valid_for: valid_for + waited })",
         "valid_for: valid_for + if mutant!() { waited * 2 } else { waited } })",
@@ -153,11 +153,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        if let Some(ask) = self.last.as_ref().filter(|_| !mutant!()) {",
     ),
     edit(
-        "a lease that ends early",
+        "a lease that is told to be longer than it is",
         Store::Embedded,
         "src/lock/state.rs",
-        "            expires: moment.now + self.ttl.get(),",
-        "            expires: moment.now + self.ttl.get() / if mutant!() { 2 } else { 1 },",
+        "            expires_in: self.expires.saturating_sub(now),",
+        "            expires_in: self.expires.saturating_sub(now) * if mutant!() { 2 } else { 1 },",
     ),
     edit(
         "embedded: released without comparing",

@@ -5,20 +5,25 @@
 
 mod edits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use super::clock::{micros, now};
+use super::faults::Kind;
 use super::place::{Build, Store};
-use super::verdict::{Violation, judge};
+use super::verdict::{Invariant, judge};
 use super::{Campaign, Plan, is_broken_promise, seed};
 use edits::{MUTANTS, SEAMS};
 
 /// The time in which a mutant has to be noticed.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The mutant that is seen only where no instance dies: of one that does, who waits at it stays in
+/// line for some time in any case.
+const CALM: &str = "who leaves stays in line";
+const FEW: [Kind; 2] = [Kind::CutClients, Kind::StallClients];
 /// What a build needs besides the sources.
 const PARTS: [&str; 8] = [
     "Cargo.toml",
@@ -74,36 +79,38 @@ async fn every_mutant_that_is_asked_for_is_noticed() {
         let begun = now();
         let found = noticed(mutant.store, &build).await;
         let seconds = (now() - begun) / 1_000_000;
-        let by = found.map_or("nothing", |violation| violation.invariant.name());
-        if by == "nothing" || seconds > LIMIT.as_secs() {
+        let by: Vec<_> = found.iter().map(|invariant| invariant.name()).collect();
+        if by.is_empty() || seconds > LIMIT.as_secs() {
             unnoticed.push(mutant.name);
         }
         let store = mutant.store.name();
-        let _ = writeln!(table, "| {} | {store} | {by} | {seconds} s |", mutant.name);
+        let _ = writeln!(table, "| {} | {store} | {} | {seconds} s |", mutant.name, by.join(", "));
     }
     print(&table);
     let unmutated = Build { program: Some(program), mutant: None };
     let found = noticed(Store::DurableRedis, &unmutated).await;
-    assert!(found.is_none(), "noticed where nothing is wrong: {found:#?}");
+    assert!(found.is_empty(), "noticed where nothing is wrong: {found:#?}");
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
 }
 
-/// The first promise that is found broken, if one is in time.
-async fn noticed(store: Store, build: &Build) -> Option<Violation> {
+/// The promises that are first found broken, if some are in time.
+async fn noticed(store: Store, build: &Build) -> BTreeSet<Invariant> {
     let plan = Plan { segment: Duration::from_secs(3), ..Plan::of(store) };
+    let plan =
+        if build.mutant == Some(CALM) { Plan { faults: FEW.to_vec(), ..plan } } else { plan };
     let mut campaign = Campaign::open(plan, build, seed()).await;
     let until = now() + micros(LIMIT);
     let tier = campaign.place.tier().await;
     while now() < until {
         campaign.segment().await;
         let violations = judge(&campaign.history().await);
-        let mut broken = violations.into_iter().filter(|one| is_broken_promise(one, &tier));
-        // The weakest of all comes first, so that what says more is shown.
-        if let Some(last) = broken.next_back() {
-            return Some(last);
+        let broken = violations.iter().filter(|one| is_broken_promise(one, &tier));
+        let broken: BTreeSet<_> = broken.map(|one| one.invariant).collect();
+        if !broken.is_empty() {
+            return broken;
         }
     }
-    None
+    BTreeSet::new()
 }
 
 impl Mutant {
