@@ -34,7 +34,7 @@ pub(super) enum Store {
 /// Which build of keylatch is run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Build {
-    /// The program; the one that is tested if `None`.
+    /// The program; the one that `CAMPAIGN_PROGRAM` names, or that is tested, if `None`.
     pub(super) program: Option<PathBuf>,
     /// The one mutant among those that the build has.
     pub(super) mutant: Option<&'static str>,
@@ -202,7 +202,8 @@ impl Place {
         let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
         let environment: Vec<_> = [timeout].into_iter().chain(mutant).collect();
         let arguments = ["--store", url];
-        match &self.build.program {
+        let asked = std::env::var_os("CAMPAIGN_PROGRAM").map(PathBuf::from);
+        match self.build.program.as_ref().or(asked.as_ref()) {
             None => Process::start(&arguments, &environment).await,
             Some(program) => {
                 let program = program.to_str().expect("a plain path");

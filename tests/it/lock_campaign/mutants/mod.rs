@@ -20,10 +20,12 @@ use edits::{MUTANTS, SEAMS};
 
 /// The time in which a mutant has to be noticed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The mutant that is seen only where no instance dies: of one that does, who waits at it stays in
-/// line for some time in any case.
-const CALM: &str = "who leaves stays in line";
-const FEW: [Kind; 2] = [Kind::CutClients, Kind::StallClients];
+/// Those that show only under some faults. Of an instance that dies, who waits at it stays in line
+/// for some time in any case; and what was not written is missed only when an instance dies.
+const SPECIAL: [(&str, &[Kind]); 2] = [
+    ("who leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
+    ("embedded: answered and not written", &[Kind::KillInstance]),
+];
 /// What a build needs besides the sources.
 const PARTS: [&str; 8] = [
     "Cargo.toml",
@@ -95,9 +97,9 @@ async fn every_mutant_that_is_asked_for_is_noticed() {
 
 /// The promises that are first found broken, if some are in time.
 async fn noticed(store: Store, build: &Build) -> BTreeSet<Invariant> {
-    let plan = Plan { segment: Duration::from_secs(3), ..Plan::of(store) };
-    let plan =
-        if build.mutant == Some(CALM) { Plan { faults: FEW.to_vec(), ..plan } } else { plan };
+    let special = SPECIAL.iter().find(|(name, _)| build.mutant == Some(name));
+    let faults = special.map_or_else(|| store.faults(), |(_, faults)| faults.to_vec());
+    let plan = Plan { store, faults, segment: Duration::from_secs(3) };
     let mut campaign = Campaign::open(plan, build, seed()).await;
     let until = now() + micros(LIMIT);
     let tier = campaign.place.tier().await;
