@@ -51,16 +51,9 @@ async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
     granted(&service, "before").await;
     let old = &set.servers[0];
     old.pause();
-    let body = json!({});
-    let names: Vec<_> = (0..CLIENTS).map(|n| format!("in-flight-{n}")).collect();
-    let in_flight = join_all(names.iter().map(|name| service.create(name, &body)));
     // They are told as soon as there is another master, and not when the old one answers.
-    let in_flight = soon("the answers to what is in flight", in_flight);
-    let (in_flight, new) = tokio::join!(in_flight, set.master_after(old));
-    for answer in &in_flight {
-        answer.is_problem(503, "store-unavailable");
-        assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
-    }
+    let in_flight = soon("the answers to what is in flight", all_unknown(&service));
+    let ((), new) = tokio::join!(in_flight, set.master_after(old));
     granted(&service, "after").await;
 
     let (over, grants) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -170,6 +163,16 @@ async fn sentinels_that_are_away_are_waited_for() {
     let answer = service.create("deploy", &json!({})).await;
     answer.is_problem(503, "store-unavailable");
     assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+}
+
+/// Asks for some locks at a master that answers nothing any more.
+async fn all_unknown(service: &Service) {
+    let body = json!({});
+    let names = ["in-flight-1", "in-flight-2", "in-flight-3"];
+    for answer in join_all(names.map(|name| service.create(name, &body))).await {
+        answer.is_problem(503, "store-unavailable");
+        assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
+    }
 }
 
 /// Whether a server knows of a grant.
