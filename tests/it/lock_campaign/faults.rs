@@ -1,5 +1,6 @@
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::clock::pass;
@@ -81,6 +82,7 @@ impl Kind {
     }
 }
 
+const NOTHING: &str = "there was nothing to flush";
 const FLUSH_ALL: &str = "store: FLUSHALL";
 const CLOCK_AHEAD: &str = "store: clock set forward";
 const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
@@ -104,7 +106,10 @@ impl Place {
             Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
             Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
             Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
-            Kind::FlushAll => flush(self.any_node(dice), "db0").await,
+            Kind::FlushAll => {
+                let flushed = join_all(self.nodes.iter().map(|node| flush(node, "db0"))).await;
+                flushed.into_iter().find(Result::is_ok).unwrap_or_else(|| Err(NOTHING.to_owned()))
+            }
             Kind::ClockAhead => self.set_clock(Some(some_time)).await,
             Kind::ClockThereAndBack => {
                 let ahead = self.set_clock(Some(some_time * 2)).await?;
@@ -212,7 +217,7 @@ async fn flush(node: &RedisServer, what: &str) -> Seen {
     let command: &[&str] = if what == "db0" { &["FLUSHALL"] } else { &["SCRIPT", "FLUSH"] };
     node.run::<()>(command).await;
     match before.as_str() {
-        "" | "0" => Err("there was nothing to flush".to_owned()),
+        "" | "0" => Err(NOTHING.to_owned()),
         before => Ok(format!("there was {before} before")),
     }
 }

@@ -86,6 +86,16 @@ async fn a_cluster_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redlock_keeps_its_promises() {
+    holds(Store::Redlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redlock_whose_nodes_forget_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::Redlock, &[Kind::FlushAll]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_forgets_is_seen_to_break_exclusion() {
     breaks_exclusion(Store::Sentinel, &[Kind::FailoverCutOff]).await;
 }

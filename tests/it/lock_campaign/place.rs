@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use reqwest::Method;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -29,6 +30,8 @@ pub(super) enum Store {
     Sentinel,
     /// Three masters with a replica each.
     Cluster,
+    /// Five masters that know nothing of each other, with `appendfsync always`.
+    Redlock,
 }
 
 /// Which build of keylatch is run.
@@ -71,6 +74,7 @@ impl Store {
             Self::DurableRedis => "Redis with appendfsync always",
             Self::Sentinel => "Redis Sentinel",
             Self::Cluster => "Redis Cluster",
+            Self::Redlock => "Redlock",
         }
     }
 
@@ -103,7 +107,9 @@ impl Store {
             Self::ForgetfulRedis => {
                 [&instances[..], &nodes, &[K::FlushAll, K::ClockAhead]].concat()
             }
-            Self::DurableRedis => [&instances[..], &nodes, &[K::ClockThereAndBack]].concat(),
+            Self::DurableRedis | Self::Redlock => {
+                [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
+            }
             Self::Sentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
                 let nodes = [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush];
@@ -128,6 +134,11 @@ impl Place {
             Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
             Store::Sentinel => Nodes::Sentinels(Sentinels::start(2, 3).await),
             Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
+            Store::Redlock => {
+                // One of them has a clock of its own.
+                let clocks = [shim, None, None, None, None];
+                Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
+            }
         };
         let (build, instances) = (build.clone(), Vec::new());
         let mut place = Self { store, build, nodes, instances, clock, directory };
@@ -190,6 +201,11 @@ impl Place {
             _ if own_way.is_some() => own_way.unwrap_or_default(),
             Store::Memory => "memory:".to_owned(),
             Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
+            Store::Redlock => {
+                let addresses: Vec<_> =
+                    links.iter().map(|link| link.address().to_string()).collect();
+                format!("redlock://{}", addresses.join(","))
+            }
             _ => links[0].url(),
         };
         let process = self.start(&url).await;
