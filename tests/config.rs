@@ -307,6 +307,7 @@ fn zero_is_refused_where_it_would_serve_nobody() {
             "server.drain_timeout_ms",
             "wait.max_wait_ms",
             "log.slow_ms",
+            "redis.min_replicas",
             "redlock.quorum",
         ];
         if !default.is_integer() || may_be_zero.contains(&dotted.as_str()) {
