@@ -65,8 +65,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a line that never loses its dead",
         Store::DurableRedis,
         LINE,
-        "  drop(redis.call('ZRANGEBYSCORE', places, '-inf', now))\n",
-        "",
+        "  local lost = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, 1000)\n",
+        "  local lost = {}\n",
     ),
     edit(
         "released without comparing",
