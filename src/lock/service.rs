@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -106,7 +106,7 @@ pub struct LockService {
     attempts: AtomicU64,
     pub(super) waiters: AtomicUsize,
     tasks: TaskTracker,
-    /// Those that hold or watch a lock for a connection.
+    /// Those that hold or watch a lock for a connection, or keep a place for one that may come.
     pub(super) streams: TaskTracker,
     closing: CancellationToken,
 }
@@ -273,6 +273,15 @@ impl LockService {
         self.tasks.spawn(withdraw(Arc::clone(&self.store), Arc::clone(ask)));
     }
 
+    /// The same after a pause, which ends early when the service is closed.
+    pub(super) fn take_back_after(&self, pause: Duration, ask: Arc<Acquire>) {
+        let (store, closing) = (Arc::clone(&self.store), self.closing.clone());
+        self.streams.spawn(async move {
+            closing.run_until_cancelled(sleep(pause)).await;
+            withdraw(store, ask).await;
+        });
+    }
+
     /// One acquire that is finished in any case, and undone if nobody is there to read it.
     pub(super) async fn ask(&self, ask: &Arc<Acquire>) -> Result<Acquisition, StoreError> {
         if self.tasks.len() > MAX_ORPHANS {
@@ -336,7 +345,7 @@ async fn withdraw(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
                 Ok(Err(error)) => tracing::debug!(%error, "a lost grant is not yet taken back"),
                 Err(_) => tracing::debug!("taking a lost grant back is not answered"),
             }
-            tokio::time::sleep(WITHDRAW_PAUSE).await;
+            sleep(WITHDRAW_PAUSE).await;
         }
     };
     if timeout(ask.ttl.get(), trying).await.is_err() {
@@ -348,14 +357,14 @@ async fn withdraw(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
 async fn withdraw_lost(store: Arc<dyn LockStore>, ask: Arc<Acquire>) {
     withdraw(Arc::clone(&store), Arc::clone(&ask)).await;
     for pause in AFTER_LOST {
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         withdraw(Arc::clone(&store), Arc::clone(&ask)).await;
     }
 }
 
 async fn sweep(store: Arc<dyn LockStore>) {
     loop {
-        tokio::time::sleep(SWEEP_PERIOD).await;
+        sleep(SWEEP_PERIOD).await;
         if let Err(error) = store.sweep().await {
             tracing::warn!(%error, "expired locks could not be swept out");
         }

@@ -14,6 +14,8 @@ const KEEP_PLACE: Duration = Duration::from_millis(1300);
 const MIN_PAUSE: Duration = Duration::from_millis(2);
 /// How much later than the one before, each in line looks whether the lease is over.
 const IN_TURN: Duration = Duration::from_millis(20);
+/// For how long a place is kept for who may ask again when the time to wait is over, at most.
+const MAY_ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the store could not be asked.
 const AFTER_ERROR: Duration = Duration::from_millis(250);
 
@@ -44,6 +46,7 @@ impl LockService {
         mut tell: impl FnMut(&Busy),
     ) -> Result<Asked, LockError> {
         let _counted = self.count_waiter()?;
+        let begun = Instant::now();
         let mut place = Place { service: self, last: None };
         loop {
             // Of an attempt whose answer was lost, what it got is taken back: the next is another.
@@ -69,6 +72,7 @@ impl LockService {
                 Err(_) => AFTER_ERROR,
             };
             if Instant::now() >= until {
+                place.leave_after(begun.elapsed() / 4);
                 return Ok(Asked { found: found?, ask, asked });
             }
             // A hint that does not come is made up for by asking again.
@@ -113,6 +117,16 @@ struct Place<'a> {
     service: &'a LockService,
     /// The last attempt that kept it.
     last: Option<Arc<Acquire>>,
+}
+
+impl Place<'_> {
+    /// Gives the place up a little later, unless it was asked for again meanwhile. A short wait
+    /// does not hold up those behind for long.
+    fn leave_after(mut self, pause: Duration) {
+        if let Some(ask) = self.last.take() {
+            self.service.take_back_after(pause.min(MAY_ASK_AGAIN), ask);
+        }
+    }
 }
 
 impl Drop for Place<'_> {

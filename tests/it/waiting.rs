@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
 use keylatch::app::App;
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, advance};
 use tower::ServiceExt;
 
 use crate::locks::on_each_store;
@@ -31,28 +32,70 @@ on_each_store! {
 #[tokio::test(start_paused = true)]
 async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
     let router = App::new(config("memory:")).await.expect("the store opens").router();
-    let create = |token: &str, body: &'static str| {
-        let request = Request::post("/v1/locks/deploy").header("Lock-Token", token);
-        let request = request.body(Body::from(body)).expect("a request");
-        tokio::spawn(router.clone().oneshot(request))
-    };
     let begun = Instant::now();
-    create(HOLDER, r#"{"ttl_ms": 400}"#).await.unwrap().unwrap();
-    let first = create("the-first-who-waits-here", r#"{"wait_ms": 60000}"#);
+    assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 400}"#).await.unwrap(), 201);
+    let first = create(&router, FIRST, r#"{"wait_ms": 60000}"#);
     tokio::task::yield_now().await;
-    let second = create("the-second-who-waits-here", r#"{"wait_ms": 60000}"#);
+    let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
     tokio::task::yield_now().await;
     first.abort();
-    assert_eq!(second.await.unwrap().unwrap().status(), 201);
+    assert_eq!(second.await.unwrap(), 201);
     let waited = begun.elapsed();
     assert!(waited < Duration::from_millis(500), "{waited:?}");
 }
 
+/// The same clock: a long wait may be made of several, each as long as a proxy lets it be.
+#[tokio::test(start_paused = true)]
+async fn who_waits_again_when_the_time_is_over_keeps_the_place() {
+    let router = App::new(config("memory:")).await.expect("the store opens").router();
+    assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 29000}"#).await.unwrap(), 201);
+    let mut first = create(&router, FIRST, r#"{"wait_ms": 10000}"#);
+    tokio::task::yield_now().await;
+    let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
+    for _ in 0..2 {
+        assert_eq!(first.await.unwrap(), 409);
+        // The answer takes its time, and so does the next request.
+        advance(Duration::from_millis(200)).await;
+        first = create(&router, FIRST, r#"{"wait_ms": 10000}"#);
+    }
+    assert_eq!(first.await.unwrap(), 201);
+    assert!(!second.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_again_keeps_those_behind_for_a_second_at_most() {
+    for (wait, at_most) in [(10_000, 1000), (400, 100)] {
+        let router = App::new(config("memory:")).await.expect("the store opens").router();
+        // The lease ends just after the time to wait.
+        let ttl = Duration::from_millis(wait + 10);
+        let held = format!(r#"{{"ttl_ms": {}}}"#, ttl.as_millis());
+        let (begun, holder) = (Instant::now(), create(&router, HOLDER, &held));
+        assert_eq!(holder.await.unwrap(), 201);
+        let first = create(&router, FIRST, &format!(r#"{{"wait_ms": {wait}}}"#));
+        tokio::task::yield_now().await;
+        let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
+        assert_eq!(first.await.unwrap(), 409);
+        assert_eq!(second.await.unwrap(), 201);
+        let late = begun.elapsed() - ttl;
+        assert!(late <= Duration::from_millis(at_most), "{late:?} after a wait of {wait} ms");
+    }
+}
+
+/// A request in a task of its own; gives the status.
+fn create(router: &Router, token: &str, body: &str) -> JoinHandle<StatusCode> {
+    let request = Request::post("/v1/locks/deploy").header("Lock-Token", token);
+    let request = request.body(Body::from(body.to_owned())).expect("a request");
+    let answer = router.clone().oneshot(request);
+    tokio::spawn(async { answer.await.expect("an answer").status() })
+}
+
 const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
+const FIRST: &str = "the-first-who-waits-here";
+const SECOND: &str = "the-second-who-waits-here";
 
 async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
     hold(service).await;
-    let waiter = wait(service, "the-first-who-waits-here", 60_000);
+    let waiter = wait(service, FIRST, 60_000);
     in_line(service, 1).await;
     assert!(!waiter.is_finished());
     service.release("deploy", HOLDER).await;
@@ -66,15 +109,14 @@ async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
 
 async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
     let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 300})).await;
-    let answer =
-        soon("the waiter", wait(service, "the-first-who-waits-here", 60_000)).await.unwrap();
+    let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(answer.fence() > held.fence());
 }
 
 async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &Service) {
     hold(service).await;
-    let answer = soon("the waiter", wait(service, "the-first-who-waits-here", 50)).await.unwrap();
+    let answer = soon("the waiter", wait(service, FIRST, 50)).await.unwrap();
     answer.is_problem(409, "lock-held");
     assert_eq!(answer.json["ahead"], 0, "{answer:?}");
     assert_eq!(answer.json["holder"]["owner"], "the holder");
@@ -104,7 +146,7 @@ async fn those_who_wait_are_served_in_the_order_in_which_they_came(service: &Ser
 
 async fn nobody_overtakes_the_line(service: &Service) {
     hold(service).await;
-    let waiter = wait(service, "the-first-who-waits-here", 60_000);
+    let waiter = wait(service, FIRST, 60_000);
     in_line(service, 1).await;
     // Asks over and over without waiting, while the lock changes hands.
     let nothing = json!({});
@@ -151,7 +193,7 @@ async fn the_same_token_keeps_its_place(service: &Service) {
     hold(service).await;
     let first = wait(service, "one-who-asks-again-later", 60_000);
     in_line(service, 1).await;
-    let second = wait(service, "the-second-who-waits-here", 60_000);
+    let second = wait(service, SECOND, 60_000);
     in_line(service, 2).await;
     // Another request with the first one's token is in its place, and the first one may go.
     let again = wait(service, "one-who-asks-again-later", 60_000);
@@ -165,7 +207,7 @@ async fn the_same_token_keeps_its_place(service: &Service) {
 }
 
 async fn a_free_lock_is_not_waited_for(service: &Service) {
-    let answer = soon("the lock", wait(service, "the-first-who-waits-here", 60_000)).await.unwrap();
+    let answer = soon("the lock", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
 }
 
