@@ -78,6 +78,8 @@ impl Group {
     pub(super) async fn stop(mut self, grace: Duration) -> Stopped {
         let end = Instant::now() + grace;
         if !grace.is_zero() {
+            // What is left behind has its parent by the time that the command ends.
+            adopt_orphans();
             self.send(Signal::SIGTERM);
             // What is suspended would not read it.
             self.send(Signal::SIGCONT);
@@ -94,7 +96,6 @@ impl Group {
 
     /// Waits until the command has ended, and all that it has started in its group.
     async fn gone(&mut self) {
-        adopt_orphans();
         self.ended().await;
         let (group, mut look) = (Pid::from_raw(-self.id.as_raw()), interval(LOOK));
         while killpg(self.id, None).is_ok() {
