@@ -164,8 +164,8 @@ async fn ask(claim: &mut Claim, options: &Options, wait: Duration) -> Next {
     Next::Answer(Ok(problem.body.holder.map(Holder::from)), pause)
 }
 
-/// The validity of a grant counts from the sending of the request. Where much of that was spent
-/// waiting, the lease is renewed before it is used.
+/// The validity of a grant counts from the sending of the request. Where little of it is left, since
+/// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
 async fn granted(claim: &Claim, ttl: Ttl, sent: Moment, lease: Lease) -> Next {
     let until = sent + Duration::from_millis(lease.valid_for_ms);
     if until.left() >= ttl.get() / 2 {

@@ -100,6 +100,39 @@ async fn a_waiting_client_gets_the_lock_when_it_is_given_back() {
 }
 
 #[tokio::test]
+async fn a_lease_that_was_granted_late_in_a_wait_is_valid_for_all_of_its_ttl() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    service.create("a", &json!({"ttl_ms": 1500})).await;
+    let guard = guard(&client, "a", &waiting(for_millis(2000))).await;
+    assert!(guard.valid_for() > Duration::from_secs(1), "{guard:?}");
+    let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
+    assert!(guard.valid_for() < Duration::from_millis(left), "{guard:?}");
+}
+
+#[tokio::test]
+async fn a_lease_of_which_little_is_left_is_renewed_before_it_is_used() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let options = waiting(for_millis(4000));
+    let nearly_over = async {
+        let little = async || {
+            let left = service.look("a").await.json["expires_in_ms"].as_u64();
+            left.is_some_and(|left| left < 1500).then_some(())
+        };
+        eventually(little).await;
+        let fence = service.look("a").await.fence();
+        proxy.forward();
+        fence
+    };
+    let (guard, granted) = tokio::join!(guard(&client, "a", &options), nearly_over);
+    assert_eq!(guard.fencing_token().get(), granted, "the same grant");
+    assert!(guard.valid_for() > Duration::from_secs(2), "{guard:?}");
+}
+
+#[tokio::test]
 async fn a_dropped_guard_is_given_back() {
     let service = Service::start("memory:").await;
     let client = client(&service);
