@@ -57,6 +57,7 @@ mod redlock_service;
 mod run;
 mod run_overlap;
 mod run_signals;
+mod run_waits;
 mod secrets;
 mod shutdown;
 mod slow_readers;

@@ -1,5 +1,7 @@
 //! `keylatch run`: what the command gets, what comes back, and what becomes of the lock.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::json;
 
 use crate::support::{Ended, Process, Proxy, RedisServer, Service, Stage, eventually, run_with};
@@ -266,6 +268,64 @@ async fn a_command_is_stopped_before_its_lease_can_end_when_the_service_is_unrea
     proxy.forward();
     is(&running.ended().await, 75, &["could not be renewed", "the command was killed"]);
     assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_command_that_will_not_stop_is_killed_before_its_validity_ends() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = Stage::new();
+    let script = "trap 'while :; do echo >last; sleep 0.01; done' TERM; begun; held";
+    let running = stage.run(&proxy.http_url(), &["--ttl", "4s", "a"], script);
+    stage.begun().await;
+    proxy.refuse();
+    // Read a little later than it was said, the end of the lease is a little too early.
+    let now = SystemTime::now();
+    let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
+    let drift = 4000 / 100 + 2;
+    let validity_ends = now + Duration::from_millis(left - drift);
+    stage.left().await;
+    let last = stage.path("last").metadata().expect("it was asked to stop before");
+    let last = last.modified().expect("a time");
+    // Of the time that is kept for the killing, some is left.
+    assert!(last + Duration::from_millis(60) < validity_ends, "{last:?} {validity_ends:?}");
+    proxy.forward();
+    is(&running.ended().await, 75, &["could not be renewed", "the command was killed"]);
+}
+
+#[tokio::test]
+async fn a_command_has_as_long_to_stop_as_its_lease_is_valid() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = Stage::new();
+    // A quarter of 10 s is more than what this takes.
+    let script = "trap 'sleep 1.5; echo done; exit' TERM; begun; held";
+    let running = stage.run(&proxy.http_url(), &["--ttl", "10s", "a"], script);
+    stage.begun().await;
+    proxy.refuse();
+    stage.left().await;
+    proxy.forward();
+    let ended = running.ended().await;
+    is(&ended, 75, &["could not be renewed", "the command was stopped"]);
+    assert_eq!(ended.stdout, "done\n");
+}
+
+#[tokio::test]
+async fn a_command_whose_lock_is_anothers_has_a_moment_to_stop_and_no_more() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = Stage::new();
+    let script = "trap 'echo asked >asked' TERM; begun; held; held; held";
+    let running = stage.run(&url(&service), &["--ttl", "12s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    // The command would have been told at 4 s, and had until 12 s were over if it counted alone.
+    let other = service.create("a", &json!({"ttl_ms": 9000})).await;
+    stage.left().await;
+    assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
+    is(&running.ended().await, 75, &["somebody else holds the lock", "the command was killed"]);
+    assert_eq!(stage.read("asked"), "asked\n");
+    assert_eq!(service.look("a").await.fence(), other.fence(), "it was not given back");
 }
 
 #[tokio::test]
