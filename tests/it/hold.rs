@@ -12,6 +12,7 @@ on_each_store! {
     a_lock_is_held_for_as_long_as_the_connection_is_open,
     a_lease_is_renewed_long_after_it_would_have_expired,
     who_has_to_wait_is_told_its_place_and_then_has_the_lock,
+    what_was_waited_makes_no_lease_valid_for_longer,
     a_lock_that_is_held_is_refused_before_the_stream_begins,
     a_wait_that_is_over_ends_the_stream_with_a_problem,
     who_goes_away_while_waiting_leaves_the_line,
@@ -60,6 +61,15 @@ async fn who_has_to_wait_is_told_its_place_and_then_has_the_lock(service: &Servi
     assert_eq!(third.next("waiting").await.data, json!({"ahead": 0}));
     drop(second);
     assert!(fence < after && after < third.next("acquired").await.fence());
+}
+
+async fn what_was_waited_makes_no_lease_valid_for_longer(service: &Service) {
+    let held = service.create("deploy", &json!({"ttl_ms": 500})).await;
+    let mut events = hold(service, &json!({"ttl_ms": 1500, "wait_ms": 60_000})).await;
+    events.next("waiting").await;
+    let acquired = events.next("acquired").await;
+    assert!(acquired.fence() > held.fence());
+    assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 1500, "{acquired:?}");
 }
 
 async fn a_lock_that_is_held_is_refused_before_the_stream_begins(service: &Service) {

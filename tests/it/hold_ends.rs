@@ -91,6 +91,24 @@ async fn a_redis_that_hangs_does_not_keep_a_holder_from_ending() {
 }
 
 #[tokio::test]
+async fn a_release_that_fails_ends_the_stream_and_is_tried_again() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let body = json!({"ttl_ms": 60_000, "max_hold_ms": 300});
+    let mut events = hold(&service, &body).await;
+    let fence = events.next("acquired").await.fence();
+    refuse(&redis).await;
+    assert_eq!(events.next("lost").await.data["reason"], "max-hold");
+    events.ended().await;
+    allow(&redis).await;
+    let free = async || {
+        let next = service.create("deploy", &json!({})).await;
+        (next.status == 201).then(|| next.fence())
+    };
+    assert!(eventually(free).await > fence);
+}
+
+#[tokio::test]
 async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
