@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use keylatch::lock::{Acquired, LockName, LockService, Request, Ttl, WaiterLimits, WatchEvent};
+use keylatch::lock::{
+    Acquired, LockName, LockService, Request, Token, Ttl, WaiterLimits, WatchEvent,
+};
 use keylatch::store::MemoryStore;
 use reqwest::Method;
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::locks::on_each_store;
@@ -167,21 +170,16 @@ async fn what_was_not_heard_is_said_and_made_up_for() {
 
 #[tokio::test]
 async fn whoever_reads_too_slowly_is_told_so() {
-    let limits = WaiterLimits { each: 1, all: 1 };
-    let store = Arc::new(MemoryStore::new());
-    let service = LockService::start(store, Duration::from_secs(1), limits).expect("a service");
-    let service = Arc::new(service);
-    let (name, ttl) = (LockName::parse("deploy").unwrap(), Ttl::from_millis(60_000).unwrap());
+    let (service, name) = in_memory();
     let watched = service.watch(name.clone(), CancellationToken::new()).await;
     let mut events = watched.expect("the store answers");
-    let wait = Duration::ZERO;
-    let request = Request { name: name.clone(), token: None, ttl, owner: None, wait };
-    let Ok(Acquired::New(grant)) = service.acquire(request).await else { panic!("a grant") };
+    let ttl = Ttl::from_millis(60_000).unwrap();
+    let token = grant(&service, ttl).await;
     for _ in 0..1000 {
-        let _ = service.renew(&name, &grant.token, ttl).await;
+        let _ = service.renew(&name, &token, ttl).await;
         tokio::task::yield_now().await;
     }
-    service.release(&name, &grant.token).await.expect("the store answers");
+    service.release(&name, &token).await.expect("the store answers");
     let mut seen = Vec::new();
     loop {
         let event = soon("an event", events.recv()).await.expect("an event");
@@ -193,6 +191,31 @@ async fn whoever_reads_too_slowly_is_told_so() {
     }
     assert!(seen.len() < 100, "{} events were kept for who does not read", seen.len());
     assert!(matches!(seen[seen.len() - 2], WatchEvent::Lagged), "{seen:?}");
+}
+
+/// On a clock that moves on by itself when nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_told_when_it_comes() {
+    let (service, name) = in_memory();
+    grant(&service, Ttl::from_millis(5200).unwrap()).await;
+    let begun = Instant::now();
+    let watched = service.watch(name, CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(Some(_)))));
+    assert!(matches!(events.recv().await, Some(WatchEvent::Expired(_))));
+    let late = begun.elapsed().saturating_sub(Duration::from_millis(5200));
+    assert!(late < Duration::from_millis(100), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_nobody_reads_it_any_more() {
+    let (service, name) = in_memory();
+    let watched = service.watch(name, CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(None))));
+    drop(events);
+    // It waits for all who watch.
+    soon("the end", service.close()).await;
 }
 
 #[tokio::test]
@@ -266,4 +289,19 @@ async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
 
 async fn watch(service: &Api) -> Events {
     Events::of(service.request(Method::GET, "/v1/locks/deploy/events")).await
+}
+
+/// A service over nothing but memory, and the name of a lock.
+fn in_memory() -> (Arc<LockService>, LockName) {
+    let limits = WaiterLimits { each: 1, all: 1 };
+    let store = Arc::new(MemoryStore::new());
+    let service = LockService::start(store, Duration::from_secs(1), limits).expect("a service");
+    (Arc::new(service), LockName::parse("deploy").unwrap())
+}
+
+async fn grant(service: &LockService, ttl: Ttl) -> Token {
+    let (name, wait) = (LockName::parse("deploy").unwrap(), Duration::ZERO);
+    let request = Request { name, token: None, ttl, owner: None, wait };
+    let Ok(Acquired::New(grant)) = service.acquire(request).await else { panic!("a grant") };
+    grant.token
 }
