@@ -257,6 +257,22 @@ async fn instances_share_the_locks_of_one_redis() {
     one.look("deploy").await.is_problem(404, "lock-not-held");
 }
 
+#[tokio::test]
+async fn a_lock_whose_expiry_was_taken_away_has_it_again_when_somebody_asks() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let lease = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
+    let keys: Vec<String> = redis.run(&["KEYS", "*}:lock:*"]).await;
+    let [key] = &keys[..] else { panic!("one lock: {keys:?}") };
+    assert_eq!(redis.run::<u64>(&["PERSIST", key]).await, 1);
+    let refused = service.create("deploy", &json!({})).await;
+    refused.is_problem(409, "lock-held");
+    assert_eq!(refused.json["holder"]["expires_in_ms"], 60_000);
+    let left: i64 = redis.run(&["PTTL", key]).await;
+    assert!((1..=60_000).contains(&left), "it ends in {left} ms");
+    assert_eq!(service.look("deploy").await.fence(), lease.fence());
+}
+
 /// Uses each script once, so that the next use is carried out at once.
 async fn load_scripts(service: &Service) {
     let lease = service.create("first", &json!({})).await;

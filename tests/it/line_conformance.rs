@@ -225,6 +225,20 @@ pub(crate) async fn a_withdrawal_calls_who_is_next(store: &dyn LockStore, _: &dy
     granted(store.acquire(&place("a", "three", 4)).await.unwrap());
 }
 
+pub(crate) async fn whoever_joins_the_line_of_a_free_lock_calls_the_first(
+    store: &dyn LockStore,
+    clock: &dyn Clock,
+) {
+    hears(store).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    let turn = store.turn(&name("a"), &token("two"));
+    // Nobody says that a lease has expired.
+    clock.advance(TTL).await;
+    assert_eq!(join(store, "a", "three", 3).await, Busy { holder: None, ahead: 1 });
+    soon("the turn", turn).await;
+}
+
 pub(crate) async fn a_line_that_goes_on_calls_nobody_while_the_lock_is_held(
     store: &dyn LockStore,
     _: &dyn Clock,

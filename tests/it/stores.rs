@@ -68,6 +68,7 @@ macro_rules! conform {
             a_free_lock_goes_on_when_the_first_in_line_is_lost,
             who_has_no_place_does_not_overtake,
             an_expired_lock_goes_to_the_first_in_line,
+            whoever_joins_the_line_of_a_free_lock_calls_the_first,
             an_attempt_that_is_withdrawn_leaves_the_line,
             an_attempt_leaves_no_place_that_another_asked_for,
             a_grant_leaves_the_line,

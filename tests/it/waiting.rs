@@ -108,10 +108,12 @@ async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
 }
 
 async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
-    let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 300})).await;
+    let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 600})).await;
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(answer.fence() > held.fence());
+    // Counted from the request, it is more than is ever left of a lease that was not waited for.
+    assert!(answer.json["valid_for_ms"].as_u64().unwrap() > 29_700, "{answer:?}");
 }
 
 async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &Service) {
