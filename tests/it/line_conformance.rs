@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use keylatch::lock::{Acquire, Acquisition, Busy, ListLocks, LockStore, Release, Turn};
+use futures_util::{FutureExt as _, StreamExt as _};
+use keylatch::lock::{Acquire, Acquisition, Busy, Change, ListLocks, LockStore, Release, Turn};
 
 use crate::conformance::{Clock, TTL, ask, granted, held, name, repeated, token, ttl, withdraw};
 use crate::support::soon;
@@ -251,6 +251,17 @@ pub(crate) async fn a_line_that_goes_on_calls_nobody_while_the_lock_is_held(
     withdraw(store, "a", "two", 2).await;
     hears(store).await;
     is_not_called(turn);
+}
+
+pub(crate) async fn what_is_taken_back_is_told_as_released(store: &dyn LockStore, _: &dyn Clock) {
+    hears(store).await;
+    let mut changes = store.changes(&name("a"));
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    let acquired = soon("a change", changes.next()).await;
+    assert!(matches!(&acquired, Some(Change::Acquired(by)) if by.fence == lease.fence));
+    let released = soon("a change", changes.next()).await;
+    assert_eq!(released, Some(Change::Released(lease.fence)));
 }
 
 /// A place in the line of a lock that is not to be had.

@@ -75,7 +75,8 @@ macro_rules! conform {
             everybody_sees_how_many_wait,
             a_release_calls_the_first_in_line_and_nobody_else,
             a_withdrawal_calls_who_is_next,
-            a_line_that_goes_on_calls_nobody_while_the_lock_is_held
+            a_line_that_goes_on_calls_nobody_while_the_lock_is_held,
+            what_is_taken_back_is_told_as_released
         }
     };
     (@one $start:expr, $module:ident: $($function:ident),+) => {
