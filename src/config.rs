@@ -157,11 +157,6 @@ impl Config {
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
         check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
-        let (node_timeout_ms, max_ttl_ms) = (self.redlock.node_timeout_ms, self.redlock.max_ttl_ms);
-        let some = (5..=1000).contains(&node_timeout_ms);
-        check("redlock.node_timeout_ms", some, "must be 5 to 1000")?;
-        let ttl = (100..=86_400_000).contains(&max_ttl_ms);
-        check("redlock.max_ttl_ms", ttl, "must be 100 to 86400000")?;
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
@@ -171,8 +166,17 @@ impl Config {
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
         let origins = "must be origins like `https://shop.example`, or `*`";
         check("cors.allow_origins", self.cors.is_valid(), origins)?;
+        self.check_redlock()?;
         self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+    }
+
+    fn check_redlock(&self) -> Result<(), String> {
+        let (node_timeout_ms, max_ttl_ms) = (self.redlock.node_timeout_ms, self.redlock.max_ttl_ms);
+        let some = (5..=1000).contains(&node_timeout_ms);
+        check("redlock.node_timeout_ms", some, "must be 5 to 1000")?;
+        let ttl = (100..=86_400_000).contains(&max_ttl_ms);
+        check("redlock.max_ttl_ms", ttl, "must be 100 to 86400000")
     }
 
     fn check_guards(&self) -> Result<(), String> {
