@@ -97,6 +97,28 @@ async fn a_sentinel_that_missed_a_failover_is_not_believed() {
 }
 
 #[tokio::test]
+async fn the_sentinel_that_leads_a_failover_does_not_lead_back_to_the_old_master() {
+    let set = Sentinels::start(2, 3).await;
+    for replica in &set.servers[1..] {
+        // Whichever becomes master, the other cannot follow it, so that the failover does not end.
+        let () = replica.run(&["ACL", "SETUSER", "default", "-psync", "-sync"]).await;
+    }
+    let old = &set.servers[0];
+    old.pause();
+    let leader = set.leader().await;
+    let new = set.master_after(old).await;
+    old.resume();
+    for (url, name) in [(Sentinels::url_of([leader]), "by-leader"), (set.url(), "by-all")] {
+        let service = Service::start(&url).await;
+        for number in 0..20 {
+            let answer = service.create(&format!("{name}-{number}"), &json!({})).await;
+            assert_eq!(answer.status, 201, "{answer:?}");
+            assert!(is_held_at(new, &answer).await, "the old master granted {answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_waits_in_line_is_served_across_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
     failover::the_line_goes_on(&set.url(), async || {

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,8 +67,31 @@ impl Sentinels {
     }
 
     pub(crate) fn url(&self) -> String {
-        let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
+        Self::url_of(&self.sentinels)
+    }
+
+    /// The URL of a master of which only these sentinels are known.
+    pub(crate) fn url_of<'a>(sentinels: impl IntoIterator<Item = &'a RedisServer>) -> String {
+        let addresses: Vec<_> = sentinels.into_iter().map(RedisServer::address).collect();
         format!("redis+sentinel://{}/mymaster", addresses.join(","))
+    }
+
+    /// The sentinel that has made another server master, and does not end the failover as long as
+    /// there is a replica to be moved.
+    pub(crate) async fn leader(&self) -> &RedisServer {
+        eventually(async || {
+            for sentinel in &self.sentinels {
+                let question = ["SENTINEL", "MASTER", "mymaster"];
+                let told: HashMap<String, String> = sentinel.run(&question).await;
+                if told["flags"].contains("failover_in_progress") && told["config-epoch"] != "0" {
+                    let patience = ["SENTINEL", "SET", "mymaster", "failover-timeout", "60000"];
+                    let () = sentinel.run(&patience).await;
+                    return Some(sentinel);
+                }
+            }
+            None
+        })
+        .await
     }
 
     /// The server that most of the sentinels call master, if it is not this one.

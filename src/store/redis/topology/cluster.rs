@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use bb8_redis::redis::{RedisError, cmd};
+use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
 use super::super::{OpenError, Settings};
@@ -94,9 +94,10 @@ impl fmt::Debug for Cluster {
 }
 
 async fn ask(node: &mut Informant) -> Result<String, RedisError> {
-    let mut question = cmd("CLUSTER");
-    question.arg("NODES");
-    node.ask(&question).await
+    let mut question = pipe();
+    question.cmd("CLUSTER").arg("NODES").ignore_errors();
+    let (told,) = node.ask(&question).await?;
+    told
 }
 
 /// Who says to be master of what, by some of the nodes.

@@ -2,7 +2,9 @@ use std::fmt;
 use std::time::Duration;
 
 use bb8_redis::redis::aio::MultiplexedConnection;
-use bb8_redis::redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError};
+use bb8_redis::redis::{
+    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Pipeline, RedisError,
+};
 use tokio::time::timeout;
 
 /// How long an answer is awaited.
@@ -19,13 +21,17 @@ impl Informant {
         Self { client, connection: None }
     }
 
-    pub(super) async fn ask<T: FromRedisValue>(&mut self, question: &Cmd) -> Result<T, RedisError> {
+    /// Asks in one write.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &mut self,
+        questions: &Pipeline,
+    ) -> Result<T, RedisError> {
         let asking = async {
             let connection = match &mut self.connection {
                 Some(connection) => connection,
                 none => none.insert(connect(&self.client).await?),
             };
-            question.query_async(connection).await
+            questions.query_async(connection).await
         };
         let silent = || RedisError::from((ErrorKind::Io, "no answer in time"));
         let answer = timeout(LIMIT, asking).await.unwrap_or_else(|_| Err(silent()));

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::aio::PubSubStream;
-use bb8_redis::redis::{Client, ErrorKind, RedisError, cmd};
+use bb8_redis::redis::{Client, ErrorKind, RedisError, RedisResult, pipe};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::super::{OpenError, Settings, pool};
 use super::informant::Informant;
-use super::node::{Name, View, Way};
+use super::node::{Address, Name, View, Way};
 use super::url::{ManyHosts, bad};
 
 const DEFAULT_PORT: u16 = 26_379;
@@ -111,21 +111,28 @@ impl Sentinels {
 }
 
 /// The master that a sentinel names; `None` when it knows none of that name.
+///
+/// A sentinel that leads a failover has the number of the new master with the address of the old one
+/// in `SENTINEL MASTER`, until all replicas are moved: only the address by name goes with the number.
+/// The number is asked first, so that a change in between makes the word older than it is.
 async fn ask(informant: &mut Informant, master: &str) -> Result<Option<Name>, RedisError> {
-    let mut question = cmd("SENTINEL");
-    question.arg("MASTER").arg(master);
-    let found: HashMap<String, String> = match informant.ask(&question).await {
+    let mut questions = pipe();
+    questions.cmd("SENTINEL").arg("MASTER").arg(master);
+    questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).ignore_errors();
+    let (found, address): (RedisResult<HashMap<String, String>>, RedisResult<Option<Address>>) =
+        informant.ask(&questions).await?;
+    let found = match found {
         Err(error) if error.code() == Some("ERR") => return Ok(None),
         found => found?,
     };
-    let get = |key: &str| found.get(key).map_or("", String::as_str);
-    let Ok(port) = get("port").parse() else { return Ok(None) };
-    Ok(Some(((get("ip").to_owned(), port), get("config-epoch").parse().unwrap_or(0))))
+    let term = found.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+    Ok(address?.map(|address| (address, term.unwrap_or(0))))
 }
 
 async fn listen(client: &Client) -> Result<PubSubStream, RedisError> {
     let mut connection = client.get_async_pubsub().await?;
-    connection.subscribe("+switch-master").await?;
+    // The first is said by the one that leads a failover, the second by the others at that time.
+    connection.subscribe(&["+promoted-slave", "+switch-master"]).await?;
     Ok(connection.into_on_message())
 }
 
