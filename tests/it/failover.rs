@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{Answer, RedisServer, Service, Shop, eventually, soon};
+use crate::support::{Answer, Api, RedisServer, Service, Shop, eventually, soon};
 
 /// The lock "deploy" and its line go over to another master.
 pub(crate) async fn the_line_goes_on(url: &str, kill: impl AsyncFnOnce()) {
@@ -40,7 +40,7 @@ pub(crate) async fn what_was_done_is_known(url: &str, kill: impl AsyncFnOnce()) 
 }
 
 /// A grant, however long it takes until there is one.
-pub(crate) async fn granted(service: &Service, name: &str) -> Answer {
+pub(crate) async fn granted(service: &Api, name: &str) -> Answer {
     eventually(async || {
         let answer = service.create(name, &json!({})).await;
         (answer.status == 201).then_some(answer)

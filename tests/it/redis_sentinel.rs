@@ -1,14 +1,18 @@
 //! A master with replicas, the sentinels that watch over them, and failovers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch::lock::LockName;
 use serde_json::json;
+use tokio::time::{Instant, sleep_until};
 
 use crate::failover::{self, granted};
-use crate::support::{Answer, RedisServer, Sentinels, Service, config, eventually, soon};
+use crate::support::{
+    Answer, Api, Process, RedisServer, Sentinels, Service, config, eventually, soon,
+};
 
 #[tokio::test]
 async fn a_failover_is_followed_and_fences_go_on_rising() {
@@ -80,6 +84,34 @@ async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
     };
     let (_, during) = tokio::join!(load, resume);
     assert!(during > 0, "the old master was a replica at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_was_stopped_during_a_failover_believes_nothing_of_before() {
+    // More than the time after which it is asked anew who is master.
+    const AWAY: Duration = Duration::from_secs(4);
+    let set = Sentinels::start(1, 3).await;
+    let process = Process::start(&["--store", &set.url()], &[]).await;
+    let service = Api::at(process.address);
+    granted(&service, "before").await;
+    let back = Instant::now() + AWAY;
+    process.signal("-STOP");
+    let old = &set.servers[0];
+    old.pause();
+    let new = set.master_after(old).await;
+    old.resume();
+    let names: Vec<_> = (0..64).map(|number| format!("deploy-{number}")).collect();
+    let body = json!({});
+    let asked = join_all(names.iter().map(|name| service.create(name, &body)));
+    let resume = async {
+        sleep_until(back).await;
+        process.signal("-CONT");
+    };
+    let (answers, ()) = tokio::join!(soon("the answers", asked), resume);
+    for answer in answers {
+        assert_eq!(answer.status, 201, "{answer:?}");
+        assert!(is_held_at(new, &answer).await, "the old master granted {answer:?}");
+    }
 }
 
 #[tokio::test]

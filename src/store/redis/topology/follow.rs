@@ -18,6 +18,9 @@ use super::sentinel::{Sentinels, Silence};
 const PERIOD: Duration = Duration::from_secs(1);
 /// The least pause between two questions.
 const BREATH: Duration = Duration::from_millis(25);
+/// For how long it is believed who is master without having asked: more than pass between two
+/// questions that nobody answers, so that only a process that did not run believes nothing.
+const BELIEF: Duration = Duration::from_millis(2500);
 /// For how long a step that was not executed is tried elsewhere or again: less than the default
 /// `store_timeout_ms`, so that whoever asked is told that it was not executed.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -49,10 +52,25 @@ impl Guide {
     }
 }
 
+/// What was found out last.
+#[derive(Debug, Clone)]
+struct Known {
+    map: Arc<Map>,
+    /// When the last question began that was answered, or stayed without an answer.
+    asked: Instant,
+}
+
+impl Known {
+    /// Whether the process was stopped since it was asked who is master.
+    fn is_old(&self) -> bool {
+        self.asked.elapsed() > BELIEF
+    }
+}
+
 /// The masters as they are now, found out by a task that follows those who know.
 #[derive(Debug)]
 pub(in super::super) struct Followed {
-    map: watch::Receiver<Arc<Map>>,
+    known: watch::Receiver<Known>,
     /// Has the task ask at once.
     doubt: Arc<Notify>,
     _following: AbortOnDropHandle<()>,
@@ -64,6 +82,7 @@ impl Followed {
     /// All who know say that the configuration is wrong, or a master is not fit. That nobody can be
     /// reached is no error.
     pub(super) async fn open(mut guide: Guide, way: Arc<Way>) -> Result<Self, OpenError> {
+        let asked = Instant::now();
         let view = match guide.ask().await {
             Ok(view) => Some(view),
             Err(error @ (Silence::Unknown(_) | Silence::Refused(_))) => {
@@ -78,11 +97,11 @@ impl Followed {
             way.check(address).await?;
         }
         let map = view.as_ref().map(|view| Map::default().turned_into(view, &way));
-        let (told, map) = watch::channel(Arc::new(map.unwrap_or_default()));
+        let (told, known) = watch::channel(Known { map: map.unwrap_or_default().into(), asked });
         let doubt = Arc::new(Notify::new());
         let following = follow(guide, way, view, told, Arc::clone(&doubt));
         let following = AbortOnDropHandle::new(tokio::spawn(following));
-        Ok(Self { map, doubt, _following: following })
+        Ok(Self { known, doubt, _following: following })
     }
 
     /// Runs a script where its bucket is. What was not executed is tried again for a while.
@@ -92,15 +111,19 @@ impl Followed {
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
         let until = Instant::now() + PATIENCE;
-        let mut map = self.map.clone();
+        let mut changing = self.known.clone();
         let mut redirect: Option<Redirect> = None;
         loop {
-            let known = map.borrow_and_update().clone();
+            let known = changing.borrow_and_update().clone();
             let (node, asking) = match &redirect {
-                None => (known.owner(bucket), false),
-                Some(redirect) => (known.at(&redirect.address), redirect.asking),
+                None => (known.map.owner(bucket), false),
+                Some(redirect) => (known.map.at(&redirect.address), redirect.asking),
             };
             let failure = match node {
+                _ if known.is_old() => {
+                    self.doubt.notify_one();
+                    Failure::Unreachable("its master is asked for anew".into())
+                }
                 None => Failure::Unreachable("no master of it is known yet".into()),
                 Some(node) => match self.run_on(&node, call, asking, until).await {
                     Ok(found) => return Ok(found),
@@ -113,13 +136,13 @@ impl Followed {
             let was_redirected = redirect.is_some();
             redirect = failure.redirect();
             if was_redirected || redirect.is_none() {
-                drop(timeout(PAUSE, map.changed()).await);
+                drop(timeout(PAUSE, changing.changed()).await);
             }
         }
     }
 
     pub(super) fn map(&self) -> Arc<Map> {
-        self.map.borrow().clone()
+        Arc::clone(&self.known.borrow().map)
     }
 
     async fn run_on<T: FromRedisValue + Promise>(
@@ -151,7 +174,7 @@ async fn follow(
     mut guide: Guide,
     way: Arc<Way>,
     mut view: Option<View>,
-    told: watch::Sender<Arc<Map>>,
+    told: watch::Sender<Known>,
     doubt: Arc<Notify>,
 ) {
     let mut quiet = false;
@@ -163,13 +186,14 @@ async fn follow(
             }
         };
         drop(timeout(PERIOD, hint).await);
+        let asked = Instant::now();
+        let mut map = Arc::clone(&told.borrow().map);
         match guide.ask().await {
             Ok(found) => {
                 quiet = false;
-                let map = told.borrow().clone();
                 if view.as_ref() != Some(&found) || !map.is_whole() {
                     tracing::info!(masters = ?found.masters, "Redis has these masters now");
-                    told.send_replace(Arc::new(map.turned_into(&found, &way)));
+                    map = Arc::new(map.turned_into(&found, &way));
                     view = Some(found);
                 }
             }
@@ -179,6 +203,8 @@ async fn follow(
                 tracing::warn!(%error, "the masters that were known last are used");
             }
         }
+        // Those who know may all be away while a master is well, so their silence is no reason to stop.
+        told.send_replace(Known { map, asked });
         sleep(BREATH).await;
     }
 }
