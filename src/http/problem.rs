@@ -286,7 +286,7 @@ impl Problem {
     pub(super) fn held(busy: Busy) -> Self {
         let detail = match &busy.holder {
             Some(_) => "Somebody else holds the lock.",
-            None => "The lock is free for those who were in line before.",
+            None => "The lock is about to be given to somebody else.",
         };
         let free_in = busy.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
         let mut held = Self::new(Code::LockHeld, detail).with_retry_after(free_in);

@@ -143,7 +143,8 @@ pub enum Acquisition {
 /// Why a lock is not to be had now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {
-    /// Who holds it; `None` when it is free for the first in line to take.
+    /// Who holds it; `None` when it is free for the first in line to take, or several nodes have not
+    /// agreed yet on whose it is.
     pub holder: Option<Holder>,
     /// How many are in line before whoever asked.
     pub ahead: u64,

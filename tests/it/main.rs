@@ -51,6 +51,7 @@ mod redis_replicas;
 mod redis_sentinel;
 mod redis_urls;
 mod redlock;
+mod redlock_agreement;
 mod redlock_fences;
 mod redlock_restart;
 mod redlock_service;

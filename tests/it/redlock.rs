@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch::lock::{Acquisition, LockStore, Outcome, Release, Renewal};
+use keylatch::lock::{Acquisition, Busy, LockStore, Outcome, Release, Renewal};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -223,7 +223,9 @@ async fn of_two_with_as_many_nodes_the_one_whose_hash_is_less_goes_on() {
         }
         let (name, ask) = (name("a"), ask("a", mine, 1));
         if mine == holders[1] {
-            held(store.acquire(&ask).await.unwrap());
+            let found = store.acquire(&ask).await.unwrap();
+            // Nobody was told to hold it.
+            assert_eq!(found, Acquisition::Held(Busy { holder: None, ahead: 0 }));
             eventually(async || (nodes.with_locks().await == 3).then_some(())).await;
             return;
         }

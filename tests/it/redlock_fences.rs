@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
-use keylatch::lock::{Acquisition, LockName, LockStore, Renewal};
+use keylatch::lock::{Acquisition, LockName, LockStore, Outcome, Renewal};
 use keylatch::store::RedlockStore;
 
 use crate::conformance::{TTL, ask, granted, name, repeated, token, ttl};
@@ -96,27 +96,50 @@ async fn a_grant_whose_fence_reached_one_node_keeps_it() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_fence_reached_one_node_is_given_a_higher_one_where_others_were_granted_since()
- {
+async fn a_fence_that_one_node_has_and_no_quorum_can_take_is_replaced_by_a_higher_one() {
     let (nodes, fence) = (Nodes::start().await, FAR_AHEAD);
-    // The second and the third node gave the lock to somebody else in between.
-    half_granted(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    // All the other nodes gave the lock to somebody else in between.
+    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    for node in &nodes[3..] {
+        let () = node.run(&["SET", &counter_of("a"), &(fence + 5).to_string()]).await;
+    }
     let store = nodes.store().await;
-    let lease = repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    let lease = granted(store.acquire(&ask("a", "one", 2)).await.unwrap());
     assert!(lease.fence.get() > fence + 5, "{lease:?}");
+    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
+    assert_eq!(again.fence, lease.fence);
+}
+
+#[tokio::test]
+async fn a_fence_that_a_quorum_may_have_taken_unseen_is_not_replaced() {
+    let (nodes, fence) = (Nodes::start().await, FAR_AHEAD);
+    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    let mut config = nodes.impatient_config();
+    config.redlock.node_timeout_ms = 300;
+    let store = store_of(&config).await;
+    for node in &nodes[3..] {
+        node.pause();
+    }
+    let error = store.acquire(&ask("a", "one", 2)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
 }
 
 /// A grant on the first three nodes whose attempt died when the first one had its fence; the others
 /// are held by nobody, and stopped.
 async fn half_granted(nodes: &Nodes, fence: u64, floors: [u64; 3]) {
+    give(nodes, fence, floors).await;
+    for node in &nodes[3..] {
+        node.pause();
+    }
+}
+
+/// The same with all of them running.
+async fn give(nodes: &Nodes, fence: u64, floors: [u64; 3]) {
     for (at, floor) in floors.into_iter().enumerate() {
         let fence = if at == 0 { fence } else { 0 };
         let counter = floor.max(fence).to_string();
         let () = nodes[at].run(&["SET", &counter_of("a"), &counter]).await;
         put_lock(&nodes[at], "one", fence, floor).await;
-    }
-    for node in &nodes[3..] {
-        node.pause();
     }
 }
 
@@ -138,20 +161,25 @@ async fn a_fence_that_comes_late_is_not_taken_for_a_later_grant() {
         include_str!("../../src/store/redis/lua/redlock_settle.lua"),
     );
     let (lock, counter, hash) = (lock_of("a"), counter_of("a"), hash_of("one"));
-    let settled = async |fence: u64| {
-        let fence = fence.to_string();
+    let settled = async |ballot: u64, fence: u64| {
+        let (ballot, fence) = (format!("{ballot:040}"), fence.to_string());
+        let arguments = [&hash, &ballot, &fence, "", "1"];
         let _: redis::Value =
-            node.run(&["EVAL", settle, "2", &lock, &counter, &hash, &fence]).await;
+            node.run(&[&["EVAL", settle, "2", &lock, &counter][..], &arguments].concat()).await;
         (
             node.run::<u64>(&["HGET", &lock, "fence"]).await,
             node.run::<u64>(&["GET", &counter]).await,
         )
     };
     put_lock(&node, "one", 0, 100).await;
-    assert_eq!(settled(99).await, (0, 99));
-    assert_eq!(settled(100).await, (0, 100));
-    assert_eq!(settled(FAR_AHEAD).await, (FAR_AHEAD, FAR_AHEAD));
-    assert_eq!(settled(101).await, (FAR_AHEAD, FAR_AHEAD));
+    assert_eq!(settled(5, 99).await, (0, 99));
+    assert_eq!(settled(5, 100).await, (0, 100));
+    assert_eq!(settled(5, FAR_AHEAD).await, (FAR_AHEAD, FAR_AHEAD));
+    assert_eq!(settled(4, 101).await, (FAR_AHEAD, FAR_AHEAD), "a lower ballot");
+    assert_eq!(settled(6, 101).await, (101, FAR_AHEAD), "a higher ballot");
+    let promised = format!("{:040}", 9);
+    let _: u64 = node.run(&["HSET", &lock, "promised", &promised]).await;
+    assert_eq!(settled(8, 102).await, (101, FAR_AHEAD), "below what was promised");
 }
 
 async fn fence(store: &RedlockStore, attempt: u64) -> u64 {

@@ -1,18 +1,19 @@
 --- redlock_acquire
--- Grants a lock on this node, or says who has it here. The same token again keeps what it has.
+-- Grants a lock on this node, or says who has it here. The same token again keeps what it has. Where
+-- the token has the lock, the node promises the attempt's ballot.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
--- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt
+-- ARGV  1 token hash   2 TTL in ms   3 attempt   4 ballot
 -- Finds 'granted' | 'mine' | 'other'
 
-local token, ttl, owner, attempt = unpack(ARGV)
+local token, ttl, attempt, ballot = unpack(ARGV)
 
 local held = redis.call('HMGET', lock, 'token', 'attempt', 'ttl')
 if not held[1] then
   local time = redis.call('TIME')
   local acquired = whole(time[1] * 1000 + math.floor(time[2] / 1000))
-  redis.call('HSET', lock, 'token', token, 'fence', '0', 'ttl', ttl, 'owner', owner,
-    'acquired', acquired, 'attempt', attempt, 'floor', whole(last_fence()))
+  redis.call('HSET', lock, 'token', token, 'fence', '0', 'ttl', ttl, 'owner', '',
+    'acquired', acquired, 'attempt', attempt, 'floor', whole(last_fence()), 'promised', ballot)
   redis.call('PEXPIRE', lock, ttl)
   return vote('granted')
 end
@@ -27,4 +28,5 @@ if held[2] ~= attempt then
   -- Two attempts share the grant now, so neither may withdraw it.
   redis.call('HSET', lock, 'attempt', '')
 end
+promise(ballot)
 return vote('mine')

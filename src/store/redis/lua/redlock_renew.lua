@@ -1,11 +1,12 @@
 --- redlock_renew
--- Lets a lease last a full TTL from now on this node, if it is there. Nothing is brought back.
+-- Lets a lease last a full TTL from now on this node, if it is there. Nothing is brought back. The
+-- node promises the ballot, in case the lease has to be settled.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
--- ARGV  1 token hash   2 TTL in ms
+-- ARGV  1 token hash   2 TTL in ms   3 ballot
 -- Finds 'mine' | 'other' | 'free'
 
-local token, ttl = ARGV[1], ARGV[2]
+local token, ttl, ballot = unpack(ARGV)
 
 local holder = redis.call('HGET', lock, 'token')
 if not holder then
@@ -17,4 +18,5 @@ end
 -- Whoever renews has read the grant, so no attempt may withdraw it any more.
 redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')
 redis.call('PEXPIRE', lock, ttl)
+promise(ballot)
 return vote('mine')

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::ballot::no_quorum;
+use super::count::no_quorum;
 use super::nodes::Nodes;
 use super::round::Answer;
 use super::step::Return;

@@ -1,23 +1,26 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::ballot::{Ballot, Verdict, guaranteed, next_fence, no_quorum};
+use super::agree::{self, Settling, Votes};
+use super::ballot::Ballot;
+use super::count::{Count, Verdict, guaranteed, no_quorum};
 use super::nodes::Nodes;
 use super::round::Round;
 use super::step::{Return, Step};
-use super::vote::{Found, Grant, Vote};
+use super::vote::{Grant, Proposal, Vote};
 use crate::lock::{
-    Acquire, Acquisition, Busy, FencingToken, Lease, LockName, Renewal, StoreError, TokenHash, Ttl,
+    Acquire, Acquisition, Busy, Lease, LockName, Renewal, StoreError, TokenHash, Ttl,
 };
 use crate::store::redis::script;
 
-/// How often whoever has the best right among those who contend asks again, for the others to give way.
+/// How often is asked: for those who contend to give way, and under a higher ballot where another attempt
+/// with the same token came between.
 const ROUNDS: usize = 6;
-/// How often a fencing token is written back while another attempt with the same token writes its own.
-const SETTLE_TRIES: usize = 4;
+/// The longest pause between two rounds.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks all nodes for a lock, and gives it a fencing token, or takes back what was got of it.
 pub(super) async fn acquire(nodes: &Arc<Nodes>, ask: &Acquire) -> Result<Acquisition, StoreError> {
@@ -25,21 +28,23 @@ pub(super) async fn acquire(nodes: &Arc<Nodes>, ask: &Acquire) -> Result<Acquisi
     let mut rounds_left = ROUNDS;
     loop {
         rounds_left -= 1;
-        let (mut ballot, round) = asking.ask().await;
-        match ballot.verdict(&asking.hash) {
-            Verdict::Won => return asking.won(ballot, round).await,
-            Verdict::Tied if rounds_left > 0 => sleep(back_off(asking.node_time)).await,
-            Verdict::Held | Verdict::Tied => {
-                asking.give_up(round);
-                let holder = ballot.holder(&ask.name);
-                return Ok(Acquisition::Held(Busy { holder, ahead: 0 }));
-            }
-            Verdict::Silent => {
-                let error = ballot.error();
-                asking.give_up(round);
-                return Err(error);
-            }
+        let (mut count, round) = asking.ask().await;
+        let verdict = count.verdict(&asking.hash);
+        if verdict == Verdict::Won
+            && let Some((votes, proposal)) = asking.agree(&count).await
+        {
+            return asking.tell(&votes, &proposal, round);
         }
+        let goes_on = match verdict {
+            Verdict::Won | Verdict::Tied | Verdict::Unclear => rounds_left > 0,
+            Verdict::Held | Verdict::Silent => false,
+        };
+        if !goes_on {
+            return asking.end(verdict, &mut count, round);
+        }
+        asking.suspects.extend(round.unheard());
+        drop(round);
+        sleep(back_off(asking.node_time)).await;
     }
 }
 
@@ -50,10 +55,15 @@ struct Asking<'a> {
     hash: String,
     node_time: Duration,
     begun: Instant,
+    /// The ballot of this round, and the highest one that is known.
+    ballot: Ballot,
+    highest: Ballot,
+    /// Whether a fencing token was written to nodes, so that another attempt may take it over.
+    proposed: bool,
+    /// Whether one was that this attempt chose.
+    chose: bool,
     /// Where the lock may be with this attempt now.
     suspects: BTreeSet<usize>,
-    /// Where it had been with this token before.
-    before: BTreeSet<usize>,
 }
 
 impl<'a> Asking<'a> {
@@ -63,52 +73,111 @@ impl<'a> Asking<'a> {
             hash: script::token(&ask.token),
             node_time: nodes.node_time(ask.ttl),
             begun: Instant::now(),
+            ballot: Ballot::NONE,
+            highest: Ballot::NONE,
+            proposed: false,
+            chose: false,
             suspects: BTreeSet::new(),
-            before: BTreeSet::new(),
             ask: Arc::new(ask.clone()),
         }
     }
 
-    async fn ask(&mut self) -> (Ballot, Round<Vote>) {
+    async fn ask(&mut self) -> (Count, Round<Vote>) {
         let since = self.begun.elapsed();
-        let step = Step::Acquire(Arc::clone(&self.ask));
+        let ballot = Ballot::above(self.highest, self.ask.attempt.get());
+        self.ballot = ballot;
+        let step = Step::Acquire(Arc::clone(&self.ask), ballot);
         let mut round = self.nodes.ask_all(&step, self.node_time);
-        let mut ballot = self.nodes.count(&mut round, Ballot::is_decided).await;
-        let before = ballot.votes.iter().filter(|(_, vote)| vote.found == Found::Mine);
-        self.before.extend(before.map(|(node, _)| *node).filter(|n| !self.suspects.contains(n)));
-        self.suspects.extend(&ballot.suspects);
-        for vote in ballot.votes.values_mut() {
+        // If the first quorum could not agree, all that is to be known may help.
+        let decided = |count: &Count| {
+            if self.proposed { count.is_settled() } else { count.is_decided(ballot) }
+        };
+        let mut count = self.nodes.count(&mut round, decided).await;
+        self.suspects.extend(&count.suspects);
+        self.highest = count.highest_promise().unwrap_or(ballot).max(ballot);
+        for vote in count.votes.values_mut() {
             // What is left is told as of the moment of asking, from which whoever asked counts: a node
             // that answered a later round had counted off what earlier ones took.
             if let Some(grant) = &mut vote.grant {
                 grant.expires_in = (grant.expires_in + since).min(grant.ttl);
             }
         }
-        (ballot, round)
+        (count, round)
     }
 
-    /// A quorum gave the lock: it is told once a quorum has its fencing token too.
-    async fn won(self, ballot: Ballot, round: Round<Vote>) -> Result<Acquisition, StoreError> {
-        let Ballot { mut votes, suspects, .. } = ballot;
+    /// Has a quorum of those who gave the lock agree on its fencing token: which one, and who they are;
+    /// `None` if another attempt came between.
+    async fn agree(&mut self, count: &Count) -> Option<(Votes, Proposal)> {
+        let quorum = self.nodes.quorum;
+        let mut votes = count.votes.clone();
         votes.retain(|_, vote| vote.mine().is_some());
-        let told = votes.iter().any(|(node, vote)| {
-            let fence = vote.mine().map(|grant| grant.fence).unwrap_or_default();
-            self.before.contains(node) && fence > FencingToken::NONE
-        });
-        let (name, token) = (&self.ask.name, &self.ask.token);
-        let settled = settle(self.nodes, name, token, &mut votes, self.node_time).await;
-        let lease = match settled.and_then(|fence| lease(self.nodes, &votes, fence)) {
+        if let Some(proposal) = agree::settled(&mut votes, quorum) {
+            return Some((votes, proposal));
+        }
+        votes.retain(|_, vote| vote.mine().is_some_and(|grant| grant.promised == self.ballot));
+        if votes.len() < quorum {
+            return None;
+        }
+        let by = self.ask.attempt.get();
+        let own = |fence| {
+            self.chose = true;
+            Proposal { fence, owner: self.ask.owner.clone(), by }
+        };
+        let proposal = agree::proposal(&votes, self.nodes, own);
+        self.proposed = true;
+        let votes = self.settling().propose(votes, &proposal).await;
+        (votes.len() >= quorum).then_some((votes, proposal))
+    }
+
+    fn settling(&self) -> Settling<'_> {
+        Settling {
+            nodes: self.nodes,
+            name: &self.ask.name,
+            token: &self.ask.token,
+            ballot: self.ballot,
+            node_time: self.node_time,
+        }
+    }
+
+    /// A quorum agrees: whoever asked may know it, and the other nodes as well.
+    fn tell(
+        self,
+        votes: &Votes,
+        proposal: &Proposal,
+        round: Round<Vote>,
+    ) -> Result<Acquisition, StoreError> {
+        let lease = match lease(self.nodes, votes, proposal) {
             Ok(lease) => lease,
             Err(error) => {
                 self.give_up(round);
                 return Err(error);
             }
         };
-        let unsettled = suspects.into_iter().filter(|node| !votes.contains_key(node)).collect();
-        let settle = Step::Settle(name.clone(), *token, lease.fence);
-        self.nodes.finish_grant(round, unsettled, settle);
-        let again = told || self.before.len() >= self.nodes.quorum;
-        Ok(if again { Acquisition::Repeated(lease) } else { Acquisition::Granted(lease) })
+        let unsettled = self.suspects.iter().filter(|node| !votes.contains_key(node));
+        let settle = self.settling().step(proposal);
+        self.nodes.finish_grant(round, unsettled.copied().collect(), settle);
+        // Of all attempts with the token one chose what they agree on.
+        let is_own = self.chose && proposal.by == self.ask.attempt.get();
+        Ok(if is_own { Acquisition::Granted(lease) } else { Acquisition::Repeated(lease) })
+    }
+
+    /// Whoever asked has not got the lock, or nobody knows. Once something was proposed, another attempt
+    /// with the token may take it over, so that nobody knows.
+    fn end(
+        self,
+        verdict: Verdict,
+        count: &mut Count,
+        round: Round<Vote>,
+    ) -> Result<Acquisition, StoreError> {
+        let is_others = matches!(verdict, Verdict::Held | Verdict::Tied) && !self.proposed;
+        let found = if is_others {
+            let holder = count.holder(&self.ask.name);
+            Ok(Acquisition::Held(Busy { holder, ahead: 0 }))
+        } else {
+            Err(count.error(self.proposed))
+        };
+        self.give_up(round);
+        found
     }
 
     /// Takes back what this attempt got, on every node where it may have got something, in a task: a node
@@ -127,7 +196,7 @@ impl<'a> Asking<'a> {
         );
         let spawner = Arc::clone(&nodes);
         let late = async move {
-            let mut rest = Ballot::new(nodes.all.len(), nodes.quorum);
+            let mut rest = Count::new(nodes.all.len(), nodes.quorum);
             let end = round.end();
             let mut round = round.decided(end);
             while let Some((node, answer)) = round.next().await {
@@ -151,77 +220,76 @@ pub(super) async fn renew(
     ttl: Ttl,
 ) -> Result<Renewal, StoreError> {
     let node_time = nodes.node_time(ttl);
-    let mut round = nodes.ask_all(&Step::Renew(name.clone(), *token, ttl), node_time);
-    let mut ballot = nodes.count(&mut round, |ballot| ballot.is_decided()).await;
-    nodes.finish(round);
-    if ballot.mine() >= nodes.quorum {
-        let mut votes = std::mem::take(&mut ballot.votes);
-        votes.retain(|_, vote| vote.mine().is_some());
-        let fence = settle(nodes, name, token, &mut votes, node_time).await?;
-        return Ok(Renewal::Renewed(lease(nodes, &votes, fence)?));
+    let by = getrandom::u64().unwrap_or_default();
+    let mut last = Ballot::NONE;
+    for _ in 0..ROUNDS {
+        let ballot = Ballot::above(last, by);
+        let mut round = nodes.ask_all(&Step::Renew(name.clone(), *token, ttl, ballot), node_time);
+        let mut count = nodes.count(&mut round, |count| count.is_decided(ballot)).await;
+        nodes.finish(round);
+        if count.mine() < nodes.quorum {
+            return not_renewed(&count, nodes);
+        }
+        last = count.highest_promise().unwrap_or(ballot).max(ballot);
+        let votes = std::mem::take(&mut count.votes);
+        let settling = Settling { nodes, name, token, ballot, node_time };
+        match settle(&settling, votes).await {
+            Settled::Yes(votes, proposal) => {
+                return Ok(Renewal::Renewed(lease(nodes, &votes, &proposal)?));
+            }
+            Settled::Never => return Ok(Renewal::NotHeld),
+            Settled::NotNow => sleep(back_off(node_time)).await,
+        }
     }
-    if ballot.other().len() >= nodes.quorum {
+    Err(no_quorum(nodes.all.len(), nodes.all.len(), true, None))
+}
+
+/// Whether the nodes that have a lease agree on its fencing token.
+enum Settled {
+    Yes(Votes, Proposal),
+    /// None of a quorum has one, so nobody was told of the grant.
+    Never,
+    /// Another attempt came between.
+    NotNow,
+}
+
+/// Has a quorum of these votes agree on the fencing token of a grant that was told before.
+async fn settle(settling: &Settling<'_>, mut votes: Votes) -> Settled {
+    let quorum = settling.nodes.quorum;
+    votes.retain(|_, vote| vote.mine().is_some());
+    let Some(proposal) = agree::latest(&votes).map(Grant::proposal) else { return Settled::Never };
+    if let Some(proposal) = agree::settled(&mut votes, quorum) {
+        return Settled::Yes(votes, proposal);
+    }
+    votes.retain(|_, vote| vote.mine().is_some_and(|grant| grant.promised == settling.ballot));
+    if votes.len() < quorum {
+        return Settled::NotNow;
+    }
+    let votes = settling.propose(votes, &proposal).await;
+    if votes.len() < quorum { Settled::NotNow } else { Settled::Yes(votes, proposal) }
+}
+
+fn not_renewed(count: &Count, nodes: &Nodes) -> Result<Renewal, StoreError> {
+    if count.other().len() >= nodes.quorum {
         return Ok(Renewal::Mismatch);
     }
-    if ballot.mine() + ballot.missing() < nodes.quorum {
+    if count.mine() + count.missing() < nodes.quorum {
         return Ok(Renewal::NotHeld);
     }
     // What was renewed on some nodes lasts longer there, so a later try may find a quorum after all.
-    let some_done = !ballot.suspects.is_empty();
-    Err(no_quorum(ballot.votes.len(), nodes.all.len(), some_done, None))
-}
-
-/// Makes a quorum of these votes agree on the grant's fencing token, and says which it is. Only votes of
-/// nodes that have the grant are left.
-///
-/// A node takes a fencing token only for a grant that it has, and only if it is above its counter of the
-/// time when it gave the lock. So once a quorum has it, it is above those of all grants before.
-async fn settle(
-    nodes: &Arc<Nodes>,
-    name: &LockName,
-    token: &TokenHash,
-    votes: &mut BTreeMap<usize, Vote>,
-    node_time: Duration,
-) -> Result<FencingToken, StoreError> {
-    for _ in 0..SETTLE_TRIES {
-        let fence = next_fence(votes, nodes.quorum);
-        let has = |vote: &Vote| vote.mine().is_some_and(|grant| grant.fence == fence);
-        if votes.values().filter(|vote| has(vote)).count() >= nodes.quorum {
-            return Ok(fence);
-        }
-        let lacking = votes.iter().filter(|(_, vote)| !has(vote)).map(|(node, _)| *node);
-        let step = Step::Settle(name.clone(), *token, fence);
-        let mut round = nodes.ask(lacking.collect::<Vec<_>>(), &step, node_time);
-        while let Some((node, answer)) = round.next().await {
-            match answer {
-                Ok(said) if said.votes && said.what.mine().is_some() => {
-                    votes.entry(node).and_modify(|known| known.settle_as(said.what));
-                }
-                _ => {
-                    votes.remove(&node);
-                }
-            }
-        }
-        votes.retain(|node, _| !round.unheard().contains(node));
-        if votes.len() < nodes.quorum {
-            break;
-        }
-    }
-    Err(no_quorum(votes.len(), nodes.all.len(), true, None))
+    let some_done = !count.suspects.is_empty();
+    Err(no_quorum(count.votes.len(), nodes.all.len(), some_done, None))
 }
 
 /// The lease that a quorum of these votes guarantees.
-fn lease(
-    nodes: &Nodes,
-    votes: &BTreeMap<usize, Vote>,
-    fence: FencingToken,
-) -> Result<Lease, StoreError> {
+fn lease(nodes: &Nodes, votes: &Votes, proposal: &Proposal) -> Result<Lease, StoreError> {
     let grants = || votes.values().filter_map(Vote::mine);
     let expires_in = guaranteed(nodes.quorum, grants().map(|grant| grant.expires_in));
     let told_by = |expires_in: Duration| grants().find(|grant| grant.expires_in == expires_in);
     match expires_in.and_then(told_by) {
-        Some(Grant { owner, ttl, expires_in, .. }) => {
-            Ok(Lease { fence, owner: owner.clone(), ttl: *ttl, expires_in: *expires_in })
+        Some(Grant { ttl, expires_in, .. }) => {
+            let Proposal { fence, owner, .. } = proposal.clone();
+            Ok(Lease { fence, owner, ttl: *ttl, expires_in: *expires_in })
         }
         None => Err(no_quorum(votes.len(), nodes.all.len(), true, None)),
     }
@@ -230,5 +298,5 @@ fn lease(
 /// A random time, so that those who contend do not meet again.
 fn back_off(longest: Duration) -> Duration {
     let share = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
-    longest.mul_f64(share).max(Duration::from_millis(1))
+    longest.min(LONGEST_PAUSE).mul_f64(share).max(Duration::from_millis(1))
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::ballot::{Ballot, no_quorum};
+use super::count::{Count, Look, no_quorum};
 use super::nodes::Nodes;
 use super::step::Step;
 use super::url::MOST;
@@ -122,11 +122,11 @@ async fn listed(
     while !rest.is_empty() {
         let (batch, following) = rest.split_at(size.clamp(1, BATCH).min(rest.len()));
         let looks = join_all(batch.iter().map(|name| look(nodes, name))).await;
-        for (name, ballot) in batch.iter().zip(looks) {
+        for (name, count) in batch.iter().zip(looks) {
             if found.len() == room {
                 return Ok((found, last));
             }
-            found.extend(holder(nodes, name, ballot, before)?);
+            found.extend(holder(name, count, before)?);
             last = Some(name.clone());
         }
         // Of names that were listed before there may be many.
@@ -138,26 +138,21 @@ async fn listed(
     Ok((found, None))
 }
 
-async fn look(nodes: &Arc<Nodes>, name: &LockName) -> Ballot {
+async fn look(nodes: &Arc<Nodes>, name: &LockName) -> Count {
     let mut round = nodes.ask_all(&Step::Get(name.clone()), nodes.longest_node_time());
     nodes.count(&mut round, |_| false).await
 }
 
-fn holder(
-    nodes: &Nodes,
-    name: &LockName,
-    mut ballot: Ballot,
-    before: u32,
-) -> Result<Option<Holder>, StoreError> {
-    let held = ballot.other().len();
-    if held < nodes.quorum {
-        let undecided = held + ballot.missing() >= nodes.quorum;
-        return if undecided { Err(ballot.error()) } else { Ok(None) };
+fn holder(name: &LockName, mut count: Count, before: u32) -> Result<Option<Holder>, StoreError> {
+    match count.look() {
+        Look::Held => {}
+        Look::Nobody => return Ok(None),
+        Look::Unclear => return Err(count.error(false)),
     }
-    let token = ballot.other().first().map(|grant| grant.token.clone());
-    let listed_before = ballot.votes.iter().any(|(node, vote)| {
+    let token = count.held().first().map(|grant| grant.token.clone());
+    let listed_before = count.votes.iter().any(|(node, vote)| {
         let same = vote.other().map(|grant| &grant.token) == token.as_ref();
         same && before & (1 << node) != 0
     });
-    Ok(if listed_before { None } else { ballot.holder(name) })
+    Ok(if listed_before { None } else { count.holder(name) })
 }

@@ -4,11 +4,15 @@
 //! algorithm is the one published as "Distributed Locks with Redis"). A lock is a hash on each node, with
 //! the keys that it has on one Redis, and is given back by the same scripts.
 //!
-//! A grant takes two rounds. In the first, nodes give the lock; each notes its fencing counter in it. In
-//! the second, the largest counter plus one is written back as the grant's fencing token, which a node
-//! takes only if it is above what it noted. ARCHITECTURE.md argues why that makes them rise.
+//! A grant takes two rounds, which are those of Paxos. In the first, nodes give the lock; each notes its
+//! fencing counter in it, and promises the attempt's ballot. In the second, the largest counter plus one
+//! is written back as the grant's fencing token, or what another attempt with the same token may have
+//! written already. A node takes it only if it is above what it noted, and no higher ballot was promised.
+//! ARCHITECTURE.md argues why fencing tokens rise, and why those of one grant are the same.
 
+mod agree;
 mod ballot;
+mod count;
 mod giving;
 mod grant;
 mod list;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::ballot::Ballot;
+use super::count::Count;
 use super::node::Node;
 use super::round::{Answer, Round, Sending};
 use super::step::{Return, Step};
@@ -131,17 +131,17 @@ impl Nodes {
     pub(super) async fn count(
         &self,
         round: &mut Round<Vote>,
-        decided: impl Fn(&Ballot) -> bool,
-    ) -> Ballot {
-        let mut ballot = Ballot::new(self.all.len(), self.quorum);
+        decided: impl Fn(&Count) -> bool,
+    ) -> Count {
+        let mut count = Count::new(self.all.len(), self.quorum);
         while let Some((node, answer)) = round.next().await {
-            ballot.add(node, answer);
-            if decided(&ballot) {
-                return ballot;
+            count.add(node, answer);
+            if decided(&count) {
+                return count;
             }
         }
-        ballot.suspects.extend(round.unheard());
-        ballot
+        count.suspects.extend(round.unheard());
+        count
     }
 
     /// Runs a task that nobody waits for, unless there are too many of them.

@@ -2,15 +2,17 @@ use std::sync::Arc;
 
 use bb8_redis::redis::{Script, ScriptInvocation};
 
-use crate::lock::{Acquire, Attempt, FencingToken, LockName, TokenHash, Ttl};
+use super::ballot::Ballot;
+use super::vote::Proposal;
+use crate::lock::{Acquire, Attempt, LockName, TokenHash, Ttl};
 use crate::store::redis::script::{self, Keys, Scripts};
 
 /// A step that every node is asked to take, and what it is about.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    Acquire(Arc<Acquire>),
-    Settle(LockName, TokenHash, FencingToken),
-    Renew(LockName, TokenHash, Ttl),
+    Acquire(Arc<Acquire>, Ballot),
+    Settle(LockName, TokenHash, Ballot, Proposal),
+    Renew(LockName, TokenHash, Ttl, Ballot),
     Get(LockName),
 }
 
@@ -29,22 +31,26 @@ impl Step {
             call
         };
         match self {
-            Self::Acquire(ask) => {
+            Self::Acquire(ask, ballot) => {
                 let mut call = on(&scripts.redlock.acquire, &ask.name);
                 call.arg(script::token(&ask.token))
                     .arg(ask.ttl.as_millis())
-                    .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
-                    .arg(ask.attempt.get());
+                    .arg(ask.attempt.get())
+                    .arg(ballot.to_string());
                 call
             }
-            Self::Settle(name, token, fence) => {
+            Self::Settle(name, token, ballot, proposal) => {
                 let mut call = on(&scripts.redlock.settle, name);
-                call.arg(script::token(token)).arg(fence.get());
+                call.arg(script::token(token))
+                    .arg(ballot.to_string())
+                    .arg(proposal.fence.get())
+                    .arg(proposal.owner.as_ref().map_or("", |owner| owner.as_str()))
+                    .arg(proposal.by);
                 call
             }
-            Self::Renew(name, token, ttl) => {
+            Self::Renew(name, token, ttl, ballot) => {
                 let mut call = on(&scripts.redlock.renew, name);
-                call.arg(script::token(token)).arg(ttl.as_millis());
+                call.arg(script::token(token)).arg(ttl.as_millis()).arg(ballot.to_string());
                 call
             }
             Self::Get(name) => on(&scripts.redlock.get, name),

@@ -4,6 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 
+use super::count::Look;
 use super::nodes::Nodes;
 use super::step::Step;
 use super::{giving, grant, list, survey};
@@ -88,17 +89,11 @@ impl LockStore for RedlockStore {
     async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
         let step = Step::Get(name.clone());
         let mut round = self.nodes.ask_all(&step, self.nodes.longest_node_time());
-        let quorum = self.nodes.quorum;
-        let undecided = |held: usize, missing: usize| held < quorum && held + missing >= quorum;
-        let mut ballot = self
-            .nodes
-            .count(&mut round, |ballot| !undecided(ballot.other().len(), ballot.missing()))
-            .await;
-        let held = ballot.other().len();
-        if undecided(held, ballot.missing()) {
-            return Err(ballot.error());
+        let mut count = self.nodes.count(&mut round, |count| count.look() != Look::Unclear).await;
+        match count.look() {
+            Look::Unclear => Err(count.error(false)),
+            Look::Held | Look::Nobody => Ok(count.holder(name)),
         }
-        Ok(if held >= quorum { ballot.holder(name) } else { None })
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::ballot::no_quorum;
+use super::count::no_quorum;
 use super::nodes::Nodes;
 use crate::lock::{StoreError, StoreHealth, Tier};
 use crate::store::OpenError;

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
+use super::ballot::Ballot;
 use crate::lock::{FencingToken, Holder, LockName, Owner};
 use crate::store::redis::replicas::Promise;
 
@@ -38,13 +39,27 @@ pub(super) struct Grant {
     pub(super) token: String,
     /// [`FencingToken::NONE`] until the grant is settled.
     pub(super) fence: FencingToken,
-    /// What the grant's fencing token has to be above on this node.
-    pub(super) floor: FencingToken,
+    /// By which attempt the fencing token was proposed.
+    by: u64,
+    /// The highest ballot that the node promised to take nothing below.
+    pub(super) promised: Ballot,
+    /// Under which ballot it took the fencing token.
+    pub(super) accepted: Ballot,
     pub(super) ttl: Duration,
     /// What was left of it when the node answered, at least.
     pub(super) expires_in: Duration,
     pub(super) owner: Option<Owner>,
     pub(super) acquired_at_millis: u64,
+}
+
+/// What the nodes of a grant have to agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Proposal {
+    pub(super) fence: FencingToken,
+    /// Whoever proposes it is the holder that everybody sees.
+    pub(super) owner: Option<Owner>,
+    /// The attempt that proposed it first, and is told that the lock was granted.
+    pub(super) by: u64,
 }
 
 impl Vote {
@@ -58,14 +73,6 @@ impl Vote {
     pub(super) fn other(&self) -> Option<&Grant> {
         self.grant.as_ref().filter(|_| self.found == Found::Other)
     }
-
-    /// Takes over what a later answer says of the fencing token; for how long the grant lasts was said.
-    pub(super) fn settle_as(&mut self, later: Self) {
-        self.counter = later.counter;
-        if let (Some(grant), Some(later)) = (&mut self.grant, later.grant) {
-            (grant.fence, grant.floor) = (later.fence, later.floor);
-        }
-    }
 }
 
 impl Promise for Vote {
@@ -75,6 +82,11 @@ impl Promise for Vote {
 }
 
 impl Grant {
+    /// What the node took.
+    pub(super) fn proposal(&self) -> Proposal {
+        Proposal { fence: self.fence, owner: self.owner.clone(), by: self.by }
+    }
+
     /// The grant as everybody may see it.
     pub(super) fn holder(&self, name: &LockName) -> Holder {
         Holder {
@@ -111,9 +123,10 @@ impl FromRedisValue for Vote {
                 expires_in: Duration::from_millis(u64::try_from(pttl_millis).unwrap_or(0)),
                 owner: owner(next())?,
                 acquired_at_millis: from_redis_value(next())?,
-                // A lock of the time when this node was a store by itself has none.
-                floor: from_redis_value::<Option<u64>>(next())?
-                    .map_or(FencingToken::NONE, FencingToken::new),
+                // A lock of the time when this node was a store by itself has none of these.
+                by: from_redis_value::<Option<u64>>(next())?.unwrap_or_default(),
+                promised: ballot(next())?,
+                accepted: ballot(next())?,
             }),
         };
         Ok(Self { found, counter, micros, grant })
@@ -122,4 +135,9 @@ impl FromRedisValue for Vote {
 
 fn owner(value: Value) -> Result<Option<Owner>, ParsingError> {
     Owner::parse(&from_redis_value::<String>(value)?).map_err(|error| error.to_string().into())
+}
+
+fn ballot(value: Value) -> Result<Ballot, ParsingError> {
+    let text: Option<String> = from_redis_value(value)?;
+    text.map_or(Ok(Ballot::NONE), |text| Ok(text.parse::<Ballot>()?))
 }

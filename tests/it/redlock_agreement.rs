@@ -1,0 +1,109 @@
+//! The nodes of one grant agree on one fencing token, whoever asks for it at the same time.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch::lock::{Acquisition, Lease, ListLocks, LockStore, Outcome, Renewal};
+use keylatch::store::RedlockStore;
+
+use crate::conformance::{TTL, ask, held, name, repeated, token, ttl};
+use crate::redlock_fences::put_lock;
+use crate::support::{Dice, Nodes, Proxy, config, patient, store_of, url_of};
+
+/// A store of its own way to the nodes, which may be slow.
+async fn slow_store(nodes: &Nodes) -> (RedlockStore, Vec<Proxy>) {
+    let proxies: Vec<_> = join_all(nodes.iter().map(|node| Proxy::start(node.address()))).await;
+    let url = url_of(proxies.iter().map(|proxy| proxy.address().to_string()));
+    (store_of(&patient(config(&url))).await, proxies)
+}
+
+#[tokio::test]
+async fn a_token_asked_several_times_at_once_gets_one_grant() {
+    let nodes = Nodes::start().await;
+    let places = [slow_store(&nodes).await, slow_store(&nodes).await, slow_store(&nodes).await];
+    let (mut dice, mut attempts) = (Dice(23), 0..);
+    for round in 0..60 {
+        for proxy in places.iter().flat_map(|(_, proxies)| proxies) {
+            match dice.below(3) {
+                0 => proxy.delay(Duration::from_millis(dice.below(12))),
+                _ => proxy.forward(),
+            }
+        }
+        let lock = format!("lock {round}");
+        let asks: Vec<_> =
+            places.iter().map(|_| ask(&lock, "one", attempts.next().unwrap())).collect();
+        let asking = asks.iter().zip(&places).map(|(ask, (store, _))| store.acquire(ask));
+        let answers: Vec<_> = join_all(asking).await;
+        let leases: Vec<_> =
+            answers.iter().filter_map(|answer| lease(answer.as_ref().ok()?)).collect();
+        assert_eq!(leases.len(), places.len(), "{answers:?}");
+        assert!(leases.iter().all(|lease| lease.fence == leases[0].fence), "{answers:?}");
+        let granted = |answer: &&Result<_, _>| matches!(answer, Ok(Acquisition::Granted(_)));
+        assert_eq!(answers.iter().filter(granted).count(), 1, "{answers:?}");
+        let again = ask(&lock, "one", attempts.next().unwrap());
+        let again = repeated(places[0].0.acquire(&again).await.unwrap());
+        assert_eq!(again.fence, leases[0].fence, "{answers:?}");
+    }
+}
+
+fn lease(found: &Acquisition) -> Option<&Lease> {
+    match found {
+        Acquisition::Granted(lease) | Acquisition::Repeated(lease) => Some(lease),
+        Acquisition::Held(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_nobody_was_told_is_not_shown_and_not_renewed() {
+    let nodes = Nodes::start().await;
+    let store = nodes.store().await;
+    for node in nodes.iter() {
+        put_lock(node, "one", 0, 0).await;
+    }
+    assert_nobody_is_shown(&store).await;
+    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
+    assert_eq!(renewal, Renewal::NotHeld);
+    // A minority has the fencing token, and will have no more of it.
+    for node in &nodes[..2] {
+        put_lock(node, "one", 7, 0).await;
+    }
+    assert_nobody_is_shown(&store).await;
+    put_lock(&nodes[2], "one", 7, 0).await;
+    assert_eq!(held(store.acquire(&ask("a", "two", 2)).await.unwrap()).fence.get(), 7);
+    assert_eq!(store.get(&name("a")).await.unwrap().unwrap().fence.get(), 7);
+    assert_eq!(listed(&store).await, 1);
+}
+
+async fn assert_nobody_is_shown(store: &RedlockStore) {
+    assert_eq!(store.get(&name("a")).await.unwrap(), None);
+    assert_eq!(listed(store).await, 0);
+    let Acquisition::Held(busy) = store.acquire(&ask("a", "two", 2)).await.unwrap() else {
+        panic!("the nodes have it with another")
+    };
+    assert_eq!(busy.holder, None);
+}
+
+async fn listed(store: &RedlockStore) -> usize {
+    let query = ListLocks { prefix: String::new(), limit: 10, cursor: None };
+    store.list(&query).await.unwrap().unwrap().locks.len()
+}
+
+#[tokio::test]
+async fn whoever_may_hold_it_on_nodes_that_are_down_is_not_denied() {
+    let mut nodes = Nodes::start().await;
+    let store = store_of(&nodes.impatient_config()).await;
+    for (node, (holder, fence)) in
+        nodes.iter().zip([("one", 9), ("one", 9), ("one", 9), ("two", 0), ("two", 0)])
+    {
+        put_lock(node, holder, fence, 0).await;
+    }
+    let asked = held(store.acquire(&ask("a", "three", 3)).await.unwrap());
+    assert_eq!(asked.fence.get(), 9);
+    for node in [0, 1] {
+        nodes[node].kill().await;
+    }
+    // Most of the others have it with one who was told nothing.
+    let error = store.acquire(&ask("a", "three", 4)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotExecuted, "{error:?}");
+    assert!(store.get(&name("a")).await.is_err());
+}
