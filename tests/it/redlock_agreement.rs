@@ -106,4 +106,7 @@ async fn whoever_may_hold_it_on_nodes_that_are_down_is_not_denied() {
     let error = store.acquire(&ask("a", "three", 4)).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::NotExecuted, "{error:?}");
     assert!(store.get(&name("a")).await.is_err());
+    // Nor is the holder himself, whoever else contends.
+    let error = store.acquire(&ask("a", "one", 5)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotExecuted, "{error:?}");
 }

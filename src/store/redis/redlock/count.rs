@@ -26,7 +26,7 @@ pub(super) enum Verdict {
     Won,
     /// Another has a quorum, or at least more of the nodes.
     Held,
-    /// Another may hold it, or may not.
+    /// Another may hold it, or whoever asked, or nobody.
     Unclear,
     /// Several contend, nobody has a quorum, and whoever asked has the best right to go on.
     Tied,
@@ -98,6 +98,11 @@ impl Count {
         agree::agreed(self.votes.values().filter_map(Vote::other))
     }
 
+    /// The grants of whoever asked that most nodes agree on.
+    fn own(&self) -> Vec<&Grant> {
+        agree::agreed(self.votes.values().filter_map(Vote::mine))
+    }
+
     /// What these votes show of the lock.
     pub(super) fn look(&self) -> Look {
         let held = self.held().len();
@@ -141,7 +146,7 @@ impl Count {
     /// Of two who contend the one with more nodes goes on, or the one whose hash is less, and the other
     /// takes back what it got: they see the same nodes, so they agree.
     pub(super) fn verdict(&self, token: &str) -> Verdict {
-        let (mine, other, look) = (self.mine(), self.other(), self.look());
+        let (mine, other) = (self.mine(), self.other());
         if mine >= self.quorum {
             return Verdict::Won;
         }
@@ -150,10 +155,13 @@ impl Count {
             return Verdict::Silent;
         }
         let first_comes = other.len() > mine || other.len() == mine && *first.token < *token;
-        match look {
+        match self.look() {
+            Look::Held => Verdict::Held,
+            // Whoever asked may have it himself, on nodes that did not vote.
+            _ if self.own().len() + self.missing() >= self.quorum => Verdict::Unclear,
             Look::Unclear => Verdict::Unclear,
-            Look::Nobody if !first_comes => Verdict::Tied,
-            Look::Held | Look::Nobody => Verdict::Held,
+            Look::Nobody if first_comes => Verdict::Held,
+            Look::Nobody => Verdict::Tied,
         }
     }
 
