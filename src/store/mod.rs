@@ -94,8 +94,8 @@ pub fn scheme_of(url: &str) -> Option<&str> {
 pub enum OpenError {
     /// No store has this scheme.
     #[error(
-        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB` or \
-         `redlock://HOST:PORT,HOST:PORT,…`"
+        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB`, \
+         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.
