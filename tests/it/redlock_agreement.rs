@@ -7,8 +7,8 @@ use keylatch::lock::{Acquisition, Lease, ListLocks, LockStore, Outcome, Renewal}
 use keylatch::store::RedlockStore;
 
 use crate::conformance::{TTL, ask, held, name, repeated, token, ttl};
-use crate::redlock_fences::put_lock;
-use crate::support::{Dice, Nodes, Proxy, config, patient, store_of, url_of};
+use crate::redlock_fences::{FAR_AHEAD, put_lock};
+use crate::support::{Dice, Nodes, Proxy, config, eventually, patient, store_of, url_of};
 
 /// A store of its own way to the nodes, which may be slow.
 async fn slow_store(nodes: &Nodes) -> (RedlockStore, Vec<Proxy>) {
@@ -109,4 +109,30 @@ async fn whoever_may_hold_it_on_nodes_that_are_down_is_not_denied() {
     // Nor is the holder himself, whoever else contends.
     let error = store.acquire(&ask("a", "one", 5)).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::NotExecuted, "{error:?}");
+}
+
+#[tokio::test]
+async fn whoever_proposed_a_fence_is_not_told_that_nothing_was_got() {
+    let nodes = Nodes::start().await;
+    let store = store_of(&nodes.impatient_config()).await;
+    // These take no fencing token of today, and the last one says nothing, so that it takes some rounds.
+    for node in &nodes[..3] {
+        put_lock(node, "one", 0, FAR_AHEAD).await;
+    }
+    nodes[4].pause();
+    let taking_over = async {
+        let proposed = async || {
+            let keys = join_all(nodes[..3].iter().map(|node| node.run(&["KEYS", "*:fence"]))).await;
+            keys.into_iter().any(|keys: Vec<String>| !keys.is_empty()).then_some(())
+        };
+        eventually(proposed).await;
+        for node in &nodes[..3] {
+            put_lock(node, "two", FAR_AHEAD, 0).await;
+        }
+    };
+    let (one, two) = (ask("a", "one", 2), ask("a", "two", 3));
+    let (found, ()) = tokio::join!(store.acquire(&one), taking_over);
+    let error = found.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    repeated(store.acquire(&two).await.unwrap());
 }

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// The largest number that JavaScript reads exactly is 2^53 - 1.
-const FAR_AHEAD: u64 = (1 << 53) - 10_000;
+pub(crate) const FAR_AHEAD: u64 = (1 << 53) - 10_000;
 
 #[tokio::test]
 async fn a_fence_is_above_the_counters_of_every_majority() {
