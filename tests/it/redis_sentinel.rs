@@ -1,5 +1,6 @@
 //! A master with replicas, the sentinels that watch over them, and failovers.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch::lock::LockName;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use crate::failover::{self, granted};
 use crate::support::{
@@ -102,12 +103,10 @@ async fn an_instance_that_was_stopped_during_a_failover_believes_nothing_of_befo
     old.resume();
     let names: Vec<_> = (0..64).map(|number| format!("deploy-{number}")).collect();
     let body = json!({});
-    let asked = join_all(names.iter().map(|name| service.create(name, &body)));
-    let resume = async {
-        sleep_until(back).await;
-        process.signal("-CONT");
-    };
-    let (answers, ()) = tokio::join!(soon("the answers", asked), resume);
+    let mut asked = pin!(join_all(names.iter().map(|name| service.create(name, &body))));
+    assert!(timeout_at(back, &mut asked).await.is_err(), "it is stopped");
+    process.signal("-CONT");
+    let answers = soon("the answers", asked).await;
     for answer in answers {
         assert_eq!(answer.status, 201, "{answer:?}");
         assert!(is_held_at(new, &answer).await, "the old master granted {answer:?}");
