@@ -82,8 +82,8 @@ impl Sentinels {
         if answers == all && words.iter().all(Option::is_none) {
             return Err(Silence::Unknown(self.master.clone()));
         }
-        let latest = words.into_iter().flatten().max_by_key(|(_, term)| *term);
-        let (address, term) = latest.ok_or_else(|| Silence::of(silence))?;
+        let (address, term) = latest(&words.into_iter().flatten().collect::<Vec<_>>())
+            .ok_or_else(|| Silence::of(silence))?;
         // Sentinels that were set up anew count from the beginning, if most of them say so.
         if term < self.term && answers < most {
             return Err(Silence::Nobody("only of an older master".into()));
@@ -108,6 +108,16 @@ impl Sentinels {
             None => pending().await,
         }
     }
+}
+
+/// The master of the latest failover. When failovers follow each other closely, a sentinel may have
+/// one's number with another's master: then it is the one that most of them name, and of as many the
+/// same one each time.
+fn latest(words: &[Name]) -> Option<Name> {
+    let term = words.iter().map(|(_, term)| *term).max()?;
+    let named = |name: &Name| words.iter().filter(|word| *word == name).count();
+    let last = words.iter().filter(|(_, of)| *of == term);
+    last.max_by_key(|name| (named(name), *name)).cloned()
 }
 
 /// The master that a sentinel names; `None` when it knows none of that name.
@@ -169,4 +179,23 @@ fn is_refusal(error: &RedisError) -> bool {
     let refusals = ["ERR", "NOAUTH", "NOPERM", "WRONGPASS"];
     error.kind() == ErrorKind::AuthenticationFailed
         || error.code().is_some_and(|code| refusals.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_with_the_latest_number_the_one_that_most_name_is_master() {
+        let name = |host: &str, term| ((host.to_owned(), 6379), term);
+        let (old, new, odd) = (name("a", 1), name("b", 2), name("c", 2));
+        for words in
+            [[&old, &new, &new], [&new, &odd, &new], [&new, &new, &odd], [&old, &old, &new]]
+        {
+            assert_eq!(latest(&words.map(Clone::clone)), Some(new.clone()), "{words:?}");
+        }
+        let either = |one: &Name, other: &Name| latest(&[one.clone(), other.clone()]);
+        assert_eq!(either(&new, &odd), either(&odd, &new));
+        assert_eq!(latest(&[]), None);
+    }
 }
