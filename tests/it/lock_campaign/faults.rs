@@ -8,8 +8,8 @@ use super::nodes::End;
 use super::place::{Place, fact};
 use crate::support::{Dice, Proxy, RedisServer};
 
-/// More than the longest TTL.
-const LONG: Duration = Duration::from_millis(2200);
+/// More than the longest TTL, and than an instance believes what it knew of the masters.
+const LONG: Duration = Duration::from_millis(2800);
 /// How long one who may be stopped has for an answer.
 const SILENCE: Duration = Duration::from_millis(50);
 

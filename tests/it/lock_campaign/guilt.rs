@@ -1,6 +1,8 @@
 //! What the checker finds, and what it lets pass.
 
-use super::history::{Ask, Event, Fault, Healing, History, Holder, Lease, Taken, Told, Write};
+use super::history::{
+    Ask, Event, Fault, Healing, History, Holder, Lease, Promotion, Taken, Told, Write,
+};
 use super::verdict::Invariant::{self, Exclusive, Fenced, Gapless, Honest, Live, Released, Rising};
 use super::verdict::judge;
 
@@ -157,6 +159,24 @@ fn a_violation_is_shown_with_the_faults_that_were_there() {
     assert!(found.iter().all(|one| one.faults == ["after before"]), "{found:#?}");
 }
 
+#[test]
+fn what_a_master_may_have_forgotten_is_told_from_what_none_has() {
+    let shown: Change = |history| history.events.push(look([150_000, 160_000], 10, 1));
+    let renewed: Change = |history| {
+        history.events[1].told = Told::Unknown;
+        history.events.push(renewed(9, 1, [230_000, 240_000], 10));
+    };
+    for (invariant, change, from) in [(Released, shown, 120_000), (Gapless, renewed, 220_000)] {
+        for (from, is_forgotten) in [(from, true), (from + 100_000, false)] {
+            let mut history = innocent();
+            change(&mut history);
+            history.promotions = vec![Promotion { from, to: from + 10_000 }];
+            let found = judge(&history).into_iter().find(|one| one.invariant == invariant);
+            assert_eq!(found.expect("it is found").by_forgetting, is_forgotten, "{invariant:?}");
+        }
+    }
+}
+
 /// Two who have a lock one after the other, and write; the second one's is still valid.
 fn innocent() -> History {
     let write = |token, fence, sent| {
@@ -174,6 +194,7 @@ fn innocent() -> History {
         taken: vec![taken(1, 10), taken(3, 20)],
         faults: Vec::new(),
         healings: vec![Healing { lock: 0, at: 150_000, within: 1_000_000 }],
+        promotions: Vec::new(),
     }
 }
 

@@ -4,6 +4,10 @@ use std::fmt;
 /// Microseconds on the one monotonic clock of all clients.
 pub(super) type Micros = u64;
 
+/// By when every instance has heard of another master: they ask each second, and wait half a second
+/// for answers.
+const HEARD: Micros = 1_500_000;
+
 /// What clients sent and read during a campaign, what the fenced resource took, and which faults
 /// there were.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +18,15 @@ pub(super) struct History {
     pub(super) taken: Vec<Taken>,
     pub(super) faults: Vec<Fault>,
     pub(super) healings: Vec<Healing>,
+    pub(super) promotions: Vec<Promotion>,
+}
+
+/// Some time between these two a node became master, or a master was started anew. What others had
+/// granted may be forgotten then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Promotion {
+    pub(super) from: Micros,
+    pub(super) to: Micros,
 }
 
 /// A request and what was read of its answer.
@@ -216,6 +229,12 @@ impl History {
             grant.told.push(place);
         }
         grants
+    }
+
+    /// Whether a master may have forgotten something in a span, or an instance may not have heard yet
+    /// that there is another.
+    pub(super) fn may_have_forgotten(&self, from: Micros, to: Micros) -> bool {
+        self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD)
     }
 
     /// The kinds of the faults that were there at some time of a span; if there were none, the one

@@ -7,6 +7,7 @@ mod exclusion;
 mod faults;
 mod guilt;
 mod history;
+mod masters;
 mod mutants;
 mod nodes;
 mod place;
@@ -29,6 +30,7 @@ use client::{Client, Request};
 use clock::{micros, now, pass};
 use faults::{Kind, OUTSIDE_OF_PROMISES};
 use history::{Ask, Fault, Healing, History, Micros};
+use masters::Masters;
 use place::{Build, Place, Store};
 use report::report;
 use resource::Resource;
@@ -201,6 +203,7 @@ async fn lateness(ending: CancellationToken) -> Micros {
 struct Campaign {
     plan: Plan,
     place: Place,
+    masters: Masters,
     resource: Resource,
     numbers: Arc<AtomicU64>,
     dice: Dice,
@@ -212,9 +215,10 @@ struct Campaign {
 impl Campaign {
     async fn open(plan: Plan, build: &Build, seed: u64) -> Self {
         let place = Place::open(plan.store, build).await;
+        let masters = Masters::among(&place.nodes);
         let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
         let (dice, history, places_left) = (Dice(seed), History::default(), 0);
-        Self { plan, place, resource, numbers, dice, history, places_left }
+        Self { plan, place, masters, resource, numbers, dice, history, places_left }
     }
 
     /// Lets clients work while things fail; then heals everything, has all clients vanish, and asks
@@ -278,7 +282,8 @@ impl Campaign {
 
     /// All that was written down so far.
     async fn history(&self) -> History {
-        History { taken: self.resource.taken().await, ..self.history.clone() }
+        let (taken, promotions) = (self.resource.taken().await, self.masters.promotions());
+        History { taken, promotions, ..self.history.clone() }
     }
 
     async fn worker(&mut self, ending: &CancellationToken) -> Worker {

@@ -56,8 +56,8 @@ pub(super) struct Violation {
     pub(super) about: Vec<GrantKey>,
     pub(super) at: Micros,
     pub(super) what: String,
-    /// A store that forgets the last that it answered does this: asynchronous replication forgets a
-    /// grant, and as well a release or a renewal.
+    /// A store that forgets the last that it answered does this, and may have forgotten it then:
+    /// asynchronous replication forgets a grant, and as well a release or a renewal.
     pub(super) by_forgetting: bool,
     /// The faults that were there meanwhile.
     pub(super) faults: Vec<String>,
@@ -111,6 +111,12 @@ impl Seen {
         let Some(fences) = self.0.get(&lock) else { return 0 };
         let before = fences.partition_point(|(read, _)| *read < moment);
         before.checked_sub(1).map_or(0, |last| fences[last].1)
+    }
+
+    /// When somebody had first read a larger fencing token.
+    fn above(&self, lock: usize, fence: u64) -> Option<Micros> {
+        let fences = self.0.get(&lock)?;
+        fences.iter().find(|(_, seen)| *seen > fence).map(|(read, _)| *read)
     }
 }
 
@@ -192,7 +198,7 @@ impl Case<'_> {
                     self.event(Invariant::Released, event, "held after it was released");
                 let from = freed.copied().unwrap_or_default();
                 wrong.faults = self.history.faults_within(from, event.read);
-                wrong.by_forgetting = true;
+                wrong.by_forgetting = self.history.may_have_forgotten(from, event.read);
                 found.push(wrong);
             }
         }
@@ -204,9 +210,11 @@ impl Case<'_> {
         let doubtful = self.doubtful();
         for event in &self.history.events {
             let Told::Renewed(lease) = event.told else { continue };
-            if self.seen.before(event.lock, event.sent) > lease.fence {
+            let other = self.seen.above(event.lock, lease.fence);
+            if let Some(other) = other.filter(|other| *other < event.sent) {
                 let wrong = self.event(Invariant::Gapless, event, "another was granted before");
-                found.push(Violation { by_forgetting: true, ..wrong });
+                let by_forgetting = self.history.may_have_forgotten(other, event.read);
+                found.push(Violation { by_forgetting, ..wrong });
             }
             let mut grants = self.grants_of(event.lock, event.token);
             let is_known = grants.any(|key| {
