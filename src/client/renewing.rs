@@ -10,8 +10,6 @@ use super::claim::{Key, Unrenewed, renew};
 use super::clock::Moment;
 use crate::lock::Ttl;
 
-/// The longest time that is kept for stopping before a validity ends.
-const MAX_NOTICE: Duration = Duration::from_secs(10);
 /// The longest pause between two tries of a renewal.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -82,7 +80,7 @@ impl Renewing {
         let (mut next, mut failure) = (*self.until.borrow() - ttl * 2 / 3, None);
         loop {
             let until = *self.until.borrow();
-            let give_up = until - notice(ttl);
+            let give_up = until - self.ttl.notice();
             next.min(give_up).reached().await;
             let now = Moment::now();
             if now >= until {
@@ -109,9 +107,4 @@ impl Renewing {
             }
         }
     }
-}
-
-/// How long before the end of a validity it is given up, so that there is time to stop.
-fn notice(ttl: Duration) -> Duration {
-    (ttl / 4).min(MAX_NOTICE)
 }

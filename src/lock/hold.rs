@@ -12,8 +12,6 @@ use super::{
 
 /// How many events may wait for whoever reads them.
 const EVENTS: usize = 8;
-/// The longest time that is kept for stopping before a validity ends.
-const MAX_NOTICE: Duration = Duration::from_secs(10);
 /// The longest time between the word that a lock is lost and its release.
 const MAX_GRACE: Duration = Duration::from_secs(1);
 /// The longest pause between two tries of a renewal or a release.
@@ -146,7 +144,7 @@ impl Holding {
                 return;
             }
             // Whoever reads it needs a moment to stop, and may say that it needs no more.
-            let grace = notice(self.ttl.get()).min(MAX_GRACE);
+            let grace = self.ttl.notice().min(MAX_GRACE);
             let _ = timeout(grace, self.events.closed()).await;
         }
         self.let_go().await;
@@ -182,10 +180,10 @@ impl Holding {
         // A third of the TTL after the grant, if all of it was left then, and else earlier.
         let mut pause = left(until).saturating_sub(ttl * 2 / 3);
         loop {
-            let time = left(until).saturating_sub(notice(ttl));
+            let time = left(until).saturating_sub(self.ttl.notice());
             sleep(pause.min(time)).await;
             let asked = Instant::now();
-            let time = left(until).saturating_sub(notice(ttl));
+            let time = left(until).saturating_sub(self.ttl.notice());
             if time.is_zero() {
                 return Lost::Unrenewed;
             }
@@ -228,11 +226,6 @@ impl Holding {
             tracing::warn!("a held lock could not be released and was left to expire");
         }
     }
-}
-
-/// How long before the end of a validity it is given up, so that there is time to stop.
-fn notice(ttl: Duration) -> Duration {
-    (ttl / 4).min(MAX_NOTICE)
 }
 
 fn left(until: Instant) -> Duration {

@@ -18,6 +18,9 @@ impl Ttl {
     /// The TTL of a client that asks for none.
     pub const DEFAULT: Self = Self(Duration::from_secs(30));
 
+    /// The longest [`Ttl::notice`].
+    const MAX_NOTICE: Duration = Duration::from_secs(10);
+
     /// Checks a number of milliseconds.
     ///
     /// # Errors
@@ -34,6 +37,12 @@ impl Ttl {
     /// The TTL as a duration.
     pub fn get(self) -> Duration {
         self.0
+    }
+
+    /// How long before its validity ends a lease of this TTL is given up by whoever renews it, so that
+    /// there is time to stop: a quarter of it, at most 10 s.
+    pub fn notice(self) -> Duration {
+        (self.0 / 4).min(Self::MAX_NOTICE)
     }
 
     /// The TTL in milliseconds.
