@@ -15,6 +15,9 @@ use crate::support::{Answer, Api, Cluster, Process, Proxy, RedisServer, Sentinel
 /// How long an instance waits for its store's answer, in ms.
 const STORE_TIMEOUT: &str = "700";
 
+/// How long an instance may take until it has its store again.
+const READY: Duration = Duration::from_secs(18);
+
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Where locks are kept.
@@ -170,11 +173,15 @@ impl Place {
         self.nodes.are_whole().await;
         for instance in &self.instances {
             let api = Api::at(instance.process.address);
+            let mut last = None;
             let ready = async || {
-                let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await.ok()?;
-                (answer.status == 200).then_some(())
+                let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await;
+                let is_ready = answer.as_ref().is_ok_and(|answer| answer.status == 200);
+                last = Some(answer);
+                is_ready.then_some(())
             };
-            eventually(ready).await;
+            let ready = timeout(READY, eventually(ready)).await;
+            assert!(ready.is_ok(), "not ready again after {READY:?}: {last:?}");
         }
     }
 
