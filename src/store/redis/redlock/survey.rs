@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub(super) async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError
         return Err(StoreError::Refused(twice.into()));
     }
     if survey.voting < nodes.quorum {
-        return Err(no_quorum(survey.voting, nodes.all.len(), false, None));
+        let why = StoreError::Unreachable(survey.silent.join("; ").into());
+        return Err(no_quorum(survey.voting, nodes.all.len(), false, Some(why)));
     }
     let known = || nodes.all.iter().filter_map(|node| node.last());
     let all = |fact: &dyn Fn(&Server) -> String| {
@@ -63,17 +65,28 @@ pub(super) async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError
 struct Survey {
     answering: Vec<(String, Server)>,
     voting: usize,
+    /// Why each of the others does not vote.
+    silent: Vec<String>,
 }
 
 impl Survey {
     async fn of(nodes: &Nodes, within: Duration) -> Self {
-        let looks = nodes.all.iter().map(|node| async {
-            let said = node.look(within).await.ok()?;
-            Some((node.address.clone(), said))
-        });
-        let looks: Vec<_> = join_all(looks).await.into_iter().flatten().collect();
-        let voting = looks.iter().filter(|(_, said)| said.votes).count();
-        Self { answering: looks.into_iter().map(|(at, said)| (at, said.what)).collect(), voting }
+        let looks = join_all(nodes.all.iter().map(|node| node.look(within))).await;
+        let mut survey = Self { answering: Vec::new(), voting: 0, silent: Vec::new() };
+        for (node, said) in nodes.all.iter().zip(looks) {
+            let at = &node.address;
+            match said {
+                Ok(said) => {
+                    survey.answering.push((at.clone(), said.what));
+                    survey.voting += usize::from(said.votes);
+                    if !said.votes {
+                        survey.silent.push(format!("{at} came up lately and keeps silent"));
+                    }
+                }
+                Err(error) => survey.silent.push(format!("{at}: {}", with_cause(&error))),
+            }
+        }
+        survey
     }
 
     /// One server under two names would vote twice.
@@ -92,4 +105,9 @@ impl Survey {
         let strict = nodes.all.iter().all(|node| node.last().is_some_and(forgets_nothing));
         if strict { Tier::Strict } else { Tier::Fenced }
     }
+}
+
+fn with_cause(error: &StoreError) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
 }
