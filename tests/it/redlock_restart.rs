@@ -44,6 +44,26 @@ async fn a_node_that_forgets_nothing_votes_again_at_once() {
     assert_eq!(service.get("/v1/info").await.json["store"]["tier"], "strict");
 }
 
+/// While it reads what it wrote, a Redis says that it writes nothing.
+#[tokio::test]
+async fn a_node_that_forgets_nothing_votes_as_soon_as_it_has_read_its_log() {
+    let mut nodes = Nodes::start().await;
+    let service = Service::start_with(nodes.impatient_config()).await;
+    let many = "for key = 1, 10000 do redis.call('SET', key, key) end";
+    let () = nodes[4].run(&["EVAL", many, "0"]).await;
+    nodes[4].kill().await;
+    let asking = async {
+        loop {
+            service.get("/v1/info").await;
+        }
+    };
+    tokio::select! {
+        () = nodes[4].restart_slowly(200) => {}
+        () = asking => {}
+    }
+    voting(&service, "5").await;
+}
+
 /// A lock that the first three nodes have, and the other two, which are down, have not: its token.
 async fn held_by_three(nodes: &mut Nodes, service: &Service) -> String {
     for node in [3, 4] {

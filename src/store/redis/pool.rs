@@ -90,6 +90,9 @@ impl Pool {
     pub(super) async fn ask(&self) -> Result<Server, Failure> {
         let Shared { mut connection, state, .. } = self.check_out().await?;
         let server = state.note(Server::ask(&mut connection)).await?;
+        if server.is_loading() {
+            return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
+        }
         if let Some(reason) = server.unfit(self.allow_eviction) {
             state.give_up();
             return Err(Failure::Unfit(reason));
@@ -185,6 +188,9 @@ impl Manager {
         let mut connection =
             self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let server = Server::ask(&mut connection).await?;
+        if server.is_loading() {
+            return Err(ConnectError::Loading);
+        }
         if self.left.is_some() && server.is_replica() {
             return Err(ConnectError::Replica);
         }
@@ -237,6 +243,9 @@ enum ConnectError {
     /// What is said of who is master is behind, or ahead, for a moment.
     #[error("it is a replica")]
     Replica,
+    /// It takes no commands yet, and what it says of itself is not so afterwards.
+    #[error("it is reading its data")]
+    Loading,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

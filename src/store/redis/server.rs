@@ -93,6 +93,12 @@ impl Server {
         self.get("role") == "slave"
     }
 
+    /// Whether it is reading what it wrote before it was started. Until then it answers no other command,
+    /// and says that it appends nothing to its log.
+    pub(super) fn is_loading(&self) -> bool {
+        self.get("loading") == "1"
+    }
+
     pub(super) fn health(&self) -> StoreHealth {
         let mut facts = BTreeMap::from([
             ("version", self.get("redis_version").to_owned()),

@@ -68,6 +68,14 @@ impl RedisServer {
         self.process = process.expect("redis-server starts again on its port");
     }
 
+    /// The same, and takes so many microseconds for each command that it reads from its log.
+    pub(crate) async fn restart_slowly(&mut self, micros: u64) {
+        let options = self.options.clone();
+        self.options.extend(["--key-load-delay".to_owned(), micros.to_string()]);
+        self.restart().await;
+        self.options = options;
+    }
+
     /// Starts a server that was killed on the same port with other options, and with nothing on its disk.
     pub(crate) async fn restart_empty(&mut self, options: &[&str]) {
         self.directory = tempfile::tempdir().expect("a temporary directory");
