@@ -49,6 +49,7 @@ mod record_stores;
 mod redis_cluster;
 mod redis_replicas;
 mod redis_sentinel;
+mod redis_tls;
 mod redis_urls;
 mod redlock;
 mod redlock_agreement;
