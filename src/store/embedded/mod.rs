@@ -4,6 +4,7 @@
 //! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
 //! and only then makes it the table's and answers. So the table never says what the disk does not.
 
+mod answers;
 mod directory;
 mod engine;
 #[cfg(test)]
@@ -49,6 +50,7 @@ impl EmbeddedStore {
     /// Opens the store in `path`, which is created if it is not there.
     ///
     /// A lease that was valid when the last process ended lasts its full TTL again from now.
+    /// The runtime has to have I/O and time enabled.
     ///
     /// # Errors
     ///

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::answers::Answers;
 use super::engine::{Changes, Engine, Failure, Probing};
 use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{LockName, LockState, Moment, StoreError};
@@ -42,13 +43,14 @@ struct State {
 }
 
 impl Writer {
-    /// Starts the writer; it has to be called within a tokio runtime.
+    /// Starts the writer; it has to be called within a tokio runtime that has I/O.
     pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::channel();
         let (ending, ended) = mpsc::channel();
         let state = Arc::new(State::default());
-        let work = Work { table, engine, state: Arc::clone(&state) };
         let runtime = Handle::current();
+        let answers = Answers::start(&runtime)?;
+        let work = Work { table, engine, state: Arc::clone(&state), answers };
         let thread =
             thread::Builder::new().name("keylatch-writer".to_owned()).spawn(move || {
                 // The table's clock is the runtime's.
@@ -204,6 +206,7 @@ struct Work {
     table: Arc<Table>,
     engine: Engine,
     state: Arc<State>,
+    answers: Answers,
 }
 
 impl Work {
@@ -215,9 +218,7 @@ impl Work {
             let kept = self.commit(&mut jobs);
             self.note(&kept);
             let kept = kept.map(|_| ());
-            for job in jobs {
-                job.answer(&kept);
-            }
+            self.answers.send(move || jobs.into_iter().for_each(|job| job.answer(&kept)));
             if let Err(failure) = self.engine.shorten_log() {
                 self.note(&Err(failure));
             }

@@ -34,7 +34,7 @@ fn the_check_finds_a_lock_and_a_record_that_are_lost() {
 
 /// Some clients work on the store until the power goes; then the disk is read again.
 fn campaign(seed: u64, prepare: impl Fn(&Disk)) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
         let disk = Disk::formatted(seed);
         prepare(&disk);

@@ -62,7 +62,7 @@ fn campaign(
     prepare: impl Fn(&Disk),
     after: impl Fn(&Disk) -> Files,
 ) -> Result<Vec<Known>, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let disk = Disk::formatted(seed);
         prepare(&disk);
