@@ -13,7 +13,11 @@ use crate::idempotency::{self, RecordKey, RecordState};
 use crate::lock::{FencingToken, LockName, LockState, Record};
 
 /// The format of the file.
-pub(super) const FORMAT: u64 = 3;
+pub(super) const FORMAT: u64 = 4;
+
+/// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
+/// them in a second, so that the file's head is a second page of few transactions.
+const FENCES: u64 = 1_000_000;
 
 /// About how many pages the log may have before they are put into the file.
 const LOG: usize = 1000;
@@ -36,8 +40,6 @@ type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
 pub(super) struct Changes {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) records: BTreeMap<RecordKey, RecordState>,
-    /// Whether the disk does not yet say all of this.
-    pub(super) durable: bool,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
@@ -45,7 +47,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    fn last_fence(&self) -> FencingToken {
+    pub(super) fn last_fence(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }
 }
@@ -68,14 +70,13 @@ pub(super) enum Failure {
 
 /// The file and its log.
 ///
-/// Each transaction carries its own number. When a commit fails, the file is opened again, and its
-/// number says whether the transaction is in it.
+/// Each transaction changes something. When a commit fails, the file is opened again, and what it says
+/// shows whether the transaction is in it.
 pub(super) struct Engine {
     /// Closed before the medium is given back.
     connection: Option<Connection>,
     medium: Medium,
-    last_fence: FencingToken,
-    commits: u64,
+    fence_limit: u64,
     doubt: Option<Changes>,
     sync_failed: bool,
     /// About how many pages the log has that the file has not.
@@ -100,14 +101,13 @@ impl Engine {
             return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
         }
         if head.format < FORMAT {
-            return Err(cannot(FileError::Damaged("no version had its format".to_owned())));
+            return Err(OpenError::OlderFormat { path: path() });
         }
         tables::check(&connection).map_err(cannot)?;
         Ok(Self {
             connection: Some(connection),
             medium,
-            last_fence: FencingToken::new(head.last_fence),
-            commits: head.commits,
+            fence_limit: head.fence_limit,
             doubt: None,
             sync_failed: false,
             log: 0,
@@ -115,9 +115,14 @@ impl Engine {
         })
     }
 
-    /// The largest fencing token ever given.
-    pub(super) fn last_fence(&self) -> FencingToken {
-        self.last_fence
+    /// No fencing token that was given is larger.
+    pub(super) fn fence_limit(&self) -> FencingToken {
+        FencingToken::new(self.fence_limit)
+    }
+
+    /// Whether the file's limit of the fencing tokens stays where it is when this is given.
+    pub(super) fn has_room_for(&self, fence: FencingToken) -> bool {
+        fence.get() <= self.fence_limit
     }
 
     /// Hands over every lock and every record in the file; gives the number of each.
@@ -157,10 +162,11 @@ impl Engine {
             return Err(io::Error::other("a sync failed: mend the disk and restart").into());
         }
         let opened = (self.medium.open)().and_then(|connection| {
-            let commits = tables::head(&connection)?.commits;
-            Ok((connection, commits))
+            let head = tables::head(&connection)?;
+            let kept = self.has_doubtful(&connection, &head)?;
+            Ok((connection, head, kept))
         });
-        let (connection, commits) = match opened {
+        let (connection, head, kept) = match opened {
             Ok(opened) => opened,
             Err(error) if error.is_failed_sync() => {
                 self.sync_failed = true;
@@ -168,7 +174,8 @@ impl Engine {
             }
             Err(_) if self.doubt.is_none() => return Ok(None),
             Err(error) => {
-                if tables::head(&(self.medium.look)()?)?.commits > self.commits {
+                let connection = (self.medium.look)()?;
+                if self.has_doubtful(&connection, &tables::head(&connection)?)? {
                     // They were written, and nothing says that they were synced.
                     return Err(error);
                 }
@@ -176,14 +183,17 @@ impl Engine {
                 return Ok(None);
             }
         };
-        let kept = self.doubt.take().filter(|_| commits > self.commits);
-        if let Some(kept) = &kept {
-            self.last_fence = self.last_fence.max(kept.last_fence());
-        }
-        self.commits = commits;
+        let kept = self.doubt.take().filter(|_| kept);
+        self.fence_limit = head.fence_limit;
         self.connection = Some(connection);
         self.log = 0;
         Ok(kept)
+    }
+
+    /// Whether the file says what the changes in doubt were to make of it.
+    fn has_doubtful(&self, connection: &Connection, head: &Head) -> Result<bool, FileError> {
+        let Some(changes) = &self.doubt else { return Ok(false) };
+        Ok(changes.last_fence().get() <= head.fence_limit && tables::has(connection, changes)?)
     }
 
     /// Puts what the log holds into the file, if it has become long.
@@ -217,13 +227,13 @@ impl Engine {
     }
 
     fn try_commit(&mut self, changes: &Changes) -> Result<(), Failure> {
-        let number = self.commits + 1;
-        let last_fence = self.last_fence.max(changes.last_fence());
+        let last = changes.last_fence();
+        let limit = (!self.has_room_for(last)).then(|| last.get() + FENCES);
         let Some(connection) = &self.connection else {
             return Err(Failure::NotKept("the file cannot be opened".to_owned()));
         };
-        let head = Head { format: FORMAT, commits: number, last_fence: last_fence.get() };
-        match tables::write(connection, changes, &head) {
+        let head = limit.map(|fence_limit| Head { format: FORMAT, fence_limit });
+        match tables::write(connection, changes, head.as_ref()) {
             Ok(pages) => self.log += pages,
             Err(error) => {
                 self.close(&error);
@@ -236,8 +246,7 @@ impl Engine {
             }
         }
         self.in_use = true;
-        self.commits = number;
-        self.last_fence = last_fence;
+        self.fence_limit = limit.unwrap_or(self.fence_limit);
         Ok(())
     }
 

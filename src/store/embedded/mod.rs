@@ -73,7 +73,7 @@ impl EmbeddedStore {
     /// The store on a medium, be it a file or a test's.
     fn on(medium: Medium, path: PathBuf) -> Result<Self, OpenError> {
         let mut engine = Engine::open(medium)?;
-        let table = Table::new(engine.last_fence());
+        let table = Table::new(engine.fence_limit());
         let (locks, records) = engine.load(&mut Restore(&table))?;
         tracing::info!(directory = %path.display(), locks, records, "locks are kept on disk");
         let table = Arc::new(table);

@@ -10,10 +10,8 @@ use crate::lock::LockName;
 pub(super) struct Head {
     /// How the file is written; it comes first in every format.
     pub(super) format: u64,
-    /// The number of the last transaction.
-    pub(super) commits: u64,
-    /// The largest fencing token ever given.
-    pub(super) last_fence: u64,
+    /// No fencing token that was given is larger.
+    pub(super) fence_limit: u64,
 }
 
 /// A held lock.

@@ -6,12 +6,12 @@ use std::io;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, Params, Row, Statement, ffi};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, Statement, ffi};
 
 use super::engine::{Changes, Probing, Take};
 use super::record_row;
 use super::row::{Head, LockRow, lock_key, lock_name, seal, unseal};
-use crate::idempotency::RecordKey;
+use crate::idempotency::{RecordKey, RecordState};
 use crate::lock::{FencingToken, LockState, Owner, Record, TokenHash};
 
 const CREATE: &str = "
@@ -93,7 +93,7 @@ impl FileError {
 /// Writes the tables into a new file.
 pub(super) fn create(connection: &Connection, format: u64) -> Result<(), FileError> {
     connection.execute_batch(CREATE)?;
-    write_head(connection, &Head { format, commits: 0, last_fence: 0 })
+    write_head(connection, &Head { format, fence_limit: 0 })
 }
 
 /// Makes a connection this process's alone, without a word about what it is connected to.
@@ -168,10 +168,10 @@ pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), Fil
 pub(super) fn write(
     connection: &Connection,
     changes: &Changes,
-    head: &Head,
+    head: Option<&Head>,
 ) -> Result<usize, FileError> {
     run(connection, "BEGIN IMMEDIATE", [])?;
-    let mut pages = 1;
+    let mut pages = usize::from(head.is_some());
     for (name, state) in &changes.locks {
         let key = lock_key(name);
         pages += match lock_row(state)? {
@@ -183,9 +183,8 @@ pub(super) fn write(
     }
     for (key, state) in &changes.records {
         let key = key.as_bytes();
-        pages += match state.record() {
-            Some(record) => {
-                let row = record_row::encode(record).map_err(io::Error::other)?;
+        pages += match record_row(state)? {
+            Some(row) => {
                 put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?
             }
             None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,
@@ -201,9 +200,34 @@ pub(super) fn write(
         }
         None => 0,
     };
-    write_head(connection, head)?;
+    if let Some(head) = head {
+        write_head(connection, head)?;
+    }
     run(connection, "COMMIT", [])?;
     Ok(pages)
+}
+
+/// Whether the file says of all that changes what the changes make of it.
+pub(super) fn has(connection: &Connection, changes: &Changes) -> Result<bool, FileError> {
+    let says = |sql, key: &[u8], value: Option<Vec<u8>>| {
+        let mut statement = connection.prepare_cached(sql)?;
+        let found: Option<Vec<u8>> = statement.query_row([key], |row| row.get(0)).optional()?;
+        Ok::<_, FileError>(found == value.map(|value| seal(key, value)))
+    };
+    for (name, state) in &changes.locks {
+        let sql = "SELECT value FROM locks WHERE key = ?1";
+        if !says(sql, &lock_key(name), lock_row(state)?)? {
+            return Ok(false);
+        }
+    }
+    for (key, state) in &changes.records {
+        let sql = "SELECT value FROM records WHERE key = ?1";
+        if !says(sql, key.as_bytes(), record_row(state)?)? {
+            return Ok(false);
+        }
+    }
+    // Nothing depends on whether a probe was kept.
+    Ok(changes.probe.is_none())
 }
 
 /// Hands over every lock and every record; gives the number of each.
@@ -260,6 +284,11 @@ fn lock_row(state: &LockState) -> Result<Option<Vec<u8>>, FileError> {
         owner: record.owner.map(Owner::as_str),
     };
     encode(&row).map(Some)
+}
+
+fn record_row(state: &RecordState) -> Result<Option<Vec<u8>>, FileError> {
+    let row = state.record().map(record_row::encode).transpose();
+    Ok(row.map_err(io::Error::other)?)
 }
 
 fn encode(row: &impl serde::Serialize) -> Result<Vec<u8>, FileError> {

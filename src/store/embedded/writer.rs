@@ -183,7 +183,6 @@ impl Batch<'_> {
         if let Some(after) = step.change {
             let fence = after.fence().unwrap_or_default().max(moment.last_fence);
             self.changes.fences.insert(bucket, fence);
-            self.changes.durable |= !after.is_written_as(&state);
             E::changed(&mut self.changes).insert(key.clone(), after);
         }
         step.outcome
@@ -195,9 +194,7 @@ impl Batch<'_> {
         let state = changed.get(key).unwrap_or(&state);
         if state.is_stale(moment.now) {
             let live = state.live(&moment);
-            let durable = !live.is_written_as(state);
             changed.insert(key.clone(), live);
-            self.changes.durable |= durable;
         }
     }
 }
@@ -244,7 +241,10 @@ impl Work {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
             }
         }
-        let durable = changes.durable;
+        // What a batch takes back itself leaves nothing to write.
+        let durable = self.changes_any(&changes.locks)
+            || self.changes_any(&changes.records)
+            || !self.engine.has_room_for(changes.last_fence());
         if durable {
             self.engine.commit(&changes)?;
         }
@@ -253,6 +253,11 @@ impl Work {
             self.tidy();
         }
         Ok(probing || durable)
+    }
+
+    /// Whether the disk says something else of any of them.
+    fn changes_any<E: Durable>(&self, changed: &BTreeMap<E::Key, E>) -> bool {
+        changed.iter().any(|(key, state)| !state.is_written_as(&self.table.look::<E>(key).0))
     }
 
     /// What fails here takes nothing back of what was kept.

@@ -158,6 +158,14 @@ async fn what_is_in_doubt_is_never_answered_from_memory() {
         store.abandon(&begin.key, &begin.token).await.expect("it is mended");
         assert_eq!(store.get(&ask.name).await.unwrap(), None, "round {round}: it came back");
         assert_eq!(store.find(&begin.key).await.unwrap(), None, "round {round}: it came back");
+        drop(store);
+        let again = open(&Disk::new(disk.content(), round)).unwrap();
+        assert_eq!(again.get(&ask.name).await.unwrap(), None, "round {round}: it was left behind");
+        assert_eq!(
+            again.find(&begin.key).await.unwrap(),
+            None,
+            "round {round}: it was left behind"
+        );
     }
     assert!(doubts > 0, "nothing was ever in doubt");
 }

@@ -40,14 +40,18 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
 }
 
 #[test]
-fn a_file_of_a_newer_format_is_refused_with_a_sentence() {
-    let disk = Disk::formatted(1);
-    let connection = (disk.medium().open)().unwrap();
-    let head = Head { format: 4, ..tables::head(&connection).unwrap() };
-    tables::write_head(&connection, &head).unwrap();
-    drop(connection);
-    let refused = Engine::open(disk.medium()).unwrap_err().to_string();
-    assert!(refused.contains("format 4") && refused.contains("up to 3"), "{refused}");
+fn a_file_of_another_format_is_refused_with_a_sentence() {
+    let refused = |format| {
+        let disk = Disk::formatted(1);
+        let connection = (disk.medium().open)().unwrap();
+        let head = Head { format, ..tables::head(&connection).unwrap() };
+        tables::write_head(&connection, &head).unwrap();
+        drop(connection);
+        Engine::open(disk.medium()).unwrap_err().to_string()
+    };
+    let (older, newer) = (refused(3), refused(5));
+    assert!(older.contains("before the first release"), "{older}");
+    assert!(newer.contains("format 5") && newer.contains("up to 4"), "{newer}");
 }
 
 /// What a killed process leaves: most of what it wrote is in the log.

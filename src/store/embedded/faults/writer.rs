@@ -33,12 +33,7 @@ async fn changes_that_come_together_share_a_sync() {
 
 #[tokio::test]
 async fn fences_rise_over_a_grant_and_release_in_one_batch() {
-    let disk = Disk::formatted(1);
-    // A counter ahead of the clock, as after the clock was set back.
-    let connection = (disk.medium().open)().unwrap();
-    let head = Head { last_fence: 1 << 52, ..tables::head(&connection).unwrap() };
-    tables::write_head(&connection, &head).unwrap();
-    drop(connection);
+    let disk = ahead_of_the_clock();
     let store = open(&disk).unwrap();
     let (ask, mut last) = (ask("lock", "one"), FencingToken::NONE);
     for _ in 0..50 {
@@ -53,6 +48,29 @@ async fn fences_rise_over_a_grant_and_release_in_one_batch() {
         assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
         last = lease.fence;
     }
+    let again = open(&Disk::new(disk.durable(), 1)).unwrap();
+    assert!(again.last_fence() >= last, "{:?} after a power cut", again.last_fence());
+}
+
+#[tokio::test]
+async fn what_a_batch_takes_back_itself_is_not_written() {
+    let disk = ahead_of_the_clock();
+    let store = open(&disk).unwrap();
+    disk.hang();
+    let (first, ask) = (ask("first", "one"), ask("lock", "one"));
+    let mut acquired = pin!(store.acquire(&first));
+    let hanging = disk.clone();
+    assert!(poll!(acquired.as_mut()).is_pending());
+    tokio::task::spawn_blocking(move || hanging.hangs()).await.unwrap();
+    let acquire = store.writer.run(ask.name.clone(), on_lock(ask.clone()));
+    let release = store.writer.run(ask.name.clone(), on_lock(Return { token: ask.token }));
+    let mut both = pin!(async { tokio::join!(acquire, release) });
+    assert!(poll!(both.as_mut()).is_pending());
+    disk.go_on();
+    acquired.await.unwrap();
+    let syncs = disk.syncs();
+    assert!(matches!(both.await, (Ok(Acquisition::Granted(_)), Ok(Release::Released))));
+    assert_eq!(disk.syncs(), syncs, "a lock that came and went was synced");
 }
 
 #[tokio::test]
@@ -90,4 +108,25 @@ async fn what_expires_or_ends_by_itself_is_written_down() {
     assert_eq!(again.find(&gone.key).await.unwrap(), None);
     let view = again.find(&unknown.key).await.unwrap().expect("a record");
     assert!(matches!(view.phase, Phase::Unknown { .. }), "{view:?}");
+}
+
+#[tokio::test]
+async fn a_change_after_the_first_is_one_page_of_the_log() {
+    let disk = ahead_of_the_clock();
+    let store = open(&disk).unwrap();
+    let ask = ask("lock", "one");
+    store.acquire(&ask).await.unwrap();
+    store.release(&ask.name, &ask.token).await.unwrap();
+    let before = disk.content()["locks-wal"].len();
+    store.acquire(&ask).await.unwrap();
+    assert_eq!(disk.content()["locks-wal"].len() - before, 24 + 4096);
+}
+
+/// A disk whose fencing tokens are ahead of the clock, as after the clock was set back.
+fn ahead_of_the_clock() -> Disk {
+    let disk = Disk::formatted(1);
+    let connection = (disk.medium().open)().unwrap();
+    let head = Head { fence_limit: 1 << 52, ..tables::head(&connection).unwrap() };
+    tables::write_head(&connection, &head).unwrap();
+    disk
 }
