@@ -35,6 +35,8 @@ pub(super) enum Store {
     Cluster,
     /// Five masters that know nothing of each other, with `appendfsync always`.
     Redlock,
+    /// The same without persistence.
+    ForgetfulRedlock,
 }
 
 /// Which build of keylatch is run.
@@ -78,6 +80,7 @@ impl Store {
             Self::Sentinel => "Redis Sentinel",
             Self::Cluster => "Redis Cluster",
             Self::Redlock => "Redlock",
+            Self::ForgetfulRedlock => "Redlock without persistence",
         }
     }
 
@@ -113,11 +116,22 @@ impl Store {
             Self::DurableRedis | Self::Redlock => {
                 [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
             }
+            // Of how long a node has been up only its clock knows.
+            Self::ForgetfulRedlock => [&instances[..], &nodes].concat(),
             Self::Sentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
                 let nodes = [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush];
                 [&instances[..], &nodes, &failovers].concat()
             }
+        }
+    }
+
+    /// What instances are told besides.
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            // The longest that clients take, after which a node that came up votes.
+            Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
+            _ => &[],
         }
     }
 
@@ -137,6 +151,9 @@ impl Place {
             Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
             Store::Sentinel => Nodes::Sentinels(Sentinels::start(2, 3).await),
             Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
+            Store::ForgetfulRedlock => {
+                Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
+            }
             Store::Redlock => {
                 // One of them has a clock of its own.
                 let clocks = [shim, None, None, None, None];
@@ -208,7 +225,7 @@ impl Place {
             _ if own_way.is_some() => own_way.unwrap_or_default(),
             Store::Memory => "memory:".to_owned(),
             Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
-            Store::Redlock => {
+            Store::Redlock | Store::ForgetfulRedlock => {
                 let addresses: Vec<_> =
                     links.iter().map(|link| link.address().to_string()).collect();
                 format!("redlock://{}", addresses.join(","))
@@ -223,7 +240,9 @@ impl Place {
     async fn start(&self, url: &str) -> Process {
         let mutant = self.build.mutant.map(|mutant| ("MUTANT", mutant));
         let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
-        let environment: Vec<_> = [timeout].into_iter().chain(mutant).collect();
+        let own = self.store.settings();
+        let environment: Vec<_> =
+            [timeout].into_iter().chain(own.iter().copied()).chain(mutant).collect();
         let arguments = ["--store", url];
         let asked = std::env::var_os("CAMPAIGN_PROGRAM").map(PathBuf::from);
         match self.build.program.as_ref().or(asked.as_ref()) {

@@ -30,6 +30,7 @@ const FENCE: &str = "src/store/redis/lua/fence.lua";
 const LINE: &str = "src/store/redis/lua/line.lua";
 const RELEASE: &str = "src/store/redis/lua/release.lua";
 const RENEW: &str = "src/store/redis/lua/renew.lua";
+const SETTLE: &str = "src/store/redis/lua/redlock_settle.lua";
 const WITHDRAW: &str = "src/store/redis/lua/withdraw.lua";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -186,5 +187,33 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "src/lock/fence.rs",
         "        Self((self.0 + 1).max(unix_micros))",
         "        Self((self.0 + 1).max(if mutant!() { 0 } else { unix_micros }))",
+    ),
+    edit(
+        "Redlock: a majority of N/2",
+        Store::Redlock,
+        "src/store/redis/redlock/nodes.rs",
+        "    let majority = nodes / 2 + 1;",
+        "    let majority = nodes / 2 + usize::from(!mutant!());",
+    ),
+    edit(
+        "Redlock: a node that came up lately votes",
+        Store::ForgetfulRedlock,
+        "src/store/redis/redlock/right.rs",
+        "            _ if life.forgets_nothing => Duration::ZERO,",
+        "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
+    ),
+    edit(
+        "Redlock: the fence is not written back",
+        Store::Redlock,
+        SETTLE,
+        "if fence > last_fence() then",
+        "if false then",
+    ),
+    edit(
+        "Redlock: a lower ballot is taken",
+        Store::Redlock,
+        SETTLE,
+        "if ballot >= (held[2] or '') and fence",
+        "if fence",
     ),
 ];
