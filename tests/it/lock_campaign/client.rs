@@ -97,7 +97,8 @@ impl Client {
             Ask::Release => (Method::DELETE, None),
             Ask::Look => (Method::GET, None),
         };
-        let http = self.http.request(method, format!("http://{address}/v1/locks/lock-{lock}"));
+        let name = lock_name(*lock as u64);
+        let http = self.http.request(method, format!("http://{address}/v1/locks/{name}"));
         let http = match request.ask {
             Ask::Look => http,
             _ => http.header("Lock-Token", format!("campaign-token-{token:020}")),
@@ -107,6 +108,11 @@ impl Client {
             None => http,
         }
     }
+}
+
+/// What a lock is called.
+pub(super) fn lock_name(lock: u64) -> String {
+    format!("lock-{lock}")
 }
 
 /// What an answer says.

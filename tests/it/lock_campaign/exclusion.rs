@@ -87,7 +87,7 @@ fn violation(history: &History, span: &Span, at: Micros, what: String) -> Violat
         about: vec![span.key],
         at,
         what,
-        by_forgetting: true,
+        by_forgetting: history.may_have_forgotten(span.sent, at),
         faults: history.faults_within(span.sent, at),
     }
 }

@@ -3,9 +3,11 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
+use super::client::lock_name;
 use super::clock::pass;
 use super::nodes::End;
 use super::place::{Place, fact};
+use super::worker::TTLS;
 use crate::support::{Dice, Proxy, RedisServer};
 
 /// More than the longest TTL, and than an instance believes what it knew of the masters.
@@ -36,6 +38,11 @@ pub(super) enum Kind {
     FailoverStopped,
     FailoverKilled,
     FailoverCutOff,
+    FailoverUnseen,
+    CutNode,
+    KillSentinel,
+    StopSentinel,
+    MoveSlots,
 }
 
 /// How a fault was seen to have taken effect, or why it was not.
@@ -64,6 +71,11 @@ impl Kind {
             Self::FailoverStopped => "failover: master stopped, and then back",
             Self::FailoverKilled => "failover: master killed, and then back",
             Self::FailoverCutOff => "failover: replicas cut off, then master killed",
+            Self::FailoverUnseen => "failover: master killed while a sentinel was stopped",
+            Self::CutNode => "store: CLIENT KILL at a master",
+            Self::KillSentinel => "sentinels: one killed, and then back",
+            Self::StopSentinel => "sentinels: one stopped for longer than its down-after time",
+            Self::MoveSlots => "cluster: slots of locks moved, and then back",
         }
     }
 
@@ -120,6 +132,14 @@ impl Place {
             Kind::FailoverStopped => self.fail_over(End::Stopped, some_time, dice).await,
             Kind::FailoverKilled => self.fail_over(End::Killed, some_time, dice).await,
             Kind::FailoverCutOff => self.fail_over(End::CutOff, some_time, dice).await,
+            Kind::FailoverUnseen => {
+                self.nodes.are_whole().await;
+                self.nodes.fail_over_unseen(dice.below(1 << 32), some_time).await
+            }
+            Kind::CutNode => self.nodes.cut(dice.below(1 << 32), some_time).await,
+            Kind::KillSentinel => self.nodes.kill_sentinel(dice.below(3), some_time).await,
+            Kind::StopSentinel => self.nodes.stop_sentinel(dice.below(3)).await,
+            Kind::MoveSlots => self.move_slots(some_time, dice).await,
             _ => self.disturb(kind, instance, some_time, dice).await,
         }
     }
@@ -127,6 +147,12 @@ impl Place {
     async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> Seen {
         self.nodes.are_whole().await;
         self.nodes.fail_over(dice.below(1 << 32), end, time).await
+    }
+
+    async fn move_slots(&mut self, time: Duration, dice: &mut Dice) -> Seen {
+        let locks = TTLS.len() as u64;
+        let [one, other] = [dice.below(locks), dice.below(locks)];
+        self.nodes.move_slots([one, other].map(lock_name), dice.below(1 << 32), time).await
     }
 
     /// Disturbs connections, of one instance or of all.

@@ -104,10 +104,13 @@ impl Nodes {
                 _ => return false,
             }
         }
-        found == masters
+        match self.masters().await.first() {
+            Some(first) if found == masters => self.sentinels_agree(&self[*first]).await,
+            _ => false,
+        }
     }
 
-    async fn masters(&self) -> Vec<usize> {
+    pub(super) async fn masters(&self) -> Vec<usize> {
         self.masters_but(usize::MAX).await
     }
 

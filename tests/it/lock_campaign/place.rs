@@ -116,12 +116,17 @@ impl Store {
             Self::DurableRedis | Self::Redlock => {
                 [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
             }
-            // Of how long a node has been up only its clock knows.
+            // How long a node has been up, only its clock knows.
             Self::ForgetfulRedlock => [&instances[..], &nodes].concat(),
             Self::Sentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
-                let nodes = [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush];
-                [&instances[..], &nodes, &failovers].concat()
+                let nodes =
+                    [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush, K::CutNode];
+                let own: &[_] = match self {
+                    Self::Cluster => &[K::MoveSlots],
+                    _ => &[K::FailoverUnseen, K::KillSentinel, K::StopSentinel],
+                };
+                [&instances[..], &nodes, &failovers, own].concat()
             }
         }
     }
@@ -133,6 +138,11 @@ impl Store {
             Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
             _ => &[],
         }
+    }
+
+    /// Whether it may know again what was so some time ago, as a new master does.
+    pub(super) fn goes_back(self) -> bool {
+        matches!(self, Self::Sentinel | Self::Cluster)
     }
 
     fn is_redis(self) -> bool {
@@ -149,7 +159,9 @@ impl Place {
             Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
             Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
             Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
-            Store::Sentinel => Nodes::Sentinels(Sentinels::start(2, 3).await),
+            Store::Sentinel => {
+                Nodes::Sentinels(Sentinels::start(2, 3).await)
+            }
             Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
             Store::ForgetfulRedlock => {
                 Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
@@ -160,6 +172,7 @@ impl Place {
                 Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
             }
         };
+        nodes.set_up().await;
         let (build, instances) = (build.clone(), Vec::new());
         let mut place = Self { store, build, nodes, instances, clock, directory };
         let instances = if store.is_redis() { 3 } else { 1 };

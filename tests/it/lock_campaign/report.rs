@@ -90,8 +90,12 @@ fn verdicts(violations: &[Violation]) -> String {
             *under.entry(violation.faults.join(" + ")).or_default() += 1;
         }
         let under: Vec<_> = under.iter().map(|(faults, n)| format!("{n}: {faults}")).collect();
-        let _ =
-            writeln!(text, "| {} | {} | {} |", invariant.name(), of().count(), under.join("; "));
+        let forgotten = of().filter(|violation| violation.by_forgetting).count();
+        let number = match (of().count(), forgotten) {
+            (all, 0) => all.to_string(),
+            (all, forgotten) => format!("{all}, {forgotten} where a node may have forgotten"),
+        };
+        let _ = writeln!(text, "| {} | {number} | {} |", invariant.name(), under.join("; "));
     }
     text
 }

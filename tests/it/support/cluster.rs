@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use redis::RedisResult;
 
 use super::{RedisServer, eventually};
 use crate::conformance::Clock;
@@ -72,26 +73,61 @@ impl Cluster {
         (usize::from(slot) * self.masters + self.masters - 1) / SLOTS
     }
 
+    /// The node that has a slot now, by its own word.
+    pub(crate) async fn owner(&self, slot: u16) -> Option<&RedisServer> {
+        for node in &self.nodes {
+            let told: String = node.run(&["CLUSTER", "NODES"]).await;
+            let own = told.lines().find(|line| line.contains("myself,master"));
+            let has = |slots: &str| {
+                let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+                first.parse().is_ok_and(|first: u16| first <= slot)
+                    && last.parse().is_ok_and(|last: u16| slot <= last)
+            };
+            if own.is_some_and(|own| own.split(' ').skip(8).any(has)) {
+                return Some(node);
+            }
+        }
+        None
+    }
+
     /// Moves a slot with all its keys from one master to another, key by key.
     pub(crate) async fn migrate(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
+        let moved = self.try_migrate(slot, [from, to], async || ()).await;
+        moved.expect("the slot can be moved");
+    }
+
+    /// The same where a master may be one no more; gives how many keys there were. `meanwhile` happens
+    /// before and after they are moved, when the slot is half here and half there.
+    pub(crate) async fn try_migrate(
+        &self,
+        slot: u16,
+        [from, to]: [&RedisServer; 2],
+        meanwhile: impl AsyncFn(),
+    ) -> RedisResult<u64> {
         let slot = slot.to_string();
-        let source: String = from.run(&["CLUSTER", "MYID"]).await;
-        let target: String = to.run(&["CLUSTER", "MYID"]).await;
-        let () = to.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
-        let () = from.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+        let source: String = from.try_run(&["CLUSTER", "MYID"]).await?;
+        let target: String = to.try_run(&["CLUSTER", "MYID"]).await?;
+        let () = to.try_run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await?;
+        let () = from.try_run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await?;
+        meanwhile().await;
+        let (mut moved, port) = (0, to.port().to_string());
         loop {
-            let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await;
+            let keys: Vec<String> =
+                from.try_run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).await?;
             if keys.is_empty() {
                 break;
             }
             for key in keys {
-                let port = to.port().to_string();
-                let _: String = from.run(&["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"]).await;
+                let one = ["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"];
+                let _: String = from.try_run(&one).await?;
+                moved += 1;
             }
         }
+        meanwhile().await;
         for node in [to, from] {
-            let () = node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+            let () = node.try_run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await?;
         }
+        Ok(moved)
     }
 
     /// Waits until each node's `CLUSTER INFO` has a line.
