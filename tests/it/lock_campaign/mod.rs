@@ -89,6 +89,11 @@ async fn a_cluster_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_that_waits_for_a_replica_keeps_its_promises() {
+    holds(Store::CarefulSentinel).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_fail_break_no_exclusion() {
     let faults = [Kind::KillSentinel, Kind::StopSentinel, Kind::CutNode, Kind::KillInstance];
     holds_and_excludes(Store::Sentinel, &faults).await;
@@ -98,6 +103,11 @@ async fn sentinels_that_fail_break_no_exclusion() {
 async fn slots_that_move_break_no_exclusion() {
     let faults = [Kind::MoveSlots, Kind::MoveSlots, Kind::CutNode, Kind::StopInstanceLong];
     holds_and_excludes(Store::Cluster, &faults).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_with_snapshots_keeps_its_promises() {
+    holds(Store::SnapshotRedis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,6 +18,7 @@ const STORE_TIMEOUT: &str = "700";
 /// How long an instance may take until it has its store again.
 const READY: Duration = Duration::from_secs(18);
 
+const SNAPSHOTS: [&str; 3] = ["--save", "1", "1"];
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Where locks are kept.
@@ -27,10 +28,14 @@ pub(super) enum Store {
     Embedded,
     /// One Redis without persistence.
     ForgetfulRedis,
+    /// One Redis that writes all it knows to a file from time to time.
+    SnapshotRedis,
     /// One Redis with `appendfsync always`.
     DurableRedis,
     /// A master with two replicas, and three sentinels.
     Sentinel,
+    /// The same, with every grant on a replica before it is told.
+    CarefulSentinel,
     /// Three masters with a replica each.
     Cluster,
     /// Five masters that know nothing of each other, with `appendfsync always`.
@@ -76,8 +81,10 @@ impl Store {
             Self::Memory => "memory",
             Self::Embedded => "embedded",
             Self::ForgetfulRedis => "Redis without persistence",
+            Self::SnapshotRedis => "Redis with snapshots",
             Self::DurableRedis => "Redis with appendfsync always",
             Self::Sentinel => "Redis Sentinel",
+            Self::CarefulSentinel => "Redis Sentinel with min_replicas = 1",
             Self::Cluster => "Redis Cluster",
             Self::Redlock => "Redlock",
             Self::ForgetfulRedlock => "Redlock without persistence",
@@ -117,8 +124,8 @@ impl Store {
                 [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
             }
             // How long a node has been up, only its clock knows.
-            Self::ForgetfulRedlock => [&instances[..], &nodes].concat(),
-            Self::Sentinel | Self::Cluster => {
+            Self::SnapshotRedis | Self::ForgetfulRedlock => [&instances[..], &nodes].concat(),
+            Self::Sentinel | Self::CarefulSentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
                 let nodes =
                     [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush, K::CutNode];
@@ -136,13 +143,15 @@ impl Store {
         match self {
             // The longest that clients take, after which a node that came up votes.
             Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
+            Self::CarefulSentinel => &[("KEYLATCH_REDIS_MIN_REPLICAS", "1")],
             _ => &[],
         }
     }
 
     /// Whether it may know again what was so some time ago, as a new master does.
     pub(super) fn goes_back(self) -> bool {
-        matches!(self, Self::Sentinel | Self::Cluster)
+        use Store as S;
+        matches!(self, S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster)
     }
 
     fn is_redis(self) -> bool {
@@ -158,8 +167,9 @@ impl Place {
         let nodes = match store {
             Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
             Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
+            Store::SnapshotRedis => Nodes::Independent(vec![node(&SNAPSHOTS, None).await]),
             Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
-            Store::Sentinel => {
+            Store::Sentinel | Store::CarefulSentinel => {
                 Nodes::Sentinels(Sentinels::start(2, 3).await)
             }
             Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),

@@ -188,10 +188,15 @@ async fn spawn(
     environment: &[(String, String)],
     directory: &TempDir,
 ) -> Option<Child> {
+    // A file comes before all else, and what is to be saved after what is not.
+    let (file, options) = match options {
+        [first, rest @ ..] if !first.starts_with("--") => (Some(first), rest),
+        options => (None, options),
+    };
     let mut process = Command::new("redis-server")
-        // A file comes before all else.
-        .args(options)
+        .args(file)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(options)
         .args(["--dir".as_ref(), directory.path().as_os_str()])
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
