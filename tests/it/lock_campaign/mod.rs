@@ -30,7 +30,7 @@ use crate::support::{Dice, soon};
 use client::{Client, Request};
 use clock::{micros, now, pass};
 use faults::{Kind, OUTSIDE_OF_PROMISES};
-use history::{Ask, Fault, Healing, History, Micros};
+use history::{Ask, Event, Fault, Healing, History, Micros, Told};
 use masters::Masters;
 use place::{Build, Place, Store};
 use report::report;
@@ -42,6 +42,8 @@ use worker::{TTLS, Worker};
 const CLIENTS: u64 = 20;
 /// How long a place in line outlives the instance that kept it.
 const PLACE: Duration = Duration::from_secs(4);
+/// How long a lock is asked for that should be had.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// What I6 gives every lock beyond its TTL.
 const GRACE: Duration = Duration::from_secs(1);
 /// How often a machine that is late is late in one request.
@@ -241,6 +243,24 @@ async fn lateness(ending: CancellationToken) -> Micros {
     most
 }
 
+/// Asks for a lock until there is an answer that says who has it, and gives it back.
+async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Event> {
+    let (token, until) = (client.number(), now() + micros(PATIENCE));
+    let request = Request::acquire(lock, token, ttl, 20_000).patient();
+    let mut events = Vec::new();
+    loop {
+        let event = client.ask(request, &mut dice).await;
+        let said = !(event.told.is_ambiguous() || event.told == Told::NotExecuted);
+        events.push(event);
+        if said || now() > until {
+            break;
+        }
+        pass(Duration::from_millis(dice.below(100))).await;
+    }
+    events.push(client.ask(Request::new(lock, token, Ask::Release), &mut dice).await);
+    events
+}
+
 /// A deployment, the clients that use it, and what they have written down so far.
 #[derive(Debug)]
 struct Campaign {
@@ -303,14 +323,8 @@ impl Campaign {
         let late = tokio::spawn(lateness(probing.clone()));
         let client = Client::new(&self.place.addresses(), &self.numbers);
         let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
-            let (client, mut dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
-            async move {
-                let token = client.number();
-                let request = Request::acquire(lock, token, *ttl, 20_000).patient();
-                let acquired = client.ask(request, &mut dice).await;
-                let release = Request::new(lock, token, Ask::Release);
-                [acquired, client.ask(release, &mut dice).await]
-            }
+            let (client, dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
+            probe(client, lock, *ttl, dice)
         });
         let probed = join_all(probes.collect::<Vec<_>>()).await;
         self.history.events.extend(probed.into_iter().flatten());
