@@ -5,7 +5,7 @@
 
 mod edits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::clock::{micros, now};
 use super::faults::Kind;
 use super::place::{Build, Store};
-use super::verdict::{Invariant, judge};
+use super::verdict::{Violation, judge};
 use super::{Campaign, Plan, is_broken_promise, seed};
 use edits::{MUTANTS, SEAMS};
 
@@ -84,7 +84,8 @@ async fn every_mutant_that_is_asked_for_is_noticed() {
         let (plan, begun) = (mutant.plan(), now());
         let found = noticed(&plan, &build).await;
         let seconds = (now() - begun) / 1_000_000;
-        let by: Vec<_> = found.iter().map(|invariant| invariant.name()).collect();
+        let mut by: Vec<_> = found.iter().map(|one| one.invariant.name()).collect();
+        by.dedup();
         if by.is_empty() || seconds > LIMIT.as_secs() {
             unnoticed.push(mutant.name);
         }
@@ -103,22 +104,21 @@ async fn every_mutant_that_is_asked_for_is_noticed() {
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
 }
 
-/// The promises that are first found broken, if some are in time.
-async fn noticed(plan: &Plan, build: &Build) -> BTreeSet<Invariant> {
+/// What is first found to break a promise, if something is in time.
+async fn noticed(plan: &Plan, build: &Build) -> Vec<Violation> {
     let store = plan.store;
     let mut campaign = Campaign::open(plan.clone(), build, seed()).await;
     let until = now() + micros(LIMIT);
     let tier = campaign.place.tier().await;
     while now() < until {
         campaign.segment().await;
-        let violations = judge(&campaign.history().await);
-        let broken = violations.iter().filter(|one| is_broken_promise(one, store, &tier));
-        let broken: BTreeSet<_> = broken.map(|one| one.invariant).collect();
+        let mut broken = judge(&campaign.history().await);
+        broken.retain(|one| is_broken_promise(one, store, &tier));
         if !broken.is_empty() {
             return broken;
         }
     }
-    BTreeSet::new()
+    Vec::new()
 }
 
 impl Mutant {
