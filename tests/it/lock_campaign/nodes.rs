@@ -51,7 +51,8 @@ impl Nodes {
                 pass(Duration::from_millis(100)).await;
             }
         };
-        tokio::time::timeout(WHOLE, waiting).await.expect("the deployment is whole again");
+        let whole = tokio::time::timeout(WHOLE, waiting).await;
+        assert!(whole.is_ok(), "not whole again after {WHOLE:?}: {:#?}", self.state().await);
     }
 
     /// Ends a master, waits until another node is one in its place, and lets the old one come back.
@@ -108,6 +109,22 @@ impl Nodes {
             Some(first) if found == masters => self.sentinels_agree(&self[*first]).await,
             _ => false,
         }
+    }
+
+    /// What is to be known of each.
+    async fn state(&self) -> Vec<String> {
+        let mut state = Vec::new();
+        for node in self.iter() {
+            let (role, link) = (fact(node, "role").await, fact(node, "master_link_status").await);
+            state.push(format!("{} {role} {link}", node.port()));
+        }
+        if let Self::Sentinels(set) = self {
+            for one in &set.sentinels {
+                let (master, tilt) = (fact(one, "master0").await, fact(one, "sentinel_tilt").await);
+                state.push(format!("{} {master} tilt={tilt}", one.port()));
+            }
+        }
+        state
     }
 
     pub(super) async fn masters(&self) -> Vec<usize> {
