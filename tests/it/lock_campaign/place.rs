@@ -154,6 +154,10 @@ impl Store {
         matches!(self, S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster)
     }
 
+    pub(super) fn is_redlock(self) -> bool {
+        matches!(self, Self::Redlock | Self::ForgetfulRedlock)
+    }
+
     fn is_redis(self) -> bool {
         !matches!(self, Self::Memory | Self::Embedded)
     }
