@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::failover::{self, granted};
 use crate::support::{
-    Answer, Api, Process, RedisServer, Sentinels, Service, config, eventually, soon,
+    Answer, Api, Process, Proxy, RedisServer, Sentinels, Service, config, eventually, soon,
 };
 
 #[tokio::test]
@@ -241,6 +241,26 @@ async fn is_replica(server: &RedisServer) {
     eventually(async || {
         let told = server.try_run::<String>(&["INFO", "replication"]).await;
         told.is_ok_and(|told| told.contains("role:slave")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_masters_with_the_same_number_the_one_that_most_name_is_believed() {
+    let (one, other) = tokio::join!(Sentinels::start(0, 2), Sentinels::start(0, 2));
+    // Of as many, the one with the higher port would be taken.
+    let ports = [one.servers[0].port(), other.servers[0].port()];
+    let (most, odd) = if ports[0] < ports[1] { (one, other) } else { (other, one) };
+    let late = Proxy::start(most.sentinels[1].address()).await;
+    late.delay(Duration::from_millis(60));
+    let [first, second] = [&odd.sentinels[0], &most.sentinels[0]].map(RedisServer::address);
+    let url = format!("redis+sentinel://{first},{second},{}/mymaster", late.address());
+    let service = Service::start(&url).await;
+    let mut locks = (0..).map(|number| format!("lock-{number}"));
+    eventually(async || {
+        let lease = service.create(&locks.next().expect("a name"), &json!({})).await;
+        let keys: u64 = most.servers[0].run(&["DBSIZE"]).await;
+        (lease.status == 201 && keys > 0).then_some(())
     })
     .await;
 }

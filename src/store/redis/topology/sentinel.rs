@@ -16,7 +16,7 @@ use super::node::{Address, Name, View, Way};
 use super::url::{ManyHosts, bad};
 
 const DEFAULT_PORT: u16 = 26_379;
-/// How long the last of the sentinels are waited for once most have answered.
+/// How long the last of the sentinels are waited for once most have answered, and agree.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// The sentinels of a master, which say who it is.
@@ -66,7 +66,7 @@ impl Sentinels {
             self.informants.iter_mut().map(|informant| ask(informant, &self.master)).collect();
         let (mut words, mut silence) = (Vec::new(), None);
         loop {
-            let next = if words.len() < most {
+            let next = if words.len() < most || is_split(&words) {
                 asking.next().await
             } else {
                 timeout(GRACE, asking.next()).await.ok().flatten()
@@ -118,6 +118,15 @@ fn latest(words: &[Name]) -> Option<Name> {
     let named = |name: &Name| words.iter().filter(|word| *word == name).count();
     let last = words.iter().filter(|(_, of)| *of == term);
     last.max_by_key(|name| (named(name), *name)).cloned()
+}
+
+/// Whether several masters have the latest number: one more word may then decide which of them it is,
+/// and instances that heard other words would not go by the same one.
+fn is_split(words: &[Option<Name>]) -> bool {
+    let term = words.iter().flatten().map(|(_, term)| term).max();
+    let mut last = words.iter().flatten().filter(|(_, of)| Some(of) == term);
+    let first = last.next();
+    last.any(|name| Some(name) != first)
 }
 
 /// The master that a sentinel names; `None` when it knows none of that name.
