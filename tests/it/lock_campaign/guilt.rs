@@ -167,7 +167,13 @@ fn what_a_master_may_have_forgotten_is_told_from_what_none_has() {
         history.events.push(renewed(9, 1, [230_000, 240_000], 10));
     };
     let both: Change = |history| history.events[1].told = Told::NotExecuted;
-    let all = [(Released, shown, 120_000), (Gapless, renewed, 220_000), (Exclusive, both, 120_000)];
+    let late: Change = |history| history.healings[0].within = 30_000;
+    let all = [
+        (Released, shown, 120_000),
+        (Gapless, renewed, 220_000),
+        (Exclusive, both, 120_000),
+        (Live, late, 160_000),
+    ];
     for (invariant, change, from) in all {
         for (from, is_forgotten) in [(from, true), (from + 100_000, false)] {
             let mut history = innocent();

@@ -243,7 +243,11 @@ impl Case<'_> {
                 let events = self.history.events.iter().filter(|event| event.lock == healing.lock);
                 let told: Vec<_> = events.filter(|event| event.sent >= healing.at).collect();
                 let what = format!("not had within {} us: {told:?}", healing.within);
-                found.push(self.wrong(Invariant::Live, key, healing.at, &what));
+                let wrong = self.wrong(Invariant::Live, key, healing.at, &what);
+                // Nothing is healed while a master is taken for dead.
+                let until = healing.at + healing.within;
+                let by_forgetting = self.history.may_have_forgotten(healing.at, until);
+                found.push(Violation { by_forgetting, ..wrong });
             }
         }
         found
