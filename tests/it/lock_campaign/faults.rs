@@ -25,6 +25,7 @@ pub(super) enum Kind {
     StallClients,
     LoseAnswersToClients,
     KillStore,
+    KillMost,
     StopStore,
     StopStoreLong,
     CutStore,
@@ -58,6 +59,7 @@ impl Kind {
             Self::StallClients => "clients: connections stalled",
             Self::LoseAnswersToClients => "clients: request forwarded, answer dropped",
             Self::KillStore => "store: kill -9, restart",
+            Self::KillMost => "store: most nodes killed at once, restart",
             Self::StopStore => "store: SIGSTOP for less than the TTL",
             Self::StopStoreLong => "store: SIGSTOP for more than the TTL",
             Self::CutStore => "store: connections cut",
@@ -115,6 +117,7 @@ impl Place {
             Kind::StopInstance => self.stop_instance(instance, short(dice)).await,
             Kind::StopInstanceLong => self.stop_instance(instance, LONG).await,
             Kind::KillStore => self.kill_node(dice).await,
+            Kind::KillMost => self.kill_most().await,
             Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
             Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
             Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
@@ -205,6 +208,20 @@ impl Place {
         node.restart().await;
         let new = fact(node, "run_id").await;
         if old == new { Err("it is the same".to_owned()) } else { Ok(format!("run_id {new}")) }
+    }
+
+    async fn kill_most(&mut self) -> Seen {
+        let most = self.nodes.len() / 2 + 1;
+        let old = join_all(self.nodes[..most].iter().map(|node| fact(node, "run_id"))).await;
+        for node in &mut self.nodes[..most] {
+            node.kill().await;
+        }
+        for node in &mut self.nodes[..most] {
+            node.restart().await;
+        }
+        let new = join_all(self.nodes[..most].iter().map(|node| fact(node, "run_id"))).await;
+        let same = old.iter().any(|old| new.contains(old));
+        if same { Err("some are the same".to_owned()) } else { Ok(format!("run_ids {new:?}")) }
     }
 
     /// Sets the clock further forward, or to what it was, and looks at it.

@@ -124,7 +124,8 @@ impl Store {
                 [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
             }
             // How long a node has been up, only its clock knows.
-            Self::SnapshotRedis | Self::ForgetfulRedlock => [&instances[..], &nodes].concat(),
+            Self::SnapshotRedis => [&instances[..], &nodes].concat(),
+            Self::ForgetfulRedlock => [&instances[..], &nodes, &[K::KillMost]].concat(),
             Self::Sentinel | Self::CarefulSentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
                 let nodes =

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SPECIAL: [(&str, &[Kind]); 4] = [
     ("who leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
     ("embedded: answered and not written", &[Kind::KillInstance]),
-    ("Redlock: a node that came up lately votes", &[Kind::KillStore]),
+    ("Redlock: a node that came up lately votes", &[Kind::KillMost]),
     ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
 ];
 /// What a build needs besides the sources.
