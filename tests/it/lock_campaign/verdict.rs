@@ -264,9 +264,12 @@ impl Case<'_> {
         let before = self.possible_before();
         for event in &self.history.events {
             let denied = event.told.holder().and_then(|holder| denied.get(&holder.number));
-            if denied.is_some_and(|denied| *denied < event.sent) {
+            if let Some(denied) = denied.filter(|denied| **denied < event.sent) {
                 let what = "held by a request that was told to have got nothing";
-                found.push(self.event(Invariant::Honest, event, what));
+                let wrong = self.event(Invariant::Honest, event, what);
+                // What it had got was taken back from a master that is none any more.
+                let by_forgetting = self.history.may_have_forgotten(*denied, event.read);
+                found.push(Violation { by_forgetting, ..wrong });
             }
             let first = matches!(event.told, Told::Again(_))
                 && event.ask == Ask::Acquire { waits: false }
