@@ -9,6 +9,7 @@ mod directory;
 mod engine;
 #[cfg(test)]
 mod faults;
+mod job;
 mod log;
 mod record_row;
 mod records;
@@ -33,7 +34,8 @@ use crate::lock::{
 };
 use directory::Directory;
 use engine::{Engine, Medium, Take};
-use writer::{Durable, Writer};
+use job::Durable;
+use writer::Writer;
 
 /// How many expired locks one transaction takes off the disk.
 const SWEEP_BATCH: usize = 4096;

@@ -4,19 +4,22 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::answers::Answers;
 use super::engine::{Changes, Engine, Failure, Probing};
-use crate::idempotency::{RecordKey, RecordState};
-use crate::lock::{LockName, LockState, Moment, StoreError};
-use crate::store::table::{Entry, Table, step};
+use super::job::{Batch, Durable, Forget, Job, Probe, Run, Tidy};
+use crate::lock::{Moment, StoreError};
+use crate::store::table::Table;
 
 /// The most commands that share one transaction.
 const BATCH: usize = 1024;
+/// How long the writer stays awake for the next command where they come one by one: a client that waits
+/// for each answer sends the next within that time, and to wake a thread for it costs a tenth of the rate.
+const AWAKE: Duration = Duration::from_micros(80);
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
@@ -126,77 +129,17 @@ impl Drop for Writer {
     }
 }
 
-/// Something that waits for the writer.
-trait Job: Send {
-    /// Runs it against the table as the batch would leave it.
-    fn stage(&mut self, batch: &mut Batch<'_>);
-    /// Answers it once the batch is on disk, or is not.
-    fn answer(self: Box<Self>, kept: &Result<(), Failure>);
-}
-
-/// What the jobs staged so far would make of the table.
-struct Batch<'a> {
-    table: &'a Table,
-    changes: Changes,
-    /// Somebody wants to know whether writing works.
-    probing: bool,
-    /// Somebody wants the file to be made smaller.
-    tidying: bool,
-}
-
-/// What is kept on disk as well: a lock or a record.
-pub(super) trait Durable: Entry<Key: Send> + Send + 'static {
-    /// What a batch makes of those that it changes.
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<Self::Key, Self>;
-    /// Whether the disk says the same of both: who is in line is nothing that outlives the process.
-    fn is_written_as(&self, other: &Self) -> bool;
-}
-
-impl Durable for LockState {
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<LockName, Self> {
-        &mut changes.locks
-    }
-
-    fn is_written_as(&self, other: &Self) -> bool {
-        self.record() == other.record()
-    }
-}
-
-impl Durable for RecordState {
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<RecordKey, Self> {
-        &mut changes.records
-    }
-
-    fn is_written_as(&self, other: &Self) -> bool {
-        self == other
-    }
-}
-
-impl Batch<'_> {
-    fn run<E: Durable, O>(&mut self, key: &E::Key, rule: impl FnOnce(&E, &Moment) -> (E, O)) -> O {
-        let (state, mut moment) = self.table.look::<E>(key);
-        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
-        let bucket = E::bucket(key);
-        let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
-        moment.last_fence = moment.last_fence.max(fence);
-        let step = step(Some(&state), rule, &moment);
-        if let Some(after) = step.change {
-            let fence = after.fence().unwrap_or_default().max(moment.last_fence);
-            self.changes.fences.insert(bucket, fence);
-            E::changed(&mut self.changes).insert(key.clone(), after);
+/// The next command, for which the thread stays awake so long before it sleeps; `None` once nobody can
+/// ask any more.
+fn next(waiting: &mpsc::Receiver<Box<dyn Job>>, awake: Duration) -> Option<Box<dyn Job>> {
+    let asleep = Instant::now() + awake;
+    while Instant::now() < asleep {
+        if let Ok(job) = waiting.try_recv() {
+            return Some(job);
         }
-        step.outcome
+        thread::yield_now();
     }
-
-    fn forget<E: Durable>(&mut self, key: &E::Key) {
-        let (state, moment) = self.table.look::<E>(key);
-        let changed = E::changed(&mut self.changes);
-        let state = changed.get(key).unwrap_or(&state);
-        if state.is_stale(moment.now) {
-            let live = state.live(&moment);
-            changed.insert(key.clone(), live);
-        }
-    }
+    waiting.recv().ok()
 }
 
 struct Work {
@@ -209,9 +152,11 @@ struct Work {
 impl Work {
     /// Takes what waits, batch by batch, until nobody can ask any more.
     fn run(mut self, waiting: &mpsc::Receiver<Box<dyn Job>>) {
-        while let Ok(first) = waiting.recv() {
+        let mut awake = Duration::ZERO;
+        while let Some(first) = next(waiting, awake) {
             let mut jobs: Vec<_> =
                 std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
+            awake = if jobs.len() == 1 { AWAKE } else { Duration::ZERO };
             let kept = self.commit(&mut jobs);
             self.note(&kept);
             let kept = kept.map(|_| ());
@@ -301,88 +246,4 @@ impl Work {
             Ok(false) => {}
         }
     }
-}
-
-struct Run<E: Durable, O, F> {
-    key: E::Key,
-    rule: F,
-    state: PhantomData<E>,
-    outcome: Option<O>,
-    answer: oneshot::Sender<Result<O, StoreError>>,
-}
-
-impl<E, O, F> Job for Run<E, O, F>
-where
-    E: Durable,
-    O: Send,
-    F: Fn(&E, &Moment) -> (E, O) + Send,
-{
-    fn stage(&mut self, batch: &mut Batch<'_>) {
-        self.outcome = Some(batch.run(&self.key, &self.rule));
-    }
-
-    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
-        let staged = self.outcome.ok_or_else(|| StoreError::Refused("it was not tried".into()));
-        send(self.answer, kept, staged);
-    }
-}
-
-struct Forget<E: Durable> {
-    keys: Vec<E::Key>,
-    answer: oneshot::Sender<Result<(), StoreError>>,
-}
-
-impl<E: Durable> Job for Forget<E> {
-    fn stage(&mut self, batch: &mut Batch<'_>) {
-        for key in &self.keys {
-            batch.forget::<E>(key);
-        }
-    }
-
-    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
-        send(self.answer, kept, Ok(()));
-    }
-}
-
-struct Tidy {
-    answer: oneshot::Sender<Result<(), StoreError>>,
-}
-
-impl Job for Tidy {
-    fn stage(&mut self, batch: &mut Batch<'_>) {
-        batch.tidying = true;
-    }
-
-    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
-        send(self.answer, kept, Ok(()));
-    }
-}
-
-struct Probe {
-    writes: bool,
-    answer: oneshot::Sender<Result<(), StoreError>>,
-}
-
-impl Job for Probe {
-    fn stage(&mut self, batch: &mut Batch<'_>) {
-        batch.probing |= self.writes;
-    }
-
-    fn answer(self: Box<Self>, kept: &Result<(), Failure>) {
-        send(self.answer, kept, Ok(()));
-    }
-}
-
-/// Tells whoever asked; one who no longer listens is not missed.
-fn send<T>(
-    answer: oneshot::Sender<Result<T, StoreError>>,
-    kept: &Result<(), Failure>,
-    staged: Result<T, StoreError>,
-) {
-    let result = match kept {
-        Ok(()) => staged,
-        Err(Failure::NotKept(error)) => Err(StoreError::Refused(error.clone().into())),
-        Err(Failure::InDoubt(error)) => Err(StoreError::Lost(error.clone().into())),
-    };
-    drop(answer.send(result));
 }
