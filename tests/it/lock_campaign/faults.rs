@@ -248,7 +248,7 @@ fn short(dice: &mut Dice) -> Duration {
 
 async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
     node.pause();
-    let silent = timeout(SILENCE, node.run::<String>(&["PING"])).await.is_err();
+    let silent = timeout(SILENCE, node.try_run::<String>(&["PING"])).await.is_err();
     pass(time.saturating_sub(SILENCE)).await;
     node.resume();
     if silent { Ok("PING unanswered".to_owned()) } else { Err("PING answered".to_owned()) }
@@ -258,7 +258,10 @@ async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
 async fn flush(node: &RedisServer, what: &str) -> Seen {
     let before = fact(node, what).await;
     let command: &[&str] = if what == "db0" { &["FLUSHALL"] } else { &["SCRIPT", "FLUSH"] };
-    node.run::<()>(command).await;
+    // A master that has just become a replica cuts all its connections.
+    if let Err(error) = node.try_run::<()>(command).await {
+        return Err(error.to_string());
+    }
     match before.as_str() {
         "" | "0" => Err(NOTHING.to_owned()),
         before => Ok(format!("there was {before} before")),
