@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{Acquire, Acquisition, Busy, LockError, LockService};
+use super::{Acquire, Acquisition, Busy, LockError, LockService, Outcome, StoreError, Ttl};
 
 /// How long a place in line outlives the process that keeps it.
 const PLACE: Duration = Duration::from_millis(4000);
@@ -39,6 +39,11 @@ pub(super) struct Asked {
 impl LockService {
     /// Asks until the lock is had or `until` is over, and tells each time that it was not. A store
     /// that is away is waited for as well.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out the last time; or one answer was lost so late that what was not had
+    /// since may yet be.
     pub(super) async fn wait(
         &self,
         ask: Acquire,
@@ -48,6 +53,7 @@ impl LockService {
         let _counted = self.count_waiter()?;
         let begun = Instant::now();
         let mut place = Place { service: self, last: None };
+        let mut lost = None;
         loop {
             // Of an attempt whose answer was lost, what it got is taken back: the next is another.
             let next = Acquire { place: Some(PLACE), attempt: self.next_attempt(), ..ask.clone() };
@@ -69,10 +75,14 @@ impl LockService {
                     place.last = None;
                     return Ok(Asked { found: found?, ask, asked });
                 }
-                Err(_) => AFTER_ERROR,
+                Err(error) => {
+                    lost = (error.outcome() == Outcome::Unknown).then_some(asked).or(lost);
+                    AFTER_ERROR
+                }
             };
             if Instant::now() >= until {
                 place.leave_after(begun.elapsed() / 4);
+                all_is_known(lost, ask.ttl)?;
                 return Ok(Asked { found: found?, ask, asked });
             }
             // A hint that does not come is made up for by asking again.
@@ -86,6 +96,17 @@ impl LockService {
             return Err(LockError::TooManyWaiters);
         }
         Ok(waiter)
+    }
+}
+
+/// Fails for an attempt that was asked at `lost` and not answered: what it may have got is taken back, and
+/// not surely before its TTL is over.
+fn all_is_known(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
+    match lost {
+        Some(asked) if asked.elapsed() < ttl.get() => {
+            Err(StoreError::Lost("the answer to an earlier attempt of the same request".into()))
+        }
+        _ => Ok(()),
     }
 }
 

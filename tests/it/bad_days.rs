@@ -74,6 +74,27 @@ async fn a_lost_answer_is_unknown_and_the_repeat_is_safe() {
 }
 
 #[tokio::test]
+async fn who_lost_an_answer_while_waiting_is_not_told_to_have_got_nothing() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let service = Service::start(&proxy.url()).await;
+    let other = Service::start(&redis.url()).await;
+    load_scripts(&service).await;
+    assert_eq!(other.create("deploy", &json!({})).await.status, 201);
+    proxy.lose_answers();
+    let body = json!({"wait_ms": 2000});
+    let waiting = service.create("deploy", &body);
+    let losing = async {
+        eventually(async || (proxy.disturbed() > 0).then_some(())).await;
+        proxy.forward();
+    };
+    let (waiter, ()) = tokio::join!(waiting, losing);
+    // The first attempt may have been carried out late, so the last one's answer does not say it all.
+    waiter.is_problem(503, "store-unavailable");
+    assert_eq!(waiter.json["outcome"], "unknown");
+}
+
+#[tokio::test]
 async fn a_lost_answer_to_a_renewal_or_release_is_unknown_too() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
