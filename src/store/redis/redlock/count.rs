@@ -178,10 +178,11 @@ impl Count {
         })
     }
 
-    /// Why there is no quorum. Whoever asked may be seen to have the lock if something was `proposed`, or
-    /// so many nodes may have given it that they would be a quorum; with fewer, nothing was done.
-    pub(super) fn error(&mut self, proposed: bool) -> StoreError {
-        let maybe_done = proposed || self.suspects.len() >= self.quorum;
+    /// Why there is no quorum. Whoever asked may be seen to have the lock if that `may_be` by what was
+    /// done before, or so many nodes may have given it that they would be a quorum; with fewer, nothing
+    /// was done.
+    pub(super) fn error(&mut self, may_be: bool) -> StoreError {
+        let maybe_done = may_be || self.suspects.len() >= self.quorum;
         no_quorum(self.votes.len(), self.nodes, maybe_done, self.last_error.take())
     }
 }

@@ -174,7 +174,8 @@ impl<'a> Asking<'a> {
             let holder = count.holder(&self.ask.name);
             Ok(Acquisition::Held(Busy { holder, ahead: 0 }))
         } else {
-            Err(count.error(self.proposed))
+            // What an earlier round may have got counts as well.
+            Err(count.error(self.proposed || self.suspects.len() >= self.nodes.quorum))
         };
         self.give_up(round);
         found
@@ -222,13 +223,17 @@ pub(super) async fn renew(
     let node_time = nodes.node_time(ttl);
     let by = getrandom::u64().unwrap_or_default();
     let mut last = Ballot::NONE;
+    let mut some_done = false;
     for _ in 0..ROUNDS {
         let ballot = Ballot::above(last, by);
         let mut round = nodes.ask_all(&Step::Renew(name.clone(), *token, ttl, ballot), node_time);
         let mut count = nodes.count(&mut round, |count| count.is_decided(ballot)).await;
         nodes.finish(round);
+        // What was renewed on some nodes, in this round or an earlier one, lasts longer there or less
+        // long than before.
+        some_done |= !count.suspects.is_empty();
         if count.mine() < nodes.quorum {
-            return not_renewed(&count, nodes);
+            return not_renewed(&count, nodes, some_done);
         }
         last = count.highest_promise().unwrap_or(ballot).max(ballot);
         let votes = std::mem::take(&mut count.votes);
@@ -269,15 +274,13 @@ async fn settle(settling: &Settling<'_>, mut votes: Votes) -> Settled {
     if votes.len() < quorum { Settled::NotNow } else { Settled::Yes(votes, proposal) }
 }
 
-fn not_renewed(count: &Count, nodes: &Nodes) -> Result<Renewal, StoreError> {
+fn not_renewed(count: &Count, nodes: &Nodes, some_done: bool) -> Result<Renewal, StoreError> {
     if count.other().len() >= nodes.quorum {
         return Ok(Renewal::Mismatch);
     }
     if count.mine() + count.missing() < nodes.quorum {
         return Ok(Renewal::NotHeld);
     }
-    // What was renewed on some nodes lasts longer there, so a later try may find a quorum after all.
-    let some_done = !count.suspects.is_empty();
     Err(no_quorum(count.votes.len(), nodes.all.len(), some_done, None))
 }
 
