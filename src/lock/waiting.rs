@@ -66,6 +66,7 @@ impl LockService {
                 Ok(Acquisition::Held(busy)) => {
                     place.last = Some(Arc::clone(&ask));
                     if busy.ahead >= self.limits.each {
+                        all_is_known(lost, ask.ttl)?;
                         return Err(LockError::TooManyWaiters);
                     }
                     tell(busy);
