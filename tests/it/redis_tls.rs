@@ -1,11 +1,9 @@
 //! Redis over TLS: the certificate has to be one that the machine trusts, and of the host in the URL.
 
-use std::net::TcpListener;
-
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::{Api, Process, RedisServer, eventually, soon};
+use crate::support::{Api, Process, RedisServer, eventually, free_port, soon};
 
 #[tokio::test]
 async fn locks_and_the_hints_to_those_who_wait_go_over_tls() {
@@ -63,8 +61,7 @@ impl TlsRedis {
         let identity = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
         let certificate = file("certificate.pem", identity.cert.pem());
         let key = file("key.pem", identity.signing_key.serialize_pem());
-        let port =
-            TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let port = free_port().to_string();
         let plain = RedisServer::start_with(&[
             "--tls-port",
             &port,

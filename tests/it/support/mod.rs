@@ -31,7 +31,7 @@ pub(crate) use nodes::{Nodes, patient, store_of, url_of};
 pub(crate) use page::{Held, Page};
 pub(crate) use process::{Ended, Process, run, run_by, run_with};
 pub(crate) use proxy::Proxy;
-pub(crate) use redis::RedisServer;
+pub(crate) use redis::{RedisServer, free_port};
 pub(crate) use running::Running;
 pub(crate) use sentinels::Sentinels;
 pub(crate) use service::{Answer, Api, Service, config};

@@ -171,7 +171,7 @@ impl Drop for RedisServer {
 }
 
 /// A port that is free, with one for the bus of a cluster 10,000 above it.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
