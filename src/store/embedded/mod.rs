@@ -5,6 +5,7 @@
 //! and only then makes it the table's and answers. So the table never says what the disk does not.
 
 mod answers;
+mod awake;
 mod directory;
 mod engine;
 #[cfg(test)]
@@ -95,6 +96,7 @@ impl EmbeddedStore {
         if self.writer.is_certain() {
             let step = self.table.consider(key, &rule);
             if step.change.is_none() {
+                self.writer.passed_by().await;
                 return Ok(step.outcome);
             }
         }

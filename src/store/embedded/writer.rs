@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::answers::Answers;
+use super::awake::{AWAKE, Callers, awake};
 use super::engine::{Changes, Engine, Failure, Probing};
 use super::job::{Batch, Durable, Forget, Job, Probe, Run, Tidy};
 use crate::lock::{Moment, StoreError};
@@ -17,9 +18,6 @@ use crate::store::table::Table;
 
 /// The most commands that share one transaction.
 const BATCH: usize = 1024;
-/// How long the writer stays awake for the next command where they come one by one: a client that waits
-/// for each answer sends the next within that time, and to wake a thread for it costs a tenth of the rate.
-const AWAKE: Duration = Duration::from_micros(80);
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
@@ -27,11 +25,19 @@ const END: Duration = Duration::from_millis(900);
 #[derive(Debug)]
 pub(super) struct Writer {
     /// `None` once the writer is told to end.
-    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    jobs: Option<mpsc::Sender<Asked>>,
+    callers: Callers,
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread has ended.
     ended: Mutex<mpsc::Receiver<()>>,
+}
+
+/// What the writer is to do.
+struct Asked {
+    job: Box<dyn Job>,
+    /// Who waits for it is awake.
+    awake: bool,
 }
 
 /// How the writer is doing.
@@ -41,6 +47,8 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
+    /// The last batch took no longer than its caller stays awake.
+    quick: AtomicBool,
     /// The file has more room than it needs.
     untidy: AtomicBool,
 }
@@ -61,7 +69,13 @@ impl Writer {
                 work.run(&waiting);
                 drop(ending);
             })?;
-        Ok(Self { jobs: Some(jobs), state, thread: Some(thread), ended: Mutex::new(ended) })
+        Ok(Self {
+            jobs: Some(jobs),
+            callers: Callers::default(),
+            state,
+            thread: Some(thread),
+            ended: Mutex::new(ended),
+        })
     }
 
     /// Whether the table says all that the disk does.
@@ -78,6 +92,11 @@ impl Writer {
     {
         let state = PhantomData;
         self.submit(|answer| Box::new(Run { key, rule, state, outcome: None, answer })).await
+    }
+
+    /// A command was answered without the writer.
+    pub(super) async fn passed_by(&self) {
+        self.callers.passed().await;
     }
 
     /// Forgets those that are still expired, and writes down what has ended by itself.
@@ -106,10 +125,16 @@ impl Writer {
         &self,
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Box<dyn Job>,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job(answer)).is_ok());
+        let (answer, mut answered) = oneshot::channel();
+        let call = self.callers.call().await;
+        let waits_awake = call.is_alone() && self.state.quick.load(Ordering::Relaxed);
+        let asked = Asked { job: job(answer), awake: waits_awake };
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(asked).is_ok());
         if !sent {
             return Err(StoreError::Unreachable("the writer has ended".into()));
+        }
+        if waits_awake && let Some(answer) = awake(|| answered.try_recv().ok()) {
+            return answer;
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the writer has ended".into())))
     }
@@ -129,17 +154,10 @@ impl Drop for Writer {
     }
 }
 
-/// The next command, for which the thread stays awake so long before it sleeps; `None` once nobody can
-/// ask any more.
-fn next(waiting: &mpsc::Receiver<Box<dyn Job>>, awake: Duration) -> Option<Box<dyn Job>> {
-    let asleep = Instant::now() + awake;
-    while Instant::now() < asleep {
-        if let Ok(job) = waiting.try_recv() {
-            return Some(job);
-        }
-        thread::yield_now();
-    }
-    waiting.recv().ok()
+/// What is asked next; `None` once nobody can ask any more.
+fn next(waiting: &mpsc::Receiver<Asked>, stay_awake: bool) -> Option<Asked> {
+    let soon = stay_awake.then(|| awake(|| waiting.try_recv().ok())).flatten();
+    soon.or_else(|| waiting.recv().ok())
 }
 
 struct Work {
@@ -151,16 +169,23 @@ struct Work {
 
 impl Work {
     /// Takes what waits, batch by batch, until nobody can ask any more.
-    fn run(mut self, waiting: &mpsc::Receiver<Box<dyn Job>>) {
-        let mut awake = Duration::ZERO;
-        while let Some(first) = next(waiting, awake) {
-            let mut jobs: Vec<_> =
-                std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
-            awake = if jobs.len() == 1 { AWAKE } else { Duration::ZERO };
+    fn run(mut self, waiting: &mpsc::Receiver<Asked>) {
+        let mut one_by_one = false;
+        while let Some(first) = next(waiting, one_by_one) {
+            let started = Instant::now();
+            let rest = waiting.try_iter().take(BATCH - 1).map(|asked| asked.job);
+            let mut jobs: Vec<_> = std::iter::once(first.job).chain(rest).collect();
+            one_by_one = jobs.len() == 1;
             let kept = self.commit(&mut jobs);
             self.note(&kept);
             let kept = kept.map(|_| ());
-            self.answers.send(move || jobs.into_iter().for_each(|job| job.answer(&kept)));
+            let answer = move || jobs.into_iter().for_each(|job| job.answer(&kept));
+            self.state.quick.store(started.elapsed() < AWAKE, Ordering::Relaxed);
+            if one_by_one && first.awake {
+                answer();
+            } else {
+                self.answers.send(answer);
+            }
             if let Err(failure) = self.engine.shorten_log() {
                 self.note(&Err(failure));
             }
