@@ -1,9 +1,9 @@
 //! Staying awake for a caller that is alone.
 //!
-//! A thread that sleeps has to be woken, often on a core that sleeps as well, and that costs about as much
-//! as the disk needs for a sync. While one task asks for one change after another, it would cost that
-//! twice for each. So the writer stays awake for its next change, and it for the writer's answer, where
-//! the disk is quick. As soon as anybody else asks for anything, nobody waits awake: there is other work.
+//! A thread that sleeps has to be woken, often on a core that sleeps as well: twice for each change, which
+//! is as long as half a sync of a quick disk. So while one task asks for one change after another, the writer
+//! stays awake for the task's next change and, where the disk is quick, the task for the writer's answer.
+//! As soon as anybody else asks for anything, no task waits awake: its thread has other work.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
