@@ -11,9 +11,10 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For how long: what a quick disk needs for a sync, and a client near by for its next request. It is
-/// as long as a task of tokio's may keep its thread to itself.
-pub(super) const AWAKE: Duration = Duration::from_micros(100);
+/// For how long: what a batch on a quick disk takes, also where it takes twice as long as usual, and what a
+/// client near by needs for its next request. A task of tokio's should not keep its thread to itself for
+/// much longer than 100 µs; one that is alone keeps it from nobody.
+pub(super) const AWAKE: Duration = Duration::from_micros(200);
 
 /// What comes within [`AWAKE`].
 pub(super) fn awake<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
