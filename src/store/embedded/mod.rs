@@ -96,7 +96,7 @@ impl EmbeddedStore {
         if self.writer.is_certain() {
             let step = self.table.consider(key, &rule);
             if step.change.is_none() {
-                self.writer.passed_by().await;
+                self.writer.callers.passed().await;
                 return Ok(step.outcome);
             }
         }
@@ -180,6 +180,7 @@ impl LockStore for EmbeddedStore {
         if !self.writer.is_certain() {
             self.writer.probe().await?;
         }
+        self.writer.callers.passed().await;
         Ok(self.table.list(query))
     }
 

@@ -26,7 +26,8 @@ const END: Duration = Duration::from_millis(900);
 pub(super) struct Writer {
     /// `None` once the writer is told to end.
     jobs: Option<mpsc::Sender<Asked>>,
-    callers: Callers,
+    /// Also those that are answered without the writer.
+    pub(super) callers: Callers,
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread has ended.
@@ -92,11 +93,6 @@ impl Writer {
     {
         let state = PhantomData;
         self.submit(|answer| Box::new(Run { key, rule, state, outcome: None, answer })).await
-    }
-
-    /// A command was answered without the writer.
-    pub(super) async fn passed_by(&self) {
-        self.callers.passed().await;
     }
 
     /// Forgets those that are still expired, and writes down what has ended by itself.

@@ -6,7 +6,7 @@ use futures_util::poll;
 
 use super::super::*;
 use super::disk::Disk;
-use super::store::{ask, begin, open};
+use super::store::{ask, begin, open, token};
 use crate::idempotency::{Begin, OnCrash, Phase, RecordStore as _};
 use crate::lock::FencingToken;
 use row::Head;
@@ -29,6 +29,32 @@ async fn changes_that_come_together_share_a_sync() {
     // One for what the first commit was given, one for the rest, and the file may have to grow.
     let syncs = disk.syncs() - before;
     assert!(syncs <= 6, "{syncs} syncs for 200 changes");
+}
+
+#[tokio::test]
+async fn a_task_is_alone_until_another_one_changes_or_reads_anything() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(open(&disk).unwrap());
+    let is_alone = async || store.writer.callers.call().await.is_alone();
+    let (held, free) = (ask("held", "one"), ask("free", "one"));
+    store.acquire(&held).await.unwrap();
+    assert!(is_alone().await, "nobody else was there");
+    let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
+    for what in ["change", "refusal", "look", "list"] {
+        let (store, held, free, all) =
+            (Arc::clone(&store), held.clone(), free.clone(), all.clone());
+        let other = tokio::spawn(async move {
+            match what {
+                "change" => drop(store.acquire(&free).await.unwrap()),
+                "refusal" => drop(store.release(&held.name, &token("two")).await.unwrap()),
+                "look" => drop(store.get(&held.name).await.unwrap()),
+                _ => drop(store.list(&all).await.unwrap()),
+            }
+        });
+        other.await.unwrap();
+        assert!(!is_alone().await, "after another one's {what}");
+        assert!(is_alone().await, "since the {what}");
+    }
 }
 
 #[tokio::test]
