@@ -13,12 +13,12 @@ use keylatch::http::Guard;
 use keylatch::http::idempotency::OnFailure;
 use reqwest::Method;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::support::{
-    Answer, Seen, Service, Shop, Upstream, Wire, config, created, instance, soon,
+    Answer, Seen, Service, Shop, Upstream, Wire, config, created, instance, raw_upstream, soon,
 };
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_connection_that_ends_in_place_of_an_answer_is_unknown() {
     assert_eq!(upstream.runs(), 1);
 
     for reset in [false, true] {
-        let (address, mut connections) = raw(1).await;
+        let (address, mut connections) = raw_upstream(1).await;
         let service = instance("memory:", &format!("http://{address}"), |_| {}).await;
         let first = tokio::spawn(Answer::of(service.order("k-1")));
         let mut connection = soon("the request", connections.recv()).await.expect("a request");
@@ -121,7 +121,7 @@ async fn a_connection_that_ends_in_place_of_an_answer_is_unknown() {
 async fn an_answer_that_breaks_off_or_stalls_is_unknown() {
     let head = "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{";
     for stalls in [false, true] {
-        let (address, mut connections) = raw(1).await;
+        let (address, mut connections) = raw_upstream(1).await;
         let service =
             instance("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 300).await;
         let first = tokio::spawn(Answer::of(service.order("k-1")));
@@ -160,7 +160,7 @@ async fn a_service_that_is_idempotent_is_asked_again_under_the_same_key() {
 
 #[tokio::test]
 async fn what_was_sent_once_stays_unknown_although_the_next_try_is_refused() {
-    let (address, mut connections) = raw(1).await;
+    let (address, mut connections) = raw_upstream(1).await;
     let service = instance("memory:", &format!("http://{address}"), |guard| {
         guard.upstream_idempotent = true;
     })
@@ -338,28 +338,4 @@ async fn what_is_not_guarded_streams_in_both_directions() {
     let request = shop.request(Method::PUT, "/orders").body(large.clone());
     let echo = request.send().await.expect("an answer").bytes().await.expect("a body");
     assert!(echo == large);
-}
-
-/// A listener that takes so many connections and is gone then. It gives each once the request on it
-/// is there as a whole.
-async fn raw(connections: usize) -> (SocketAddr, mpsc::Receiver<TcpStream>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    let (sender, receiver) = mpsc::channel(connections);
-    tokio::spawn(async move {
-        let mut accepted = Vec::new();
-        for _ in 0..connections {
-            accepted.push(listener.accept().await.expect("a connection").0);
-        }
-        drop(listener);
-        for mut connection in accepted {
-            let mut request = Vec::new();
-            while !request.ends_with(b"}") {
-                let read = connection.read_buf(&mut request).await.expect("a request");
-                assert!(read > 0, "the request broke off");
-            }
-            sender.send(connection).await.expect("the test goes on");
-        }
-    });
-    (address, receiver)
 }

@@ -23,13 +23,14 @@ use tokio::net::TcpListener;
 use tower::Service;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::support::{Answer, Api, Upstream, config, created, eventually, with_each_store};
+use crate::support::{Answer, Api, Upstream, Wire, config, created, eventually, with_each_store};
 
 with_each_store! {
     a_request_runs_once_on_routes_of_ones_own,
     a_panic_is_an_unknown_outcome,
     a_panic_gives_the_key_back_where_the_policy_says_so,
     a_handler_may_say_itself_what_is_kept,
+    an_answer_that_is_kept_is_as_long_as_its_body,
     the_work_of_a_client_that_leaves_is_done,
     layers_over_one_service_share_their_records,
 }
@@ -125,6 +126,24 @@ async fn a_handler_may_say_itself_what_is_kept(store: &str) {
     assert_eq!(api.buy("k-3").await.status, 200);
     is_refused(&api.buy("k-3").await, 409, "outcome-unknown", "never");
     assert_eq!(upstream.runs(), 4);
+}
+
+async fn an_answer_that_is_kept_is_as_long_as_its_body(store: &str) {
+    let (upstream, api) = layered(store, |_| {}).await;
+    for wrong in ["0", "2", "1000"] {
+        upstream.answers(move |_| ([("Content-Length", wrong)], "whole"));
+        let request = format!(
+            "POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-{wrong}\r\n\
+             Content-Length: 2\r\n\r\n{{}}"
+        );
+        let mut wire = Wire::sending(api.address, &request).await;
+        for replayed in ["", "true"] {
+            let answer = wire.answer().await;
+            assert_eq!((&*answer.text, answer.header("content-length")), ("whole", "5"));
+            assert_eq!(answer.header("idempotent-replayed"), replayed, "{answer:?}");
+            wire.send(&request).await;
+        }
+    }
 }
 
 async fn the_work_of_a_client_that_leaves_is_done(store: &str) {

@@ -23,6 +23,7 @@ mod hold_ends;
 mod idempotency_api;
 mod idempotency_crash;
 mod idempotency_failures;
+mod idempotency_framing;
 mod idempotency_gateway;
 mod idempotency_kept;
 mod idempotency_key;

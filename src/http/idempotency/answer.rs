@@ -174,6 +174,8 @@ async fn keep<S: RecordStore + ?Sized>(
     let body = joined(&chunks);
     let kept = Answer { status, headers: kept_headers(&parts.headers), body: body.clone() };
     let mut answer = Response::from_parts(parts, Body::from(body));
+    // The server takes the length from the body, and would believe a header that says otherwise.
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     Worked { answer, end: Some(End::Done(Kept::Answer(Arc::new(kept)))) }
 }

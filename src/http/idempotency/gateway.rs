@@ -155,6 +155,7 @@ impl Gateway {
         match timeout_at(end, self.client.0.request(request)).await {
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
+                forget_false_length(response.headers_mut());
                 strip(response.headers_mut());
                 response.extensions_mut().insert(By(end));
                 Ok(response)
@@ -214,6 +215,14 @@ async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Respo
 fn kept_as(mut response: Response, keep: Keep) -> Response {
     response.extensions_mut().insert(keep);
     response
+}
+
+/// Drops a `Content-Length` beside a `Transfer-Encoding`. The body was read by the latter, and passed on
+/// with another length it would end where the sender likes (RFC 9112, section 6.3).
+fn forget_false_length(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
 }
 
 fn strip(headers: &mut HeaderMap) {

@@ -38,7 +38,7 @@ pub(crate) use service::{Answer, Api, Service, config};
 pub(crate) use shop::{Shop, instance, with_each_store};
 pub(crate) use source::Source;
 pub(crate) use stage::Stage;
-pub(crate) use upstream::{Seen, Upstream, created};
+pub(crate) use upstream::{Seen, Upstream, created, raw_upstream};
 pub(crate) use wire::{Wire, get, post, soon};
 
 /// Asks again and again until there is an answer, for what another process does in its own time.

@@ -8,8 +8,9 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::wire::soon;
@@ -129,6 +130,30 @@ impl Upstream {
 /// 201 and the number of the run.
 pub(crate) fn created(run: usize) -> Response {
     (axum::http::StatusCode::CREATED, axum::Json(json!({"run": run}))).into_response()
+}
+
+/// A listener that takes so many connections and is gone then. It gives each once the request on it
+/// is there as a whole.
+pub(crate) async fn raw_upstream(connections: usize) -> (SocketAddr, mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (sender, receiver) = mpsc::channel(connections);
+    tokio::spawn(async move {
+        let mut accepted = Vec::new();
+        for _ in 0..connections {
+            accepted.push(listener.accept().await.expect("a connection").0);
+        }
+        drop(listener);
+        for mut connection in accepted {
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                let read = connection.read_buf(&mut request).await.expect("a request");
+                assert!(read > 0, "the request broke off");
+            }
+            sender.send(connection).await.expect("the test goes on");
+        }
+    });
+    (address, receiver)
 }
 
 async fn run(

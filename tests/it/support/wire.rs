@@ -106,15 +106,33 @@ impl Wire {
             let name: HeaderName = name.parse().expect("a header's name");
             headers.append(name, HeaderValue::from_str(value).expect("a header's value"));
         }
-        let length = headers.get("content-length").map_or(0, |length| {
-            length.to_str().ok().and_then(|length| length.parse().ok()).expect("a length")
-        });
-        let mut body = vec![0; length];
-        self.stream.read_exact(&mut body).await.expect("the whole body");
+        let body = match headers.get("transfer-encoding") {
+            Some(_) => self.read_chunks().await,
+            None => self.read_bytes(length_of(&headers)).await,
+        };
         let text = String::from_utf8(body).expect("a body of text");
         let json = serde_json::from_str(&text).unwrap_or(Value::Null);
         let status = StatusCode::from_u16(status).expect("a status");
         Answer { status, headers, json, text }
+    }
+
+    /// The body of an answer in chunks, which has no trailers.
+    async fn read_chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let length = usize::from_str_radix(&self.line().await, 16).expect("a chunk's length");
+            body.extend(self.read_bytes(length).await);
+            assert_eq!(self.line().await, "", "a chunk is as long as it says");
+            if length == 0 {
+                return body;
+            }
+        }
+    }
+
+    async fn read_bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).await.expect("the whole body");
+        bytes
     }
 
     async fn line(&mut self) -> String {
@@ -123,6 +141,11 @@ impl Wire {
         assert!(!line.is_empty(), "the service closed the connection in place of an answer");
         line.trim_end().to_owned()
     }
+}
+
+fn length_of(headers: &HeaderMap) -> usize {
+    let length = headers.get("content-length").map_or(Ok("0"), HeaderValue::to_str);
+    length.ok().and_then(|length| length.parse().ok()).expect("a length")
 }
 
 /// The bytes of a `GET` request.
