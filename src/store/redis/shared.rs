@@ -44,12 +44,14 @@ impl Shared {
     }
 
     async fn replicated<T: Promise>(mut self, found: T) -> Result<T, Failure> {
-        if found.is_promise()
-            && let Some(few) = self.state.note(self.replicas.too_few(&mut self.connection)).await?
-        {
-            return Err(Failure::TooFewReplicas(few));
+        if !found.is_promise() {
+            return Ok(found);
         }
-        Ok(found)
+        let waited = self.state.note(self.replicas.too_few(&mut self.connection)).await;
+        match waited.map_err(Failure::after_execution)? {
+            None => Ok(found),
+            Some(few) => Err(Failure::TooFewReplicas(few)),
+        }
     }
 }
 
@@ -144,12 +146,24 @@ pub(super) enum Failure {
     /// It was executed, and so few replicas have it that a failover may forget it.
     #[error("{0} replicas have it, which are too few")]
     TooFewReplicas(u32),
+    /// It was executed, and how many replicas have it could not be found out: `WAIT` came to this.
+    #[error("the replicas were not waited for: {0}")]
+    Uncounted(#[source] RedisError),
     /// It was sent, and came to this.
     #[error(transparent)]
     Redis(#[from] RedisError),
 }
 
 impl Failure {
+    /// What a failed `WAIT` means for the command before it, which was executed whatever the failure says
+    /// of the `WAIT`: it may not be tried again, nor counted as refused.
+    fn after_execution(self) -> Self {
+        match self {
+            Self::Redis(error) => Self::Uncounted(error),
+            other => other,
+        }
+    }
+
     /// Whether the connection is of no use any more. A server that turned replica is left, so that
     /// the next connection asks who it is.
     fn breaks(&self) -> bool {
@@ -174,7 +188,7 @@ impl Failure {
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
-            Self::Unfit(_) | Self::Left | Self::TooFewReplicas(_) => false,
+            Self::Unfit(_) | Self::Left | Self::TooFewReplicas(_) | Self::Uncounted(_) => false,
             Self::Redis(error) => error.code().is_some_and(|code| PASSING.contains(&code)),
         }
     }
@@ -221,6 +235,10 @@ impl From<Failure> for StoreError {
             Failure::Unreachable(cause) => return Self::Unreachable(cause.into()),
             Failure::Unfit(reason) => return Self::Refused(reason.into()),
             Failure::Left | Failure::TooFewReplicas(_) => return Self::Lost(failure.into()),
+            Failure::Uncounted(error) => {
+                let code = error.code().unwrap_or("nothing");
+                return Self::Lost(format!("Redis answered {code} to WAIT").into());
+            }
             Failure::Redis(error) => error,
         };
         match error.code().and_then(|code| REFUSALS.iter().find(|refusal| **refusal == code)) {
