@@ -1,7 +1,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -44,7 +44,14 @@ pub(super) struct Activity {
     since: AtomicU64,
     /// Since when nothing more can be written, likewise; [`FLOWING`] if it can.
     stuck: AtomicU64,
+    /// The client has ended its side. Its last bytes may be unread.
+    gone: AtomicBool,
 }
+
+/// The client of a request went away before the request was served.
+#[derive(Debug, thiserror::Error)]
+#[error("the client is gone")]
+pub(super) struct ClientGone;
 
 const FRESH: u8 = 0;
 const IDLE: u8 = 1;
@@ -60,13 +67,29 @@ impl Activity {
             phase: AtomicU8::new(FRESH),
             since: AtomicU64::new(0),
             stuck: AtomicU64::new(FLOWING),
+            gone: AtomicBool::new(false),
         }
     }
 
     /// The service has a request.
-    pub(super) fn busy(&self) {
+    ///
+    /// # Errors
+    ///
+    /// Its client has ended its side already.
+    pub(super) fn busy(&self) -> Result<(), ClientGone> {
+        if self.gone.load(Ordering::Acquire) {
+            return Err(ClientGone);
+        }
         // How long this lasts is the service's affair, so the time does not matter.
         self.phase.store(BUSY, Ordering::Release);
+        Ok(())
+    }
+
+    /// The client has ended its side. Gives whether the service is at work for it: no other request
+    /// will be served, and what was answered is still sent.
+    pub(super) fn gone(&self) -> bool {
+        self.gone.store(true, Ordering::Release);
+        self.phase.load(Ordering::Acquire) == BUSY
     }
 
     /// The service has answered, to the end.

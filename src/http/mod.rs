@@ -13,6 +13,7 @@ mod middleware;
 mod openapi;
 mod problem;
 mod server;
+mod socket;
 mod system;
 mod watch;
 

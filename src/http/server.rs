@@ -1,4 +1,3 @@
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderValue, Request, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
@@ -25,9 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
-use super::activity::{Activity, Answering, Noted, Patience};
+use super::activity::{Activity, Answering, ClientGone, Noted, Patience};
 use super::middleware::ObserveLayer;
 use super::problem::{Code, Problem};
+use super::socket::{WriteHalf, share};
 use crate::lock::Outcome;
 use crate::metrics::{Counted, Metrics};
 
@@ -188,36 +188,28 @@ impl Serving {
         let _open = Counted::new(&self.metrics.connections);
         self.prepare(&stream);
         let activity = Arc::new(Activity::new());
-        let io = Noted::new(TokioIo::new(stream), Arc::clone(&activity));
-        let service = service_fn(|request: Request<Incoming>| {
-            activity.busy();
-            let answering = router.clone().call(request.map(Body::new));
-            let activity = Arc::clone(&activity);
-            async move {
-                let response = answering.await.map_err(|never: Infallible| never)?;
-                if response.body().size_hint().exact().is_some() {
-                    activity.idle();
-                    return Ok::<_, Infallible>(response);
-                }
-                Ok(response.map(|body| Body::new(Answering::new(body, activity))))
-            }
-        });
+        let (socket, watched) = share(stream);
+        let io = Noted::new(TokioIo::new(socket), Arc::clone(&activity));
+        let service = service_fn(|request| answer(&router, &activity, request));
         let mut http = self.http.clone();
         let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
-        let mut events = self.events();
+        let mut events = self.events(watched);
         loop {
             tokio::select! {
+                // What happened to a client comes before what would be done for it.
                 biased;
-                // How a connection ended is its client's affair.
-                _ = connection.as_mut() => return,
                 event = events.next() => match event {
                     Some(Event::Check) => match activity.deadline(&self.patience) {
                         Some(deadline) if deadline <= Instant::now() => return,
                         deadline => events.push(self.check_at(deadline)),
                     },
+                    Some(Event::Gone) if activity.gone() => return,
+                    Some(Event::Gone) => {}
                     Some(Event::Closing) => connection.as_mut().graceful_shutdown(),
                     Some(Event::Killed) | None => return,
                 },
+                // How a connection ended is its client's affair.
+                _ = connection.as_mut() => return,
             }
         }
     }
@@ -234,10 +226,11 @@ impl Serving {
 
     /// What may happen to a connection from outside. Each is looked at when it has happened, and not
     /// whenever the connection is, which would take the tokens' lock for each request.
-    fn events(&self) -> FuturesUnordered<BoxFuture<'static, Event>> {
+    fn events(&self, watched: WriteHalf) -> FuturesUnordered<BoxFuture<'static, Event>> {
         let (closing, killed) = (self.closing.clone(), self.killed.clone());
         FuturesUnordered::from_iter([
             self.check_at(None),
+            watched.read_closed().map(|()| Event::Gone).boxed(),
             closing.cancelled_owned().map(|()| Event::Closing).boxed(),
             killed.cancelled_owned().map(|()| Event::Killed).boxed(),
         ])
@@ -252,10 +245,30 @@ impl Serving {
     }
 }
 
+/// The answer to a request, whose end is noted.
+fn answer(
+    router: &Router,
+    activity: &Arc<Activity>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
+    let answering = activity.busy().map(|()| router.clone().call(request.map(Body::new)));
+    let activity = Arc::clone(activity);
+    async move {
+        let Ok(response) = answering?.await;
+        if response.body().size_hint().exact().is_some() {
+            activity.idle();
+            return Ok(response);
+        }
+        Ok(response.map(|body| Body::new(Answering::new(body, activity))))
+    }
+}
+
 /// Something that happens to a connection from outside.
 enum Event {
     /// It is time to look whether its client is too slow.
     Check,
+    /// Its client has ended its side.
+    Gone,
     /// The service is shutting down.
     Closing,
     /// The time for shutting down is over.
@@ -290,7 +303,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-fn full() -> axum::response::Response {
+fn full() -> Response {
     let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
         .with_outcome(Outcome::NotExecuted)
         .with_retry_after(Duration::from_secs(1))

@@ -18,6 +18,7 @@ mod embedded;
 mod expiry;
 mod failover;
 mod fences;
+mod gone_clients;
 mod hold;
 mod hold_ends;
 mod idempotency_api;
