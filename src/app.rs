@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::http::{self, About, Api, BodyLimits, ObserveLayer, Server, Streams};
+use crate::http::{self, About, Api, BodyLimits, ObserveLayer, OriginPolicy, Server, Streams};
 use crate::idempotency::Idempotency;
 use crate::lock::{LockService, WaiterLimits};
 use crate::metrics::Metrics;
@@ -80,7 +80,8 @@ impl App {
         let slow = Duration::from_millis(config.log.slow_ms);
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
-                .with_access_log(config.log.access, slow);
+                .with_access_log(config.log.access, slow)
+                .with_origin_policy(OriginPolicy::new(&config.server.hosts));
         let router = http::router(api, &config.guard, &config.cors, &observe)?;
         Ok(Self { config, router, observe, locks, records, metrics, closing })
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::http;
+use crate::http::{self, OriginPolicy};
 use crate::store::{self, RedisSettings, RedlockSettings, scheme_of};
 use crate::telemetry;
 
@@ -164,6 +164,8 @@ impl Config {
         let prefix = &self.redis.key_prefix;
         let plain = !prefix.is_empty() && prefix.chars().all(plain);
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
+        let hosts = "must be names or addresses, without a scheme and without a port";
+        check("server.hosts", OriginPolicy::are_hosts(&self.server.hosts), hosts)?;
         let origins = "must be origins like `https://shop.example`, or `*`";
         check("cors.allow_origins", self.cors.is_valid(), origins)?;
         self.check_redlock()?;

@@ -32,10 +32,13 @@ pub async fn check(listen: &str) -> Result<(), Error> {
 
 async fn ask(listen: &str) -> Result<hyper::StatusCode, Box<dyn std::error::Error + Send + Sync>> {
     let address = lookup_host(listen).await?.next().ok_or("no such address")?;
-    let stream = TcpStream::connect(reachable(address)).await?;
+    let address = reachable(address);
+    let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    // The address and not the name in `listen`, which a service on loopback need not go by.
+    let host = address.to_string();
     let request =
-        Request::get("/livez").header(hyper::header::HOST, listen).body(Empty::<Bytes>::new())?;
+        Request::get("/livez").header(hyper::header::HOST, host).body(Empty::<Bytes>::new())?;
     // The connection ends when the sender is gone, if not before.
     let asking = async move { sender.send_request(request).await.map(|answer| answer.status()) };
     let (status, _) = tokio::join!(asking, connection);

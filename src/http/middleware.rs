@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 use tower::{Layer, Service};
 
+use super::origin::OriginPolicy;
 use super::problem::{Cause, Code, Problem};
 use crate::lock::Outcome;
 use crate::metrics::Metrics;
@@ -34,7 +35,7 @@ pub enum AccessLog {
 }
 
 /// What every request gets: an id, a deadline, a count, a place among those that are served at
-/// once, and a log line if it deserves one.
+/// once, a look at whose it is, and a log line if it deserves one.
 ///
 /// One layer in place of one for each, because each costs 2 to 6 % of a request. It does not catch
 /// panics, and it does not open a tracing span.
@@ -59,7 +60,8 @@ impl ObserveLayer {
         let ids = RequestIds { process: getrandom::u32()?, next: AtomicU64::new(1) };
         let log = AccessLog::Errors;
         let slow = Duration::from_secs(1);
-        let shared = Shared { metrics, max_requests, log, slow, ids };
+        let origins = OriginPolicy::default();
+        let shared = Shared { metrics, max_requests, log, slow, ids, origins };
         Ok(Self { shared: Arc::new(shared), deadline })
     }
 
@@ -69,6 +71,15 @@ impl ObserveLayer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.log = log;
             shared.slow = slow;
+        }
+        self
+    }
+
+    /// Refuses the requests that `origins` does not let pass.
+    #[must_use]
+    pub fn with_origin_policy(mut self, origins: OriginPolicy) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.origins = origins;
         }
         self
     }
@@ -93,6 +104,7 @@ struct Shared {
     log: AccessLog,
     slow: Duration,
     ids: RequestIds,
+    origins: OriginPolicy,
 }
 
 /// Ids that no other request has: a random number for the process and a count.
@@ -158,17 +170,24 @@ where
         let full = before >= self.shared.max_requests;
         // A full service is alive, and restarting it would not make it less full.
         let live = record.route.as_ref().is_some_and(|route| route.as_str() == "/livez");
-        let inner = (!full || live).then(|| self.inner.call(request));
-        Observed { inner, limit: self.deadline, deadline: None, record }
+        let refusal = if full && !live {
+            self.shared.metrics.shed.inc();
+            Some(overloaded())
+        } else {
+            self.shared.origins.check(&request).err()
+        };
+        let inner = refusal.is_none().then(|| self.inner.call(request));
+        Observed { inner, refusal, limit: self.deadline, deadline: None, record }
     }
 }
 
 pin_project! {
     /// The answer to come of an [`Observe`].
     pub struct Observed<F> {
-        // None when the service is full and the request is not even tried.
+        // None when the request is refused and not even tried.
         #[pin]
         inner: Option<F>,
+        refusal: Option<Problem>,
         limit: Duration,
         // Set when the answer is not there at once.
         #[pin]
@@ -187,8 +206,8 @@ where
         let mut this = self.project();
         let response = match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
             None => {
-                this.record.shared.metrics.shed.inc();
-                overloaded()
+                let refusal = this.refusal.take().unwrap_or_else(overloaded);
+                refusal.with_retry().into_response()
             }
             Some(Poll::Ready(response)) => response?,
             Some(Poll::Pending) => {
@@ -274,12 +293,10 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-fn overloaded() -> Response<Body> {
+fn overloaded() -> Problem {
     Problem::new(Code::Overloaded, "The service has too many requests to answer.")
         .with_outcome(Outcome::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
-        .with_retry()
-        .into_response()
 }
 
 fn too_slow() -> Response<Body> {

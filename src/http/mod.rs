@@ -11,6 +11,7 @@ pub mod idempotency;
 mod locks;
 mod middleware;
 mod openapi;
+mod origin;
 mod problem;
 mod server;
 mod socket;
@@ -41,6 +42,7 @@ pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
+pub use origin::OriginPolicy;
 pub use problem::{Code, Problem};
 pub use server::{ServeError, Server, Settings};
 

@@ -68,54 +68,71 @@ macro_rules! problems {
 
 problems! {
     CreateProblems: [
-        InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
-        TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
+        PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
+        MisdirectedRequest
     ];
     HoldProblems: [
-        InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
-        TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
+        PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
+        MisdirectedRequest
     ];
     RenewProblems: [
-        InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, TokenMismatch,
-        PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout
+        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout,
+        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded,
+        Timeout, MisdirectedRequest
     ];
     ReleaseProblems: [
-        InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired, Internal,
-        StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired,
+        Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
-    GetProblems: [InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout];
-    WatchProblems: [InvalidName, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
-    ListProblems: [InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout];
+    GetProblems: [
+        InvalidHost, InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest
+    ];
+    WatchProblems: [
+        InvalidHost, InvalidName, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest
+    ];
+    ListProblems: [
+        InvalidHost, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+    ];
     BeginProblems: [
-        InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress, OutcomeUnknown,
-        PayloadTooLarge, IdempotencyKeyReused, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress,
+        OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused, Internal, NotSupported, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest
     ];
     CompleteProblems: [
-        InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, OutcomeUnknown,
-        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout,
+        OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     ExtendProblems: [
-        InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable,
-        Overloaded, Timeout
+        InvalidHost, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal,
+        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     AbandonProblems: [
-        InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch, TokenRequired, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch,
+        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
-    FindProblems: [InvalidKey, InvalidQuery, NoRecord, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout];
+    FindProblems: [
+        InvalidHost, InvalidKey, InvalidQuery, NoRecord, Internal, NotSupported, StoreUnavailable, Overloaded,
+        Timeout, MisdirectedRequest
+    ];
     ResolveProblems: [
-        InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve, PayloadTooLarge,
-        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve,
+        PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     GuardedProblems: [
-        InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown, AnswerNotKept,
-        PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout
+        InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown,
+        AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest
     ];
     SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
     GatewayProblems: [UpstreamUnreachable, UpstreamSilent];
-    PageProblems: [NotFound, Internal, Overloaded, Timeout];
-    SystemProblems: [Internal, Overloaded, Timeout];
-    ReadyProblems: [Internal, StoreUnavailable, Overloaded, Timeout];
+    PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
+    SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];
+    ReadyProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
 }
 
 /// The responses for `codes`: one for each status, with an example for each code.

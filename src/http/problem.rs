@@ -23,6 +23,7 @@ pub enum Code {
     InvalidToken,
     InvalidBody,
     InvalidQuery,
+    InvalidHost,
     InvalidKey,
     KeyRequired,
     NotFound,
@@ -37,6 +38,7 @@ pub enum Code {
     NothingToResolve,
     TokenMismatch,
     PayloadTooLarge,
+    MisdirectedRequest,
     IdempotencyKeyReused,
     ValidationFailed,
     TokenRequired,
@@ -73,7 +75,7 @@ const fn row(
 
 /// The table, in the order of the codes.
 #[rustfmt::skip]
-static TABLE: [Row; 30] = [
+static TABLE: [Row; 32] = [
     row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
         "The lock name is not valid",
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
@@ -86,6 +88,9 @@ static TABLE: [Row; 30] = [
     row(Code::InvalidQuery, "invalid-query", StatusCode::BAD_REQUEST,
         "The query is not valid",
         "`field` names the parameter that is wrong."),
+    row(Code::InvalidHost, "invalid-host", StatusCode::BAD_REQUEST,
+        "The Host is not valid",
+        "A request of HTTP/1.1 has one Host header, with a host and perhaps a port. Nothing was done."),
     row(Code::InvalidKey, "invalid-key", StatusCode::BAD_REQUEST,
         "The Idempotency-Key is not valid",
         "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run."),
@@ -128,6 +133,9 @@ static TABLE: [Row; 30] = [
     row(Code::PayloadTooLarge, "payload-too-large", StatusCode::PAYLOAD_TOO_LARGE,
         "The request body is too large",
         "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done."),
+    row(Code::MisdirectedRequest, "misdirected-request", StatusCode::MISDIRECTED_REQUEST,
+        "The request is for another host",
+        "A service on loopback goes by `localhost`, loopback addresses and the names in `server.hosts`, so that no web page can make a name of its own lead to it. Nothing was done."),
     row(Code::IdempotencyKeyReused, "idempotency-key-reused", StatusCode::UNPROCESSABLE_ENTITY,
         "The Idempotency-Key was used for another request",
         "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new. Nothing was run, and the first request is as it was."),

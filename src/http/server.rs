@@ -26,6 +26,7 @@ use tower::Service as _;
 
 use super::activity::{Activity, Answering, ClientGone, Noted, Patience};
 use super::middleware::ObserveLayer;
+use super::origin::Arrival;
 use super::problem::{Code, Problem};
 use super::socket::{WriteHalf, share};
 use crate::lock::Outcome;
@@ -44,6 +45,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
+    /// The hosts that the service goes by, beside loopback names.
+    pub hosts: Vec<String>,
     /// Connections served at once.
     pub max_connections: usize,
     /// Requests answered at once.
@@ -112,7 +115,10 @@ impl Server {
         let drain = Duration::from_millis(settings.drain_timeout_ms);
         let connections = TaskTracker::new();
         let killed = CancellationToken::new();
-        let serving = Arc::new(Serving::new(&settings, closing.clone(), killed.clone(), metrics));
+        let arrival =
+            Arrival { on_loopback: listener.local_addr()?.ip().to_canonical().is_loopback() };
+        let (closed, ended) = (closing.clone(), killed.clone());
+        let serving = Arc::new(Serving::new(&settings, arrival, closed, ended, metrics));
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let refusals = Arc::new(Semaphore::new(REFUSALS));
         let mut served = Ok(());
@@ -150,6 +156,7 @@ impl Server {
 struct Serving {
     http: http1::Builder,
     patience: Patience,
+    arrival: Arrival,
     closing: CancellationToken,
     killed: CancellationToken,
     metrics: Arc<Metrics>,
@@ -158,6 +165,7 @@ struct Serving {
 impl Serving {
     fn new(
         settings: &Settings,
+        arrival: Arrival,
         closing: CancellationToken,
         killed: CancellationToken,
         metrics: Arc<Metrics>,
@@ -174,7 +182,7 @@ impl Serving {
             write: Duration::from_millis(settings.write_timeout_ms),
             leave: LEAVE_TIME,
         };
-        Self { http, patience, closing, killed, metrics }
+        Self { http, patience, arrival, closing, killed, metrics }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or is told to end.
@@ -190,7 +198,7 @@ impl Serving {
         let activity = Arc::new(Activity::new());
         let (socket, watched) = share(stream);
         let io = Noted::new(TokioIo::new(socket), Arc::clone(&activity));
-        let service = service_fn(|request| answer(&router, &activity, request));
+        let service = service_fn(|request| answer(&router, &activity, self.arrival, request));
         let mut http = self.http.clone();
         let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
         let mut events = self.events(watched);
@@ -249,8 +257,10 @@ impl Serving {
 fn answer(
     router: &Router,
     activity: &Arc<Activity>,
-    request: Request<Incoming>,
+    arrival: Arrival,
+    mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
+    request.extensions_mut().insert(arrival);
     let answering = activity.busy().map(|()| router.clone().call(request.map(Body::new)));
     let activity = Arc::clone(activity);
     async move {

@@ -1,4 +1,4 @@
-//! Settings that are lists: the guards, and the origins of web pages.
+//! Settings that are lists: the guards, the hosts of the service, and the origins of web pages.
 
 use crate::{file_is_refused, load, variable_is_refused};
 
@@ -79,5 +79,17 @@ fn origins_come_from_a_file_or_a_variable() {
     assert_eq!(load(None, &[variable]).unwrap().cors.allow_origins, shop);
     for origin in ["shop.example", "https://shop.example/", "https://*.example", "null", ""] {
         file_is_refused(&format!("cors.allow_origins = [\"{origin}\"]"), "cors.allow_origins");
+    }
+}
+
+#[test]
+fn hosts_come_from_a_file_or_a_variable() {
+    let file = "server.hosts = [\"locks.example\", \"2001:db8::7\"]";
+    assert_eq!(load(Some(file), &[]).unwrap().server.hosts, ["locks.example", "2001:db8::7"]);
+    let variable = ("KEYLATCH_SERVER_HOSTS", "locks.example, 192.0.2.7");
+    let hosts = load(None, &[variable]).unwrap().server.hosts;
+    assert_eq!(hosts, ["locks.example", "192.0.2.7"]);
+    for host in ["locks.example:7070", "http://locks.example", "*", "*.example", "a/b", ""] {
+        file_is_refused(&format!("server.hosts = [\"{host}\"]"), "server.hosts");
     }
 }

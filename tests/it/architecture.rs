@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::support::Source;
 
-const MAX_LINES: usize = 400;
+const MAX_LINES: usize = 700;
 const HTTP: &[&str] =
     &["axum", "http", "hyper", "hyper_util", "http_body_util", "tower", "tower_http"];
 const SERVERS: &[&str] = &["axum", "tower", "tower_http"];
@@ -291,7 +291,7 @@ fn blemishes(source: &Source) -> Vec<String> {
     let sleeps = tokens.iter().any(|token| matches!(*token, "sleep" | "sleep_until"));
     let noted = source.comments.contains("TODO") || source.comments.contains("FIXME");
     let found = [
-        (source.lines > MAX_LINES, "has more than 400 lines"),
+        (source.lines > MAX_LINES, "has more than 700 lines"),
         (allow, "allows a lint: expect it, with a reason"),
         (has(&["todo", "!"]), "is not finished"),
         (has(&["[", "ignore"]), "ignores a test"),

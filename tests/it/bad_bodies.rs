@@ -250,6 +250,6 @@ async fn a_body_that_is_cut_off_is_no_body() {
 
 fn head(framing: &str) -> String {
     format!(
-        "POST /v1/locks/deploy HTTP/1.1\r\nHost: keylatch\r\nConnection: close\r\n{framing}\r\n\r\n"
+        "POST /v1/locks/deploy HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{framing}\r\n\r\n"
     )
 }

@@ -37,7 +37,7 @@ async fn the_work_of_a_client_that_leaves_is_done_and_its_answer_kept(store: &st
 
 async fn an_upload_that_breaks_off_leaves_nothing_behind(store: &str) {
     let shop = Shop::open(store).await;
-    let head = "POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\n";
+    let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     for half in ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":"] {
         let upload = Wire::sending(shop.address, &format!("{head}{half}")).await;
         shop.has_in_hand(1).await;
@@ -55,7 +55,7 @@ async fn an_upload_that_is_too_large_or_too_slow_leaves_nothing_behind(store: &s
         guard.body_timeout_ms = 200;
     })
     .await;
-    let head = "POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\n";
+    let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     let large = format!("Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n", "x".repeat(1001));
     for (rest, status, code, retry) in [
         ("Content-Length: 1001\r\n\r\n", 413, "payload-too-large", "new-key"),

@@ -104,8 +104,9 @@ async fn what_is_no_key_is_refused_and_not_run(store: &str) {
     let two_lines = shop.order("a").header("Idempotency-Key", "a");
     Answer::of(two_lines).await.is_refusal(400, "invalid-key", "new-key");
     for control in ["\u{1}", "\u{7f}", "\u{0}"] {
-        let head =
-            format!("POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k{control}\r\n\r\n");
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k{control}\r\n\r\n"
+        );
         let mut wire = Wire::sending(shop.address, &head).await;
         assert_eq!(wire.answer().await.status, 400, "{control:?}");
     }

@@ -103,6 +103,6 @@ async fn a_name_has_up_to_255_bytes(service: &Service) {
 
 /// A request whose path stays as it is: clients make `/v1/` of `/v1/locks/%2E%2E`.
 async fn ask(service: &Service, method: &str, path: &str) -> Answer {
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: keylatch\r\n\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Wire::sending(service.address, &head).await.answer().await
 }

@@ -21,6 +21,7 @@ mod fences;
 mod gone_clients;
 mod hold;
 mod hold_ends;
+mod hosts;
 mod idempotency_api;
 mod idempotency_crash;
 mod idempotency_failures;

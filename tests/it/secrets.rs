@@ -291,6 +291,7 @@ async fn nothing_secret_is_logged_by_the_gateway() {
         let (path, principal_header) = (path.to_owned(), "authorization".to_owned());
         config.guard.push(Guard { path, upstream: to, principal_header, ..Guard::default() });
     }
+    config.server.hosts.push(mark.clone());
     let log = Log::start(&config, true);
     let service = Service::start_with(config).await;
     let client = Marked::new(service.address, &mark);

@@ -19,8 +19,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);
-        if matches!(parts.code, Code::RequestTimeout | Code::PayloadTooLarge) {
-            // The rest of the body is not read, so nothing can follow it.
+        if ends_connection(parts.code) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(after) = parts.retry_after {
@@ -36,6 +35,12 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// Whether nothing can follow on the connection, because the rest of the body is not read.
+fn ends_connection(code: Code) -> bool {
+    let of_body = matches!(code, Code::RequestTimeout | Code::PayloadTooLarge);
+    of_body || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
 }
 
 /// A problem document (RFC 9457), served as `application/problem+json`.

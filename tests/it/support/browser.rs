@@ -173,6 +173,8 @@ fn command() -> Command {
         // Root has no sandbox, and containers have a small /dev/shm.
         .args(["--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        // A name of somebody else's that leads to this machine.
+        .arg("--host-resolver-rules=MAP evil.example 127.0.0.1")
         .args(["--disable-extensions", "--window-size=1280,900", "about:blank"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 
 use keylatch::app::App;
@@ -30,9 +30,15 @@ impl Service {
     }
 
     pub(crate) async fn start_with(config: Config) -> Self {
+        Self::start_at("127.0.0.1:0", config).await
+    }
+
+    /// The same on another address; it is asked on loopback.
+    pub(crate) async fn start_at(address: &str, config: Config) -> Self {
         let app = App::new(config).await.expect("the store opens");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let closing = CancellationToken::new();
         tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
         Self { api: Api::at(address), _guard: closing.drop_guard() }
