@@ -81,7 +81,7 @@ impl App {
         let observe =
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow)
-                .with_origin_policy(OriginPolicy::new(&config.server.hosts));
+                .with_origin_policy(OriginPolicy::new(&config.server, &config.cors));
         let router = http::router(api, &config.guard, &config.cors, &observe)?;
         Ok(Self { config, router, observe, locks, records, metrics, closing })
     }

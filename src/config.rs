@@ -164,13 +164,20 @@ impl Config {
         let prefix = &self.redis.key_prefix;
         let plain = !prefix.is_empty() && prefix.chars().all(plain);
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
-        let hosts = "must be names or addresses, without a scheme and without a port";
-        check("server.hosts", OriginPolicy::are_hosts(&self.server.hosts), hosts)?;
-        let origins = "must be origins like `https://shop.example`, or `*`";
-        check("cors.allow_origins", self.cors.is_valid(), origins)?;
+        self.check_origins()?;
         self.check_redlock()?;
         self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+    }
+
+    fn check_origins(&self) -> Result<(), String> {
+        let hosts = "must be names or addresses, without a scheme and without a port";
+        check("server.hosts", OriginPolicy::are_hosts(&self.server.hosts), hosts)?;
+        let proxies = "must be addresses, or networks like `10.0.0.0/8`";
+        let are_networks = OriginPolicy::are_networks(&self.server.trusted_proxies);
+        check("server.trusted_proxies", are_networks, proxies)?;
+        let origins = "must be origins like `https://shop.example`, or `*`";
+        check("cors.allow_origins", self.cors.is_valid(), origins)
     }
 
     fn check_redlock(&self) -> Result<(), String> {

@@ -79,6 +79,7 @@ fn lines(config: &Config) -> Vec<String> {
     let mut config = config.clone();
     config.guard.clear();
     config.cors.allow_origins.clear();
+    config.server.trusted_proxies.clear();
     let text = format!("{config:#?}");
     text.lines().map(|line| line.trim().trim_end_matches(',').to_owned()).collect()
 }

@@ -12,9 +12,13 @@ use super::problem::{Code, Problem};
 /// A file, and the headers that it is served with.
 type File = ([(HeaderName, &'static str); 3], &'static str);
 
-/// The page loads nothing from elsewhere and runs nothing that is written into it.
-const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; \
+/// A page of the service loads nothing from elsewhere, runs nothing that is written into it, and stands
+/// in no frame.
+pub(super) const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-uri 'none'; \
      form-action 'self'; frame-ancestors 'none'";
+/// The same for the Swagger UI, which writes styles into its page.
+pub(super) const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data:; \
+     style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 pub(super) async fn module() -> File {

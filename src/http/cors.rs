@@ -5,7 +5,7 @@ use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 /// Which web pages may use the service. `config/keylatch.toml` says what each setting means.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Cors {
@@ -19,6 +19,11 @@ impl Cors {
     /// Whether each origin is `*`, or a scheme and an authority, as browsers send them.
     pub fn is_valid(&self) -> bool {
         self.allow_origins.iter().all(|origin| origin == "*" || is_origin(origin))
+    }
+
+    /// Whether the pages of an origin, as a browser sends it, may use the service.
+    pub(super) fn allows(&self, origin: &str) -> bool {
+        self.allow_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
     }
 
     /// The layer that answers for browsers; `None` where no page is allowed.

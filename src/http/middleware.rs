@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 use tower::{Layer, Service};
 
-use super::origin::OriginPolicy;
+use super::origin::{OriginPolicy, Surface};
 use super::problem::{Cause, Code, Problem};
 use crate::lock::Outcome;
 use crate::metrics::Metrics;
@@ -43,6 +43,7 @@ pub enum AccessLog {
 pub struct ObserveLayer {
     shared: Arc<Shared>,
     deadline: Duration,
+    surface: Surface,
 }
 
 impl ObserveLayer {
@@ -62,7 +63,7 @@ impl ObserveLayer {
         let slow = Duration::from_secs(1);
         let origins = OriginPolicy::default();
         let shared = Shared { metrics, max_requests, log, slow, ids, origins };
-        Ok(Self { shared: Arc::new(shared), deadline })
+        Ok(Self { shared: Arc::new(shared), deadline, surface: Surface::Api })
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -93,7 +94,13 @@ impl ObserveLayer {
     /// The same, with another deadline, for routes that take their time.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
-        Self { shared: Arc::clone(&self.shared), deadline }
+        Self { deadline, ..self.clone() }
+    }
+
+    /// The same over routes that take something else from web pages.
+    #[must_use]
+    pub(super) fn over(&self, surface: Surface) -> Self {
+        Self { surface, ..self.clone() }
     }
 }
 
@@ -134,7 +141,7 @@ impl<S> Layer<S> for ObserveLayer {
     type Service = Observe<S>;
 
     fn layer(&self, inner: S) -> Observe<S> {
-        Observe { inner, shared: Arc::clone(&self.shared), deadline: self.deadline }
+        Observe { inner, layer: self.clone() }
     }
 }
 
@@ -142,8 +149,7 @@ impl<S> Layer<S> for ObserveLayer {
 #[derive(Debug, Clone)]
 pub struct Observe<S> {
     inner: S,
-    shared: Arc<Shared>,
-    deadline: Duration,
+    layer: ObserveLayer,
 }
 
 impl<S> Service<Request<Body>> for Observe<S>
@@ -159,25 +165,26 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Observed<S::Future> {
-        let before = self.shared.metrics.in_flight.inc();
+        let ObserveLayer { shared, deadline, surface } = &self.layer;
+        let before = shared.metrics.in_flight.inc();
         let record = Record {
             started: Instant::now(),
             method: method_label(request.method()),
             route: request.extensions().get::<MatchedPath>().cloned(),
-            id: self.shared.ids.of(&request),
-            shared: Arc::clone(&self.shared),
+            id: shared.ids.of(&request),
+            shared: Arc::clone(shared),
         };
-        let full = before >= self.shared.max_requests;
+        let full = before >= shared.max_requests;
         // A full service is alive, and restarting it would not make it less full.
         let live = record.route.as_ref().is_some_and(|route| route.as_str() == "/livez");
         let refusal = if full && !live {
-            self.shared.metrics.shed.inc();
+            shared.metrics.shed.inc();
             Some(overloaded())
         } else {
-            self.shared.origins.check(&request).err()
+            shared.origins.check(&request, *surface).err()
         };
         let inner = refusal.is_none().then(|| self.inner.call(request));
-        Observed { inner, refusal, limit: self.deadline, deadline: None, record }
+        Observed { inner, refusal, limit: *deadline, deadline: None, record }
     }
 }
 

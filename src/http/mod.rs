@@ -42,7 +42,7 @@ pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
-pub use origin::OriginPolicy;
+pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use server::{ServeError, Server, Settings};
 
@@ -146,7 +146,8 @@ fn guarded(
     let client = idempotency::Client::new()?;
     let routers = guards.iter().filter_map(|guard| {
         let router = guard.router(Arc::clone(records), &client)?;
-        Some(layered(router, observe.with_deadline(guard.deadline())))
+        let surface = guard.cross_origin.into();
+        Some(layered(router, observe.with_deadline(guard.deadline()).over(surface)))
     });
     Ok(routers.fold(Router::new(), Router::merge))
 }
@@ -167,7 +168,7 @@ pub fn openapi(guards: &[Guard]) -> OpenApi {
 
 fn swagger_ui(document: OpenApi) -> Router {
     let pages = Router::from(SwaggerUi::new("/docs").url("/openapi.json", document));
-    pages.layer(map_response(system::missing_page))
+    pages.layer(map_response(system::docs_page))
 }
 
 /// The routes on which a client may wait.

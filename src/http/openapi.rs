@@ -70,21 +70,21 @@ problems! {
     CreateProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
         PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
-        MisdirectedRequest
+        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     HoldProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
         PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
-        MisdirectedRequest
+        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     RenewProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout,
         TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded,
-        Timeout, MisdirectedRequest
+        Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     ReleaseProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired,
-        Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+        Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
     ];
     GetProblems: [
         InvalidHost, InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout,
@@ -100,20 +100,21 @@ problems! {
     BeginProblems: [
         InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress,
         OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused, Internal, NotSupported, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest
+        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     CompleteProblems: [
         InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout,
         OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     ExtendProblems: [
         InvalidHost, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal,
-        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
     ];
     AbandonProblems: [
         InvalidHost, InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch,
-        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
+        CrossOrigin
     ];
     FindProblems: [
         InvalidHost, InvalidKey, InvalidQuery, NoRecord, Internal, NotSupported, StoreUnavailable, Overloaded,
@@ -121,12 +122,13 @@ problems! {
     ];
     ResolveProblems: [
         InvalidHost, InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve,
-        PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+        PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
+        CrossOrigin, UnsupportedMediaType
     ];
     GuardedProblems: [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown,
         AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest
+        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
     GatewayProblems: [UpstreamUnreachable, UpstreamSilent];

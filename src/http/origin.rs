@@ -1,39 +1,85 @@
 //! Which requests are refused before a handler sees them: those that a web page can make a browser send.
 //!
 //! A browser carries requests of every page that it shows to every address that its machine reaches, so
-//! listening on loopback keeps no page out. One rule holds:
+//! listening on loopback keeps no page out. Three rules hold:
 //!
-//! - **The host** of a request is one that the service has. A page whose name an attacker lets lead to
-//!   127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read what it answers.
+//! - **The host** of a request is one that the service goes by. A page whose name an attacker lets lead
+//!   to 127.0.0.1 (DNS rebinding) shares that name's origin with the service, and could read its answers.
+//! - **The origin** of a request that changes something is the service's own or an allowed one. A page
+//!   cannot choose what a browser says in `Sec-Fetch-Site` and `Origin`; what is no browser says neither.
+//! - **The media type** of a body from a page is one that the route reads, so that no form and no
+//!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
 //! The check is a step of the one middleware and costs no layer. It reads the head alone: no body, no
-//! store, no clock. Tested over HTTP in `tests/it/hosts.rs`.
+//! store, no clock. Tested over HTTP in `tests/it/hosts.rs` and `tests/it/foreign_pages.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, Request, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Version, header};
+use ipnet::IpNet;
+use serde::Deserialize;
 
 use super::problem::{Code, Problem};
+use super::{Cors, Settings};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// How a request came in; an extension of each request that came over a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     /// Whether the listener has a loopback address.
     pub(super) on_loopback: bool,
+    /// The address of the other end.
+    pub(super) peer: Option<IpAddr>,
+}
+
+/// Whether a guarded route takes requests of foreign pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrossOrigin {
+    /// No: 403.
+    Refuse,
+    /// Yes, whatever they send: for callbacks, such as a bank's.
+    Pass,
+}
+
+/// What a route takes from web pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Surface {
+    /// JSON, from own and allowed pages.
+    Api,
+    /// Forms as well, and whatever a browser sends to a foreign service only if that allows it.
+    Guard,
+    /// Everything from every page.
+    Callback,
+}
+
+impl From<CrossOrigin> for Surface {
+    fn from(setting: CrossOrigin) -> Self {
+        match setting {
+            CrossOrigin::Refuse => Self::Guard,
+            CrossOrigin::Pass => Self::Callback,
+        }
+    }
 }
 
 /// What the head of a request must be for the service to answer it.
 #[derive(Debug, Default)]
 pub struct OriginPolicy {
     hosts: Vec<String>,
+    cors: Cors,
+    proxies: Vec<IpNet>,
 }
 
 impl OriginPolicy {
-    /// Serves requests for these hosts: names, or addresses without a port.
-    pub fn new(hosts: &[String]) -> Self {
-        Self { hosts: hosts.to_vec() }
+    /// The policy of these settings.
+    pub fn new(settings: &Settings, cors: &Cors) -> Self {
+        let proxies = settings.trusted_proxies.iter().filter_map(|proxy| network(proxy));
+        Self { hosts: settings.hosts.clone(), cors: cors.clone(), proxies: proxies.collect() }
     }
 
     /// Whether each host is a name or an address, without a scheme and without a port.
@@ -43,13 +89,29 @@ impl OriginPolicy {
         hosts.iter().all(|host| is_name(host) || address(host).is_some())
     }
 
-    /// Whether the request may be answered.
+    /// Whether each is an address, or a network like `10.0.0.0/8`.
+    pub(crate) fn are_networks(proxies: &[String]) -> bool {
+        proxies.iter().all(|proxy| network(proxy).is_some())
+    }
+
+    /// Whether a route of this kind may answer the request.
     ///
     /// # Errors
     ///
     /// It has no Host, two, or one that is none (400), or is for a host that this service is not (421).
-    pub(super) fn check(&self, request: &Request<Body>) -> Result<(), Problem> {
+    /// It would change something and is of a foreign page (403), or its body is of a media type that the
+    /// route does not take from a page (415).
+    pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
         let host = host_of(request)?;
+        self.check_host(request, host.as_ref())?;
+        if request.method().is_safe() || surface == Surface::Callback {
+            return Ok(());
+        }
+        self.check_origin(request, host.as_ref())?;
+        check_media_type(request, surface)
+    }
+
+    fn check_host(&self, request: &Request<Body>, host: Option<&Authority>) -> Result<(), Problem> {
         let arrival = request.extensions().get::<Arrival>();
         let on_loopback = arrival.is_some_and(|arrival| arrival.on_loopback);
         if host.is_none_or(|host| self.serves(host.host(), on_loopback)) {
@@ -58,6 +120,44 @@ impl OriginPolicy {
         let detail = "The service does not go by this host. `server.hosts` in its configuration \
                       lists those that it goes by. Nothing was done.";
         Err(Problem::new(Code::MisdirectedRequest, detail).with_field("Host"))
+    }
+
+    /// `Sec-Fetch-Site` decides where a browser sends it, and `Origin` where it does not: over plain
+    /// HTTP from elsewhere than loopback, and before 2023.
+    fn check_origin(
+        &self,
+        request: &Request<Body>,
+        host: Option<&Authority>,
+    ) -> Result<(), Problem> {
+        let headers = request.headers();
+        let origin = said(headers, &header::ORIGIN);
+        let is_own = match said(headers, &SEC_FETCH_SITE) {
+            Some(site) => matches!(site, "same-origin" | "none"),
+            None => origin.is_none_or(|origin| self.is_own(origin, request, host)),
+        };
+        if is_own || origin.is_some_and(|origin| self.cors.allows(origin)) {
+            return Ok(());
+        }
+        let detail = "A web page of another origin made the browser send this. Nothing was done.";
+        Err(Problem::new(Code::CrossOrigin, detail).with_field("Origin"))
+    }
+
+    /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
+    /// a trusted proxy says or as the request itself does.
+    fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<&Authority>) -> bool {
+        let arrival = request.extensions().get::<Arrival>();
+        let peer = arrival.and_then(|arrival| arrival.peer);
+        let is_trusted =
+            peer.is_some_and(|peer| self.proxies.iter().any(|net| net.contains(&peer)));
+        let forwarded = |name: &HeaderName| {
+            let list = said(request.headers(), name).filter(|_| is_trusted)?;
+            list.split(',').next().map(str::trim)
+        };
+        let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or("http");
+        let own = forwarded(&X_FORWARDED_HOST).or(host.map(Authority::as_str));
+        let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
+        let own = own.map(|own| without_default_port(own, scheme));
+        of_scheme == scheme && own.is_some_and(|own| own.eq_ignore_ascii_case(of_host))
     }
 
     /// On loopback: loopback names and what is listed. Elsewhere only names can be refused, and only
@@ -70,6 +170,52 @@ impl OriginPolicy {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         may_be_any || self.hosts.iter().any(|listed| listed.eq_ignore_ascii_case(bare))
     }
+}
+
+/// The address or network that a setting names.
+fn network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|address: IpAddr| address.into()))
+}
+
+/// A body that a page sends is of a type that the route reads. A browser sends forms, `text/plain` and
+/// untyped bodies to a foreign service unasked, and asks before it sends anything else (CORS).
+fn check_media_type(request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
+    let headers = request.headers();
+    if !headers.contains_key(header::ORIGIN) || request.body().is_end_stream() {
+        return Ok(());
+    }
+    let media_type = said(headers, &header::CONTENT_TYPE).unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    let is = |other: &str| media_type.eq_ignore_ascii_case(other);
+    let (is_taken, detail) = match surface {
+        Surface::Api => {
+            (is("application/json"), "A body from a web page has to be `application/json`.")
+        }
+        Surface::Guard | Surface::Callback => (
+            !is("") && !is("text/plain"),
+            "A body from a web page has to be `application/json` or a form, or of another type that \
+             is not `text/plain`.",
+        ),
+    };
+    if is_taken {
+        return Ok(());
+    }
+    let problem = Problem::new(Code::UnsupportedMediaType, format!("{detail} Nothing was done."));
+    Err(problem.with_field("Content-Type"))
+}
+
+/// What a header says; two lines of it say nothing, which is no value of any of them.
+fn said<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next()?;
+    let text = if lines.next().is_some() { None } else { first.to_str().ok() };
+    Some(text.unwrap_or_default())
+}
+
+/// The host and port without the port that the scheme has anyway, which browsers leave out.
+fn without_default_port<'a>(authority: &'a str, scheme: &str) -> &'a str {
+    let port = if scheme == "https" { ":443" } else { ":80" };
+    authority.strip_suffix(port).unwrap_or(authority)
 }
 
 /// The host that a request is for; `None` where HTTP/1.0 names none.

@@ -26,6 +26,7 @@ pub enum Code {
     InvalidHost,
     InvalidKey,
     KeyRequired,
+    CrossOrigin,
     NotFound,
     LockNotHeld,
     NoRecord,
@@ -38,6 +39,7 @@ pub enum Code {
     NothingToResolve,
     TokenMismatch,
     PayloadTooLarge,
+    UnsupportedMediaType,
     MisdirectedRequest,
     IdempotencyKeyReused,
     ValidationFailed,
@@ -75,7 +77,7 @@ const fn row(
 
 /// The table, in the order of the codes.
 #[rustfmt::skip]
-static TABLE: [Row; 32] = [
+static TABLE: [Row; 34] = [
     row(Code::InvalidName, "invalid-name", StatusCode::BAD_REQUEST,
         "The lock name is not valid",
         "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`."),
@@ -97,6 +99,9 @@ static TABLE: [Row; 32] = [
     row(Code::KeyRequired, "key-required", StatusCode::BAD_REQUEST,
         "An Idempotency-Key is required",
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run."),
+    row(Code::CrossOrigin, "cross-origin", StatusCode::FORBIDDEN,
+        "A web page of another origin sent this",
+        "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done."),
     row(Code::NotFound, "not-found", StatusCode::NOT_FOUND,
         "There is nothing here",
         "See /docs for what there is. A `/` within a lock name travels as `%2F`."),
@@ -133,6 +138,9 @@ static TABLE: [Row; 32] = [
     row(Code::PayloadTooLarge, "payload-too-large", StatusCode::PAYLOAD_TOO_LARGE,
         "The request body is too large",
         "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done."),
+    row(Code::UnsupportedMediaType, "unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "The body's media type is not taken from a web page",
+        "A web page sends JSON, as `application/json`. A guarded route takes forms as well, and nothing as `text/plain`. Nothing was done."),
     row(Code::MisdirectedRequest, "misdirected-request", StatusCode::MISDIRECTED_REQUEST,
         "The request is for another host",
         "A service on loopback goes by `localhost`, loopback addresses and the names in `server.hosts`, so that no web page can make a name of its own lead to it. Nothing was done."),

@@ -47,6 +47,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// The hosts that the service goes by, beside loopback names.
     pub hosts: Vec<String>,
+    /// The addresses and networks of the proxies whose `X-Forwarded-*` is believed.
+    pub trusted_proxies: Vec<String>,
     /// Connections served at once.
     pub max_connections: usize,
     /// Requests answered at once.
@@ -115,10 +117,9 @@ impl Server {
         let drain = Duration::from_millis(settings.drain_timeout_ms);
         let connections = TaskTracker::new();
         let killed = CancellationToken::new();
-        let arrival =
-            Arrival { on_loopback: listener.local_addr()?.ip().to_canonical().is_loopback() };
+        let on_loopback = listener.local_addr()?.ip().to_canonical().is_loopback();
         let (closed, ended) = (closing.clone(), killed.clone());
-        let serving = Arc::new(Serving::new(&settings, arrival, closed, ended, metrics));
+        let serving = Arc::new(Serving::new(&settings, on_loopback, closed, ended, metrics));
         let places = Arc::new(Semaphore::new(settings.max_connections));
         let refusals = Arc::new(Semaphore::new(REFUSALS));
         let mut served = Ok(());
@@ -156,7 +157,7 @@ impl Server {
 struct Serving {
     http: http1::Builder,
     patience: Patience,
-    arrival: Arrival,
+    on_loopback: bool,
     closing: CancellationToken,
     killed: CancellationToken,
     metrics: Arc<Metrics>,
@@ -165,7 +166,7 @@ struct Serving {
 impl Serving {
     fn new(
         settings: &Settings,
-        arrival: Arrival,
+        on_loopback: bool,
         closing: CancellationToken,
         killed: CancellationToken,
         metrics: Arc<Metrics>,
@@ -182,7 +183,7 @@ impl Serving {
             write: Duration::from_millis(settings.write_timeout_ms),
             leave: LEAVE_TIME,
         };
-        Self { http, patience, arrival, closing, killed, metrics }
+        Self { http, patience, on_loopback, closing, killed, metrics }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or is told to end.
@@ -195,10 +196,12 @@ impl Serving {
     ) {
         let _open = Counted::new(&self.metrics.connections);
         self.prepare(&stream);
+        let peer = stream.peer_addr().ok().map(|peer| peer.ip().to_canonical());
+        let arrival = Arrival { on_loopback: self.on_loopback, peer };
         let activity = Arc::new(Activity::new());
         let (socket, watched) = share(stream);
         let io = Noted::new(TokioIo::new(socket), Arc::clone(&activity));
-        let service = service_fn(|request| answer(&router, &activity, self.arrival, request));
+        let service = service_fn(|request| answer(&router, &activity, arrival, request));
         let mut http = self.http.clone();
         let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
         let mut events = self.events(watched);

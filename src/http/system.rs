@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::assets::{DOCS_POLICY, POLICY};
 use super::openapi::{PageProblems, ReadyProblems, SystemProblems};
 use super::problem::{Code, Problem};
 use crate::lock::Outcome;
@@ -157,12 +158,13 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
         PageProblems,
     )
 )]
-pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
+pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
     let mut rows = Code::all().filter(|code| code.slug() == slug).map(Code::row);
     let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
     let row = rows.next().ok_or_else(unknown)?;
     let others: String = rows.map(|other| format!(" or {}", other.status)).collect();
-    Ok(Html(format!(
+    let headers = [(header::CONTENT_SECURITY_POLICY, POLICY)];
+    let page = Html(format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <title>{title} · keylatch</title>\n<h1>{title}</h1>\n\
          <p>HTTP status {status}{others}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
@@ -171,7 +173,8 @@ pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<Html<String
         status = row.status,
         slug = row.slug,
         advice = row.advice,
-    )))
+    ));
+    Ok((headers, page))
 }
 
 /// Whoever opens the service in a browser wants to see what it can do.
@@ -179,13 +182,15 @@ pub(super) async fn index() -> Redirect {
     Redirect::to("/docs/")
 }
 
-/// A page of the Swagger UI that is not there is a problem like every other.
-pub(super) async fn missing_page(response: Response) -> Response {
+/// What the Swagger UI answers, under the policy of all pages. What it has not is a problem like every
+/// other.
+pub(super) async fn docs_page(mut response: Response) -> Response {
     if response.status() == StatusCode::NOT_FOUND {
-        Problem::new(Code::NotFound, "There is no such page.").into_response()
-    } else {
-        response
+        return Problem::new(Code::NotFound, "There is no such page.").into_response();
     }
+    let policy = HeaderValue::from_static(DOCS_POLICY);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
 }
 
 pub(super) async fn not_found() -> Problem {

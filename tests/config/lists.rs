@@ -61,6 +61,7 @@ fn a_bad_setting_of_a_guard_is_named() {
         ("principal_header", "\"a b\""),
         ("on_crash", "\"again\""),
         ("on_failure", "\"retry\""),
+        ("cross_origin", "\"allow\""),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"sandbox\"\n{key} = {value}"), key);
     }
@@ -91,5 +92,20 @@ fn hosts_come_from_a_file_or_a_variable() {
     assert_eq!(hosts, ["locks.example", "192.0.2.7"]);
     for host in ["locks.example:7070", "http://locks.example", "*", "*.example", "a/b", ""] {
         file_is_refused(&format!("server.hosts = [\"{host}\"]"), "server.hosts");
+    }
+}
+
+#[test]
+fn trusted_proxies_are_on_loopback_unless_told_otherwise() {
+    let defaults = load(None, &[]).unwrap().server.trusted_proxies;
+    assert_eq!(defaults, ["127.0.0.0/8", "::1/128"]);
+    let variable = ("KEYLATCH_SERVER_TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.7");
+    let proxies = load(None, &[variable]).unwrap().server.trusted_proxies;
+    assert_eq!(proxies, ["10.0.0.0/8", "192.0.2.7"]);
+    for proxy in ["proxy.internal", "10.0.0.0/33", "10.0.0.1:80", "*", ""] {
+        file_is_refused(
+            &format!("server.trusted_proxies = [\"{proxy}\"]"),
+            "server.trusted_proxies",
+        );
     }
 }

@@ -18,6 +18,7 @@ mod embedded;
 mod expiry;
 mod failover;
 mod fences;
+mod foreign_pages;
 mod gone_clients;
 mod hold;
 mod hold_ends;

@@ -20,6 +20,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Until when the key of an answer is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
+/// Stands among the headers of an answer that a client chose, by `complete` or `resolve`, and that no
+/// upstream gave. No header has such a name.
+pub(super) const CHOSEN: &str = ":chosen";
+
 /// What belongs to one answer on one connection and not to its repeats.
 const NOT_KEPT: [&str; 23] = [
     "baggage",
@@ -135,6 +139,11 @@ fn replay(answer: &Answer) -> Response {
         if let (Ok(name), Ok(value)) = (name, value) {
             headers.append(name, value);
         }
+    }
+    if answer.headers.iter().any(|(name, _)| name == CHOSEN) {
+        // A browser would run it as a page of the service, and anybody may have written it.
+        headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

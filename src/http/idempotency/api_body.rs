@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::answer::kept_headers;
+use super::answer::{CHOSEN, kept_headers};
 use crate::http::body::{at_millis, invalid, millis};
 use crate::http::problem::Problem;
 use crate::idempotency::{
@@ -72,7 +72,9 @@ pub(crate) struct CompleteRecord {
     #[schema(default = 200, minimum = 200, maximum = 599)]
     status: Option<u16>,
     /// Headers by name: a text, or a list of texts. What belongs to one connection, such as
-    /// `Content-Length` or `Date`, is left out, and so is `Set-Cookie`.
+    /// `Content-Length` or `Date`, is left out, and so is `Set-Cookie`. A repeat on a guarded route
+    /// has `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` as well, so that
+    /// no browser runs what a client chose as a page of the service.
     #[schema(value_type = Option<Object>)]
     headers: Option<BTreeMap<String, OneOrMany>>,
     /// The body as text.
@@ -123,7 +125,8 @@ impl CompleteRecord {
             }
             _ => return Err(invalid("body", "and `body_base64` and `json` exclude one another")),
         };
-        let headers = kept_headers(&headers);
+        let mut headers = kept_headers(&headers);
+        headers.push((CHOSEN.to_owned(), Bytes::new()));
         Ok(Kept::Answer(Arc::new(Answer { status, headers, body })))
     }
 }
@@ -272,7 +275,7 @@ impl Record {
 impl AnswerBody {
     fn new(answer: &Answer) -> Self {
         let mut headers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (name, value) in &answer.headers {
+        for (name, value) in answer.headers.iter().filter(|(name, _)| name != CHOSEN) {
             let value = String::from_utf8_lossy(value).into_owned();
             headers.entry(name.clone()).or_default().push(value);
         }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::gateway::{Client, Gateway};
 use super::{IdempotencyLayer, OnFailure, Policy, sandbox};
-use crate::http::BodyLimits;
+use crate::http::{BodyLimits, CrossOrigin};
 use crate::idempotency::{Idempotency, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
@@ -51,6 +51,7 @@ pub struct Guard {
     pub answer_limit_bytes: usize,
     pub ignore_fields: Vec<String>,
     pub principal_header: String,
+    pub cross_origin: CrossOrigin,
     pub upstream_idempotent: bool,
 }
 
@@ -72,6 +73,7 @@ impl Default for Guard {
             answer_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
             principal_header: String::new(),
+            cross_origin: CrossOrigin::Refuse,
             upstream_idempotent: false,
         }
     }

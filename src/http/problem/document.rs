@@ -40,7 +40,8 @@ impl IntoResponse for Problem {
 /// Whether nothing can follow on the connection, because the rest of the body is not read.
 fn ends_connection(code: Code) -> bool {
     let of_body = matches!(code, Code::RequestTimeout | Code::PayloadTooLarge);
-    of_body || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
+    let of_origin = matches!(code, Code::CrossOrigin | Code::UnsupportedMediaType);
+    of_body || of_origin || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
 }
 
 /// A problem document (RFC 9457), served as `application/problem+json`.
