@@ -4,18 +4,21 @@ FROM rust:1.95-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
-# Stand-ins: Cargo wants every target that Cargo.toml names to be there.
-RUN mkdir -p src benches/throughput \
-    && touch src/lib.rs \
+COPY crates/core/Cargo.toml crates/core/
+COPY crates/stores/Cargo.toml crates/stores/
+# Stand-ins: Cargo wants every target that a Cargo.toml names to be there.
+RUN mkdir -p src benches/throughput crates/core/src crates/stores/src \
+    && touch src/lib.rs crates/core/src/lib.rs crates/stores/src/lib.rs \
     && echo 'fn main() {}' | tee src/main.rs benches/throughput/main.rs \
     && cargo build --release --locked
 
 COPY ARCHITECTURE.md ./
 COPY assets assets
 COPY config config
+COPY crates crates
 COPY src src
 # Cargo goes by time, and the copies may be older than what was built from the stand-ins.
-RUN touch src/lib.rs src/main.rs \
+RUN touch src/lib.rs src/main.rs crates/*/src/lib.rs \
     && cargo build --release --locked \
     && mkdir /data
 

@@ -7,7 +7,7 @@ run:
 
 # Every test, on real redis-server and chromium processes that the tests start themselves.
 test: redis-server chromium
-	cargo test --locked
+	cargo test --locked --workspace
 
 # What clients are told while everything fails that can, on each store: locks for so many minutes, then
 # 20,000 keys and more against the upstream's own ledger. make campaign MINUTES=10 ONLY=sentinel
@@ -22,8 +22,8 @@ mutants: redis-server
 # Formatting, lints and documentation, all without a warning.
 lint:
 	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 # Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
 # it, and what a million locks cost.

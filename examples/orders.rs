@@ -17,8 +17,8 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, serve};
 use keylatch::http::idempotency::{IdempotencyLayer, Policy};
-use keylatch::lock::FencingToken;
-use keylatch::store::MemoryStore;
+use keylatch_core::lock::FencingToken;
+use keylatch_stores::MemoryStore;
 use tokio::net::TcpListener;
 
 /// Runs once for each key. The fencing token is for whatever the order changes: a database that

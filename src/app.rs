@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{self, About, Api, BodyLimits, ObserveLayer, OriginPolicy, Server, Streams};
-use crate::idempotency::Idempotency;
-use crate::lock::{LockService, WaiterLimits};
 use crate::metrics::Metrics;
-use crate::store::{self, Opened};
+use crate::observed::Observed;
+use keylatch_core::idempotency::{Idempotency, RecordStore};
+use keylatch_core::lock::{LockService, WaiterLimits};
+use keylatch_stores::Opened;
 
 /// How long grants that nobody reads may take to be given back at shutdown, after the drain.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -38,7 +39,7 @@ impl App {
     /// The store cannot be used.
     pub async fn new(config: Config) -> Result<Self, Error> {
         let metrics = Arc::new(Metrics::new());
-        let opened = store::open(config.store.expose(), config.stores(), &metrics).await?;
+        let opened = keylatch_stores::open(config.store.expose(), config.stores()).await?;
         Self::with_store(config, opened, metrics)
     }
 
@@ -54,6 +55,10 @@ impl App {
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
         let Opened { locks, records, kind } = opened;
+        let locks = Arc::new(Observed::new(locks, Arc::clone(&metrics)));
+        let records = records.map(|records| -> Arc<dyn RecordStore> {
+            Arc::new(Observed::new(records, Arc::clone(&metrics)))
+        });
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
         let locks = Arc::new(LockService::start(locks, store_timeout, waiters)?);

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::http::{self, OriginPolicy};
-use crate::store::{self, RedisSettings, RedlockSettings, scheme_of};
 use crate::telemetry;
+use keylatch_stores::{RedisSettings, RedlockSettings, scheme_of};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
@@ -118,8 +118,8 @@ impl Config {
     }
 
     /// How stores are used.
-    pub fn stores(&self) -> store::Settings<'_> {
-        store::Settings { redis: &self.redis, redlock: &self.redlock }
+    pub fn stores(&self) -> keylatch_stores::Settings<'_> {
+        keylatch_stores::Settings { redis: &self.redis, redlock: &self.redlock }
     }
 
     /// Whether the guards are those of the defaults, which are there to be tried.

@@ -3,7 +3,7 @@
 
 use crate::config::ConfigError;
 use crate::http::ServeError;
-use crate::store::OpenError;
+use keylatch_stores::OpenError;
 
 /// Why the process ends without having been told to.
 #[derive(Debug, thiserror::Error)]

@@ -15,9 +15,9 @@ use keylatch::app::App;
 use keylatch::client::Options;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
-use keylatch::lock::{LockName, Owner, Ttl};
 use keylatch::run::{EXIT_CODES, Job};
 use keylatch::{healthcheck, http, telemetry};
+use keylatch_core::lock::{LockName, Owner, Ttl};
 
 /// Most of what a request allocates is small and soon given back, often by another thread, which
 /// mimalloc is made for. Its version 2 gives memory back to the system when a burst is over.

@@ -9,13 +9,13 @@ use crate::processes::{Machine, Process, ended_cpu, machine_cpu, run};
 use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../src/store/redis/lua/fence.lua"),
-    include_str!("../../src/store/redis/lua/line.lua"),
-    include_str!("../../src/store/redis/lua/acquire.lua")
+    include_str!("../../crates/stores/src/redis/lua/fence.lua"),
+    include_str!("../../crates/stores/src/redis/lua/line.lua"),
+    include_str!("../../crates/stores/src/redis/lua/acquire.lua")
 );
 const RELEASE: &str = concat!(
-    include_str!("../../src/store/redis/lua/line.lua"),
-    include_str!("../../src/store/redis/lua/release.lua")
+    include_str!("../../crates/stores/src/redis/lua/line.lua"),
+    include_str!("../../crates/stores/src/redis/lua/release.lua")
 );
 const FILL: &str = include_str!("fill.lua");
 

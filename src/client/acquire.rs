@@ -8,7 +8,7 @@ use super::claim::{Claim, PAUSE, Unrenewed, renew};
 use super::clock::Moment;
 use super::guard::Guard;
 use super::wire::{Answer, HolderBody, Lease, Wire};
-use crate::lock::{FencingToken, LockName, Owner, Ttl};
+use keylatch_core::lock::{FencingToken, LockName, Owner, Ttl};
 
 /// How long one request waits at the service: shorter than what proxies let a silent connection
 /// live for. The next request keeps the place in the line.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::acquire::{Options, Shared};
 use super::error::Error;
 use super::wire::{Answer, Lease, Problem, Silence};
-use crate::lock::{LockName, Release, Token, Ttl};
+use keylatch_core::lock::{LockName, Release, Token, Ttl};
 
 /// The pause before a request is repeated, unless the service asks for a longer one.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -55,7 +55,7 @@ impl Claim {
         let before = std::mem::replace(&mut self.open, true);
         let body = json!({
             "ttl_ms": options.ttl.as_millis(),
-            "owner": options.owner.as_ref().map(crate::lock::Owner::as_str),
+            "owner": options.owner.as_ref().map(keylatch_core::lock::Owner::as_str),
             "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         });
         let limit = wait + self.shared.limit;

@@ -9,7 +9,7 @@ use super::Error;
 use super::claim::Claim;
 use super::clock::Moment;
 use super::renewing::{Renewing, Standing};
-use crate::lock::{FencingToken, LockName, Release, Ttl};
+use keylatch_core::lock::{FencingToken, LockName, Release, Ttl};
 
 /// A lock that is held: renewed in the background at each third of its TTL until the guard is
 /// closed, dropped or lost.

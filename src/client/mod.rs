@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use keylatch::client::{Acquired, Client, Options};
-//! use keylatch::lock::LockName;
+//! use keylatch_core::lock::LockName;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new("http://127.0.0.1:7070")?;

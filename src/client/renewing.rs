@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::acquire::Shared;
 use super::claim::{Key, Unrenewed, renew};
 use super::clock::Moment;
-use crate::lock::Ttl;
+use keylatch_core::lock::Ttl;
 
 /// The longest pause between two tries of a renewal.
 const MAX_PAUSE: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::Error;
-use crate::lock::{LockName, Token};
+use keylatch_core::lock::{LockName, Token};
 
 /// What may stand in a path segment as it is. A dot may not: `..` would be a step in the path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::problem::{Code, Problem};
-use crate::lock::{self, Holder, LockName, Owner, Page, Token, Ttl};
+use keylatch_core::lock::{self, Holder, LockName, Owner, Page, Token, Ttl};
 
 /// What to create a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Default, Deserialize, ToSchema)]

@@ -9,8 +9,8 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::{Code, Problem};
-use crate::lock::Outcome;
 use crate::metrics::{Counted, Metrics, StreamKind};
+use keylatch_core::lock::Outcome;
 
 /// Has nginx pass each event on when it comes.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

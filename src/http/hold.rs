@@ -15,8 +15,8 @@ use super::events::{event, overloaded};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken};
 use super::openapi::{HoldProblems, TOKEN_EXAMPLE};
 use super::problem::{Code, Problem, ProblemBody};
-use crate::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
 use crate::metrics::StreamKind;
+use keylatch_core::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
 
 /// Hold a lock by a connection
 ///

@@ -15,7 +15,7 @@ use super::openapi::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
 use super::problem::{Code, Problem};
-use crate::lock::{Acquired, Grant, LockName, Release, Renewed};
+use keylatch_core::lock::{Acquired, Grant, LockName, Release, Renewed};
 
 /// What may stand in a path segment as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');

@@ -15,8 +15,8 @@ use tower::{Layer, Service};
 
 use super::origin::{OriginPolicy, Surface};
 use super::problem::{Cause, Code, Problem};
-use crate::lock::Outcome;
 use crate::metrics::Metrics;
+use keylatch_core::lock::Outcome;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client.

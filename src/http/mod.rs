@@ -34,9 +34,9 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use self::idempotency::api;
-use crate::idempotency::Idempotency;
-use crate::lock::LockService;
 use crate::metrics::Metrics;
+use keylatch_core::idempotency::Idempotency;
+use keylatch_core::lock::LockService;
 
 pub use cors::Cors;
 pub use events::Streams;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 
-use crate::idempotency::IdempotencyError;
-use crate::lock::{Busy, Holder, LockError, Outcome, StoreError};
+use keylatch_core::idempotency::IdempotencyError;
+use keylatch_core::lock::{Busy, Holder, LockError, Outcome, StoreError};
 
 pub(super) use document::ProblemBody;
 

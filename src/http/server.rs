@@ -29,8 +29,8 @@ use super::middleware::ObserveLayer;
 use super::origin::Arrival;
 use super::problem::{Code, Problem};
 use super::socket::{WriteHalf, share};
-use crate::lock::Outcome;
 use crate::metrics::{Counted, Metrics};
+use keylatch_core::lock::Outcome;
 
 /// How many connections beyond the cap are answered 503; more are closed without a word.
 const REFUSALS: usize = 256;

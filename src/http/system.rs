@@ -13,7 +13,7 @@ use super::Api;
 use super::assets::{DOCS_POLICY, POLICY};
 use super::openapi::{PageProblems, ReadyProblems, SystemProblems};
 use super::problem::{Code, Problem};
-use crate::lock::Outcome;
+use keylatch_core::lock::Outcome;
 
 /// What is promised, in the words of the README.
 pub(super) const PROMISE: [&str; 4] = [

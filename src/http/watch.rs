@@ -13,8 +13,8 @@ use super::events::event;
 use super::extract::{WatchLimit, WatchedName};
 use super::openapi::WatchProblems;
 use super::problem::Problem;
-use crate::lock::{Holder, Owner, WatchEvent};
 use crate::metrics::StreamKind;
+use keylatch_core::lock::{Holder, Owner, WatchEvent};
 
 /// Watch a lock
 ///

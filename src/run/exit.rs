@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::client::{self, Holder};
-use crate::lock::LockName;
+use keylatch_core::lock::LockName;
 
 /// What the help says about exit codes.
 pub const EXIT_CODES: &str = "\

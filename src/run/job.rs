@@ -9,7 +9,7 @@ use super::group::{Change, Group};
 use super::signals::Signals;
 use super::terminal::{Terminal, suspend_job};
 use crate::client::{Acquired, Client, Guard, Lost, Options, Standing};
-use crate::lock::{LockName, Release};
+use keylatch_core::lock::{LockName, Release};
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
 const MARGIN: Duration = Duration::from_millis(200);

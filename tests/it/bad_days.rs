@@ -304,6 +304,6 @@ async fn load_scripts(service: &Service) {
 
 /// The key of the counter that gives a lock its fencing tokens.
 fn fence_key(name: &str) -> String {
-    let bucket = keylatch::lock::LockName::parse(name).unwrap().bucket();
+    let bucket = keylatch_core::lock::LockName::parse(name).unwrap().bucket();
     format!("keylatch:{{{bucket:02x}}}:fence")
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keylatch::client::{Acquired, Client, Error, Guard, Holder, Lost, Options, Standing};
-use keylatch::lock::{LockName, Owner, Release, Ttl};
+use keylatch_core::lock::{LockName, Owner, Release, Ttl};
 use serde_json::json;
 
 use crate::support::{Process, Proxy, RedisServer, Service, eventually, soon};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use keylatch::lock::{
+use keylatch_core::lock::{
     Acquire, Acquisition, Attempt, Cursor, Holder, Lease, ListLocks, LockName, LockStore, Owner,
     Page, Release, Renewal, Token, TokenHash, Ttl,
 };

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use keylatch::lock::{
+use keylatch_core::lock::{
     Acquire, Acquisition, Attempt, Busy, FencingToken, Holder, Lease, LockName, LockState,
     LockStore, Moment, Owner, Peek, Renew, Renewal, Return, Token, TokenHash, Ttl, Withdraw,
 };
@@ -121,7 +121,7 @@ fn command() -> impl Strategy<Value = Command> {
 enum Found {
     Acquired(Acquisition),
     Renewed(Renewal),
-    Released(keylatch::lock::Release),
+    Released(keylatch_core::lock::Release),
     Seen(Option<Holder>),
     Nothing,
 }
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    fn step<C: keylatch::lock::Command>(&mut self, lock: u8, command: &C) -> C::Outcome {
+    fn step<C: keylatch_core::lock::Command>(&mut self, lock: u8, command: &C) -> C::Outcome {
         self.grants += 1;
         let last_fence = FencingToken::new(self.grants);
         let moment = Moment { now: self.now, unix_micros: 0, last_fence };

@@ -1,6 +1,6 @@
 //! Fencing tokens rise, whatever is forgotten.
 
-use keylatch::lock::{FencingToken, LockName};
+use keylatch_core::lock::{FencingToken, LockName};
 use serde_json::json;
 
 use crate::support::{RedisServer, Service};

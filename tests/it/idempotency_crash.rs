@@ -179,7 +179,7 @@ async fn the_answer_of_an_owner_that_was_paused_does_not_replace_that_of_a_later
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let settings = "lease_ms = 1000\non_crash = \"rerun\"";
     let (paused, api) = process(&redis.url(), &upstream, settings).await;
-    let rerun = keylatch::idempotency::OnCrash::Rerun;
+    let rerun = keylatch_core::idempotency::OnCrash::Rerun;
     let other = instance(&redis.url(), &upstream.url(), |guard| {
         (guard.lease_ms, guard.on_crash) = (1000, rerun);
     })

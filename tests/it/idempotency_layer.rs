@@ -14,10 +14,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
 use keylatch::http::idempotency::{IdempotencyLayer, Keep, OnFailure, Policy};
-use keylatch::idempotency::{Idempotency, RecordStore};
-use keylatch::lock::FencingToken;
-use keylatch::metrics::Metrics;
-use keylatch::store::{self, MemoryStore};
+use keylatch_core::idempotency::{Idempotency, RecordStore};
+use keylatch_core::lock::FencingToken;
+use keylatch_stores::MemoryStore;
 use reqwest::Method;
 use tokio::net::TcpListener;
 use tower::Service;
@@ -48,8 +47,8 @@ async fn layered(store: &str, set: impl FnOnce(&mut Policy)) -> (Upstream, Api) 
 }
 
 async fn records(url: &str) -> Arc<dyn RecordStore> {
-    let (config, metrics) = (config(url), Arc::new(Metrics::new()));
-    let opened = store::open(url, config.stores(), &metrics).await.expect("the store opens");
+    let config = config(url);
+    let opened = keylatch_stores::open(url, config.stores()).await.expect("the store opens");
     opened.records.expect("a store with records")
 }
 

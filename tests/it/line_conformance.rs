@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use keylatch::lock::{Acquire, Acquisition, Busy, Change, ListLocks, LockStore, Release, Turn};
+use keylatch_core::lock::{
+    Acquire, Acquisition, Busy, Change, ListLocks, LockStore, Release, Turn,
+};
 
 use crate::conformance::{Clock, TTL, ask, granted, held, name, repeated, token, ttl, withdraw};
 use crate::support::soon;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use keylatch::lock::{LockName, Token};
+use keylatch_core::lock::{LockName, Token};
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use keylatch::lock::{Acquire, Acquisition, LockStore};
-use keylatch::store::RedisStore;
+use keylatch_core::lock::{Acquire, Acquisition, LockStore};
+use keylatch_stores::RedisStore;
 use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinSet;

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod architecture;
 mod bad_bodies;
 mod bad_days;
 mod bad_input;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     self, Abandon, Abandonment, Answer, Begin, Begun, Complete, Completion, End, Extend, Extension,
     Find, Fingerprint, Kept, OnCrash, Phase, Reason, RecordKey, RecordState, RecordStore,
     Resolution, Resolve, Run, View,
 };
-use keylatch::lock::{FencingToken, Moment, Token, TokenHash};
+use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Ask, Begin, Complete, Completion, Extension, Idempotency, IdempotencyError,
     OnCrash, Once, Phase, RecordStore, Resolve, Worked,
 };
-use keylatch::lock::{
+use keylatch_core::lock::{
     Acquire, Acquisition, Attempt, ListLocks, LockName, LockStore, Outcome, StoreError, Ttl,
 };
-use keylatch::store::RedisStore;
+use keylatch_stores::RedisStore;
 
 use crate::record_conformance::{ask, done, found, kept, key, started, token};
 use crate::support::{Proxy, RedisServer, config, eventually};

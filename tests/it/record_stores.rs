@@ -1,7 +1,7 @@
 //! Every store of records against the conformance functions.
 
-use keylatch::idempotency::RecordStore;
-use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
+use keylatch_core::idempotency::RecordStore;
+use keylatch_stores::{EmbeddedStore, MemoryStore, RedisStore};
 
 use crate::conformance::Clock;
 use crate::record_conformance;

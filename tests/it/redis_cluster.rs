@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use keylatch::app::App;
-use keylatch::lock::LockName;
+use keylatch_core::lock::LockName;
 use serde_json::json;
 
 use crate::failover::{self, granted};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch::app::App;
-use keylatch::lock::LockName;
+use keylatch_core::lock::LockName;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch::lock::{Acquisition, Busy, LockStore, Outcome, Release, Renewal};
+use keylatch_core::lock::{Acquisition, Busy, LockStore, Outcome, Release, Renewal};
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch::lock::{Acquisition, Lease, ListLocks, LockStore, Outcome, Renewal};
-use keylatch::store::RedlockStore;
+use keylatch_core::lock::{Acquisition, Lease, ListLocks, LockStore, Outcome, Renewal};
+use keylatch_stores::RedlockStore;
 
 use crate::conformance::{TTL, ask, held, name, repeated, token, ttl};
 use crate::redlock_fences::{FAR_AHEAD, put_lock};

@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
-use keylatch::lock::{Acquisition, LockName, LockStore, Outcome, Renewal};
-use keylatch::store::RedlockStore;
+use keylatch_core::lock::{Acquisition, LockName, LockStore, Outcome, Renewal};
+use keylatch_stores::RedlockStore;
 
 use crate::conformance::{TTL, ask, granted, name, repeated, token, ttl};
 use crate::support::{
@@ -157,8 +157,8 @@ pub(crate) async fn put_lock(node: &RedisServer, holder: &str, fence: u64, floor
 async fn a_fence_that_comes_late_is_not_taken_for_a_later_grant() {
     let node = RedisServer::start().await;
     let settle = concat!(
-        include_str!("../../src/store/redis/lua/redlock.lua"),
-        include_str!("../../src/store/redis/lua/redlock_settle.lua"),
+        include_str!("../../crates/stores/src/redis/lua/redlock.lua"),
+        include_str!("../../crates/stores/src/redis/lua/redlock_settle.lua"),
     );
     let (lock, counter, hash) = (lock_of("a"), counter_of("a"), hash_of("one"));
     let settled = async |ballot: u64, fence: u64| {

@@ -3,8 +3,8 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use keylatch::lock::{Acquire, Acquisition, Busy, LockStore, Outcome};
-use keylatch::store::RedlockStore;
+use keylatch_core::lock::{Acquire, Acquisition, Busy, LockStore, Outcome};
+use keylatch_stores::RedlockStore;
 use serde_json::json;
 
 use crate::conformance::{ask, granted, name, ttl};

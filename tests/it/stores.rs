@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use keylatch::lock::LockStore;
-use keylatch::store::{EmbeddedStore, MemoryStore, RedisStore};
+use keylatch_core::lock::LockStore;
+use keylatch_stores::{EmbeddedStore, MemoryStore, RedisStore};
 use tempfile::TempDir;
 
 use crate::conformance::{self, Clock};

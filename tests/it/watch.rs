@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use keylatch::lock::{
+use keylatch_core::lock::{
     Acquired, LockName, LockService, Request, Token, Ttl, WaiterLimits, WatchEvent,
 };
-use keylatch::store::MemoryStore;
+use keylatch_stores::MemoryStore;
 use reqwest::Method;
 use serde_json::json;
 use tokio::time::Instant;

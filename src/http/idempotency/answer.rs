@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 use super::stream;
 use super::{Keep, Policy};
 use crate::http::problem::{Code, Problem};
-use crate::idempotency::{
+use keylatch_core::idempotency::{
     Answer, End, Idempotency, Kept, Phase, Reason, RecordStore, View, Worked,
 };
-use crate::lock::Outcome;
+use keylatch_core::lock::Outcome;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Until when the key of an answer is remembered, at least (an HTTP date).

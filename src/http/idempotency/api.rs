@@ -15,11 +15,11 @@ use crate::http::openapi::{
     ResolveProblems, TOKEN_EXAMPLE,
 };
 use crate::http::problem::{Code, Problem};
-use crate::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Begun, Complete, Completion, End, Extension, IdempotencyKey, Phase, RecordKey,
     Resolution, Scope, View,
 };
-use crate::lock::Token;
+use keylatch_core::lock::Token;
 
 /// Begin
 ///

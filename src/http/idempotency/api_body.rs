@@ -14,10 +14,10 @@ use utoipa::ToSchema;
 use super::answer::{CHOSEN, kept_headers};
 use crate::http::body::{at_millis, invalid, millis};
 use crate::http::problem::Problem;
-use crate::idempotency::{
+use keylatch_core::idempotency::{
     Answer, Begin, Fingerprint, Kept, OnCrash, Phase, RecordKey, Resolve, Run, View,
 };
-use crate::lock::{FencingToken, Token, TokenHash, Ttl};
+use keylatch_core::lock::{FencingToken, Token, TokenHash, Ttl};
 
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1000;
 const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;

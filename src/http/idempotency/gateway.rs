@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::answer::{By, refuse};
 use super::{FENCE, Keep};
 use crate::http::problem::{Code, Problem};
-use crate::lock::Outcome;
+use keylatch_core::lock::Outcome;
 
 /// How long a connection to the service behind may stay unused. Shorter than what servers close
 /// theirs after: a request on a connection that the other side is just closing has an unknown

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::gateway::{Client, Gateway};
 use super::{IdempotencyLayer, OnFailure, Policy, sandbox};
 use crate::http::{BodyLimits, CrossOrigin};
-use crate::idempotency::{Idempotency, OnCrash};
+use keylatch_core::idempotency::{Idempotency, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
 const OWN: [&str; 10] = [

@@ -10,7 +10,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 use super::{KEY, Policy};
 use crate::http::extract::read;
 use crate::http::problem::{Code, Problem};
-use crate::idempotency::{self, Ask, Fingerprint, IdempotencyKey, InvalidKey, Scope, form_field};
+use keylatch_core::idempotency::{
+    self, Ask, Fingerprint, IdempotencyKey, InvalidKey, Scope, form_field,
+};
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";

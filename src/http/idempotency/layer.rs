@@ -11,13 +11,13 @@ use tower::{Layer, Service};
 use super::answer::{self, refuse};
 use super::incoming::{Incoming, Intent};
 use super::{FENCE, Policy};
-use crate::idempotency::{Idempotency, Once, RecordStore, Run};
+use keylatch_core::idempotency::{Idempotency, Once, RecordStore, Run};
 
 /// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
 /// gives every repeat the first one's answer.
 ///
 /// The request that comes first is handed to the inner service with the header
-/// `Idempotency-Fence` and, as an extension, its [`FencingToken`](crate::lock::FencingToken). It
+/// `Idempotency-Fence` and, as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It
 /// runs to its end also when its client goes away. What is kept of the answer is said in
 /// [`Keep`](super::Keep), with which a handler may choose otherwise.
 ///

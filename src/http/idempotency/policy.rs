@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 
 use crate::http::BodyLimits;
-use crate::idempotency::OnCrash;
+use keylatch_core::idempotency::OnCrash;
 
 /// What a server error or a panic of the handler comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

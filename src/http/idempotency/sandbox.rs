@@ -21,7 +21,7 @@ use crate::http::BodyLimits;
 use crate::http::extract::{parse, read};
 use crate::http::openapi::{GuardedProblems, PageProblems, SandboxProblems, SystemProblems};
 use crate::http::problem::{Code, Problem};
-use crate::lock::FencingToken;
+use keylatch_core::lock::FencingToken;
 
 /// How many are remembered.
 const ROOM: usize = 1000;

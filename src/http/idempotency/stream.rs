@@ -7,7 +7,7 @@ use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::idempotency::{Idempotency, RecordStore};
+use keylatch_core::idempotency::{Idempotency, RecordStore};
 
 /// Media types whose answers go on for as long as their connection.
 const STREAMS: [&str; 3] =

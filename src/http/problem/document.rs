@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{Code, Problem, Retry};
 use crate::http::body::{HolderView, millis};
-use crate::lock::Outcome;
+use keylatch_core::lock::Outcome;
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {

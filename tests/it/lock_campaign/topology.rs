@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch::lock::LockName;
+use keylatch_core::lock::LockName;
 use tokio::time::timeout;
 
 use super::clock::{micros, now, pass};

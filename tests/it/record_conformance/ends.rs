@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Answer, End, Extension, Kept, Reason, RecordStore, Resolution,
 };
-use keylatch::lock::FencingToken;
+use keylatch_core::lock::FencingToken;
 
 use super::{
     LEASE, RETENTION, UNKNOWN, abandon, answer, ask, assert_ended, assert_near, assert_same, begin,

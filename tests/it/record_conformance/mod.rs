@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Answer, Begin, Begun, Complete, Completion, End, Extension, Fingerprint, Kept,
     OnCrash, Phase, Reason, RecordKey, RecordStore, Resolution, Resolve, Run, View,
 };
-use keylatch::lock::{FencingToken, Token, TokenHash};
+use keylatch_core::lock::{FencingToken, Token, TokenHash};
 
 pub(crate) use ends::*;
 pub(crate) use runs::*;

@@ -2,11 +2,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Begin, Begun, Completion, Extension, Fingerprint, OnCrash, Reason, RecordKey,
     RecordStore, Resolution,
 };
-use keylatch::lock::FencingToken;
+use keylatch_core::lock::FencingToken;
 
 use super::{
     LEASE, RETENTION, SLACK, abandon, answer, ask, assert_near, assert_same, assert_wall, begin,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use keylatch::idempotency::{
+use keylatch_core::idempotency::{
     Abandonment, Begin, Completion, Extension, Fingerprint, Phase, Reason, RecordStore, Resolution,
 };
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch::config::Config;
-use keylatch::store::RedlockStore;
+use keylatch_stores::RedlockStore;
 
 use super::{RedisServer, config};
 

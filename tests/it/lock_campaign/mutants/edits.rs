@@ -4,14 +4,14 @@ use super::{Edit, Mutant};
 /// What lets the build choose.
 pub(super) const SEAMS: [Edit; 2] = [
     Edit {
-        file: "src/lib.rs",
-        find: "pub mod metrics;",
-        replace: "pub mod metrics;\npub(crate) mod mutant;",
+        file: "crates/core/src/lib.rs",
+        find: "pub mod lock;",
+        replace: "pub mod lock;\npub mod mutant;",
     },
     Edit {
-        file: "src/store/redis/script.rs",
+        file: "crates/stores/src/redis/script.rs",
         find: r#"Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))"#,
-        replace: r#"Script::new(&crate::mutant::lua(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+)))"#,
+        replace: r#"Script::new(&keylatch_core::mutant::lua(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+)))"#,
     },
 ];
 
@@ -25,13 +25,13 @@ const fn edit(
     Mutant { name, store, edit: Edit { file, find, replace } }
 }
 
-const ACQUIRE: &str = "src/store/redis/lua/acquire.lua";
-const FENCE: &str = "src/store/redis/lua/fence.lua";
-const LINE: &str = "src/store/redis/lua/line.lua";
-const RELEASE: &str = "src/store/redis/lua/release.lua";
-const RENEW: &str = "src/store/redis/lua/renew.lua";
-const SETTLE: &str = "src/store/redis/lua/redlock_settle.lua";
-const WITHDRAW: &str = "src/store/redis/lua/withdraw.lua";
+const ACQUIRE: &str = "crates/stores/src/redis/lua/acquire.lua";
+const FENCE: &str = "crates/stores/src/redis/lua/fence.lua";
+const LINE: &str = "crates/stores/src/redis/lua/line.lua";
+const RELEASE: &str = "crates/stores/src/redis/lua/release.lua";
+const RENEW: &str = "crates/stores/src/redis/lua/renew.lua";
+const SETTLE: &str = "crates/stores/src/redis/lua/redlock_settle.lua";
+const WITHDRAW: &str = "crates/stores/src/redis/lua/withdraw.lua";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     edit(
@@ -121,7 +121,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "what was lost was not executed",
         Store::DurableRedis,
-        "src/lock/store.rs",
+        "crates/core/src/lock/store.rs",
         "            Self::Unreachable(_) | Self::Refused(_) => Outcome::NotExecuted,",
         "            _ if mutant!() => Outcome::NotExecuted,\n            Self::Unreachable(_) | Self::Refused(_) => Outcome::NotExecuted,",
     ),
@@ -135,70 +135,70 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "validity without what has elapsed",
         Store::Embedded,
-        "src/lock/service.rs",
+        "crates/core/src/lock/service.rs",
         "    lease.expires_in.checked_sub(",
         "    let whole = if mutant!() { lease.ttl } else { lease.expires_in };\n    whole.checked_sub(",
     ),
     edit(
         "the wait counts twice",
         Store::Embedded,
-        "src/lock/service.rs",
+        "crates/core/src/lock/service.rs",
         "valid_for: valid_for + waited })",
         "valid_for: valid_for + if mutant!() { waited * 2 } else { waited } })",
     ),
     edit(
         "who leaves stays in line",
         Store::Memory,
-        "src/lock/waiting.rs",
+        "crates/core/src/lock/waiting.rs",
         "        if let Some(ask) = &self.last {",
         "        if let Some(ask) = self.last.as_ref().filter(|_| !mutant!()) {",
     ),
     edit(
         "a lease that is told to be longer than it is",
         Store::Embedded,
-        "src/lock/state.rs",
+        "crates/core/src/lock/state.rs",
         "            expires_in: self.expires.saturating_sub(now),",
         "            expires_in: self.expires.saturating_sub(now) * if mutant!() { 2 } else { 1 },",
     ),
     edit(
         "embedded: released without comparing",
         Store::Embedded,
-        "src/lock/state.rs",
+        "crates/core/src/lock/state.rs",
         "            Some(held) if held.token == self.token => {\n                state.held = None;",
         "            Some(held) if held.token == self.token || mutant!() => {\n                state.held = None;",
     ),
     edit(
         "embedded: answered and not written",
         Store::Embedded,
-        "src/store/embedded/writer.rs",
+        "crates/stores/src/embedded/writer.rs",
         "        if durable {\n",
         "        if durable && !mutant!() {\n",
     ),
     edit(
         "embedded: a lease is over after a restart",
         Store::Embedded,
-        "src/lock/state.rs",
+        "crates/core/src/lock/state.rs",
         "            expires: now + record.ttl,",
         "            expires: now + if mutant!() { Duration::ZERO } else { record.ttl },",
     ),
     edit(
         "memory: the fence has no floor of time",
         Store::Memory,
-        "src/lock/fence.rs",
+        "crates/core/src/lock/fence.rs",
         "        Self((self.0 + 1).max(unix_micros))",
         "        Self((self.0 + 1).max(if mutant!() { 0 } else { unix_micros }))",
     ),
     edit(
         "Redlock: a majority of N/2",
         Store::Redlock,
-        "src/store/redis/redlock/nodes.rs",
+        "crates/stores/src/redis/redlock/nodes.rs",
         "    let majority = nodes / 2 + 1;",
         "    let majority = nodes / 2 + usize::from(!mutant!());",
     ),
     edit(
         "Redlock: a node that came up lately votes",
         Store::ForgetfulRedlock,
-        "src/store/redis/redlock/right.rs",
+        "crates/stores/src/redis/redlock/right.rs",
         "            _ if life.forgets_nothing => Duration::ZERO,",
         "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
     ),

@@ -30,13 +30,14 @@ const SPECIAL: [(&str, &[Kind]); 4] = [
     ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
 ];
 /// What a build needs besides the sources.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     "Cargo.toml",
     "Cargo.lock",
     "ARCHITECTURE.md",
     "assets",
     "benches",
     "config",
+    "crates",
     "openapi",
     "src",
 ];
@@ -156,9 +157,11 @@ fn build() -> PathBuf {
 
 /// The sources that are not as they were, with all edits made.
 fn mutated() -> BTreeMap<String, String> {
-    let mut sources = BTreeMap::from([("src/mutant.rs".to_owned(), module())]);
+    let mut sources = BTreeMap::from([("crates/core/src/mutant.rs".to_owned(), module())]);
     let in_rust = MUTANTS.iter().filter(|mutant| !mutant.is_lua()).map(|mutant| {
-        let asks = format!("crate::mutant::is(\"{}\")", mutant.name);
+        let own = mutant.edit.file.starts_with("crates/core/");
+        let core = if own { "crate" } else { "keylatch_core" };
+        let asks = format!("{core}::mutant::is(\"{}\")", mutant.name);
         (&mutant.edit, mutant.edit.replace.replace("mutant!()", &asks))
     });
     let seams = SEAMS.iter().map(|seam| (seam, seam.replace.to_owned()));
@@ -179,11 +182,15 @@ fn module() -> String {
         let _ = writeln!(scripts, "        ({:?}, {find:?}, {replace:?}),", mutant.name);
     }
     format!(
-        "pub(crate) fn is(name: &str) -> bool {{
+        "//! Which mutant is to be.
+
+/// Whether it is this one.
+pub fn is(name: &str) -> bool {{
     std::env::var(\"MUTANT\").is_ok_and(|mutant| mutant == name)
 }}
 
-pub(crate) fn lua(script: &str) -> String {{
+/// The script of the mutant.
+pub fn lua(script: &str) -> String {{
     let edits = [
 {scripts}    ];
     let edit = edits.iter().find(|(name, ..)| is(name));

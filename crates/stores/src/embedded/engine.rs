@@ -1,0 +1,295 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+
+use super::OpenError;
+use super::directory::Directory;
+use super::row::Head;
+use super::tables::{self, FileError};
+use keylatch_core::idempotency::{self, RecordKey, RecordState};
+use keylatch_core::lock::{FencingToken, LockName, LockState, Record};
+
+/// The format of the file.
+pub(super) const FORMAT: u64 = 4;
+
+/// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
+/// them in a second, so that the file's head is a second page of few transactions.
+const FENCES: u64 = 1_000_000;
+
+/// About how many pages the log may have before they are put into the file.
+const LOG: usize = 1000;
+
+/// Where the data is, and how it is opened: again after each I/O error.
+pub(super) struct Medium {
+    /// What to call it.
+    pub(super) name: PathBuf,
+    pub(super) open: Opening,
+    /// Opens it as it stands, also where nothing can be written, and writes nothing.
+    pub(super) look: Opening,
+    /// This process's for as long as the medium is in use.
+    pub(super) _directory: Option<Directory>,
+}
+
+type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
+
+/// What a batch of commands comes to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Changes {
+    pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) records: BTreeMap<RecordKey, RecordState>,
+    /// The last fencing token of each bucket that gave one.
+    pub(super) fences: BTreeMap<u8, FencingToken>,
+    /// Write or take away what shows whether there is room.
+    pub(super) probe: Option<Probing>,
+}
+
+impl Changes {
+    pub(super) fn last_fence(&self) -> FencingToken {
+        self.fences.values().copied().max().unwrap_or_default()
+    }
+}
+
+/// One of the two transactions of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Probing {
+    Write,
+    TakeAway,
+}
+
+/// Why a batch is not on disk.
+#[derive(Debug, Clone)]
+pub(super) enum Failure {
+    /// It is not, and will not be.
+    NotKept(String),
+    /// Nobody can tell before the medium can be opened again.
+    InDoubt(String),
+}
+
+/// The file and its log.
+///
+/// Each transaction changes something. When a commit fails, the file is opened again, and what it says
+/// shows whether the transaction is in it.
+pub(super) struct Engine {
+    /// Closed before the medium is given back.
+    connection: Option<Connection>,
+    medium: Medium,
+    fence_limit: u64,
+    doubt: Option<Changes>,
+    sync_failed: bool,
+    /// About how many pages the log has that the file has not.
+    log: usize,
+    /// Whether the log was written to since [`Engine::tidy`] was last called.
+    in_use: bool,
+}
+
+impl Engine {
+    pub(super) fn open(medium: Medium) -> Result<Self, OpenError> {
+        let path = || medium.name.clone();
+        let cannot = |error: FileError| {
+            if error.is_damage() {
+                OpenError::Damaged { path: path(), reason: error.to_string() }
+            } else {
+                OpenError::Directory { path: path(), source: io::Error::other(error) }
+            }
+        };
+        let connection = (medium.open)().map_err(cannot)?;
+        let head = tables::head(&connection).map_err(cannot)?;
+        if head.format > FORMAT {
+            return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
+        }
+        if head.format < FORMAT {
+            return Err(OpenError::OlderFormat { path: path() });
+        }
+        tables::check(&connection).map_err(cannot)?;
+        Ok(Self {
+            connection: Some(connection),
+            medium,
+            fence_limit: head.fence_limit,
+            doubt: None,
+            sync_failed: false,
+            log: 0,
+            in_use: false,
+        })
+    }
+
+    /// No fencing token that was given is larger.
+    pub(super) fn fence_limit(&self) -> FencingToken {
+        FencingToken::new(self.fence_limit)
+    }
+
+    /// Whether the file's limit of the fencing tokens stays where it is when this is given.
+    pub(super) fn has_room_for(&self, fence: FencingToken) -> bool {
+        fence.get() <= self.fence_limit
+    }
+
+    /// Hands over every lock and every record in the file; gives the number of each.
+    pub(super) fn load(&mut self, take: &mut dyn Take) -> Result<(u64, u64), OpenError> {
+        let loaded = self
+            .connection
+            .as_ref()
+            .map_or(Ok((0, 0)), |connection| tables::load(connection, take));
+        loaded.map_err(|error| OpenError::Damaged {
+            path: self.medium.name.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Puts the changes on disk. When this returns, they are, or it says that they are not.
+    pub(super) fn commit(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let had_log = self.log > 0;
+        let kept = self.try_commit(changes);
+        // Where the log had no room to grow, it has some now: opening the file again emptied it.
+        if had_log && self.connection.is_some() && matches!(kept, Err(Failure::NotKept(_))) {
+            return self.try_commit(changes);
+        }
+        kept
+    }
+
+    /// Opens the file again after an error. Gives the changes that were in doubt if they turn out
+    /// to be on disk.
+    ///
+    /// Where the file can be read and not be written, reading settles that the changes are not in
+    /// it. After a failed sync, reading proves nothing and nothing is settled until the process
+    /// starts anew.
+    pub(super) fn settle(&mut self) -> Result<Option<Changes>, FileError> {
+        if self.connection.is_some() {
+            return Ok(None);
+        }
+        if self.sync_failed {
+            return Err(io::Error::other("a sync failed: mend the disk and restart").into());
+        }
+        let opened = (self.medium.open)().and_then(|connection| {
+            let head = tables::head(&connection)?;
+            let kept = self.has_doubtful(&connection, &head)?;
+            Ok((connection, head, kept))
+        });
+        let (connection, head, kept) = match opened {
+            Ok(opened) => opened,
+            Err(error) if error.is_failed_sync() => {
+                self.sync_failed = true;
+                return Err(error);
+            }
+            Err(_) if self.doubt.is_none() => return Ok(None),
+            Err(error) => {
+                let connection = (self.medium.look)()?;
+                if self.has_doubtful(&connection, &tables::head(&connection)?)? {
+                    // They were written, and nothing says that they were synced.
+                    return Err(error);
+                }
+                self.doubt = None;
+                return Ok(None);
+            }
+        };
+        let kept = self.doubt.take().filter(|_| kept);
+        self.fence_limit = head.fence_limit;
+        self.connection = Some(connection);
+        self.log = 0;
+        Ok(kept)
+    }
+
+    /// Whether the file says what the changes in doubt were to make of it.
+    fn has_doubtful(&self, connection: &Connection, head: &Head) -> Result<bool, FileError> {
+        let Some(changes) = &self.doubt else { return Ok(false) };
+        Ok(changes.last_fence().get() <= head.fence_limit && tables::has(connection, changes)?)
+    }
+
+    /// Puts what the log holds into the file, if it has become long.
+    pub(super) fn shorten_log(&mut self) -> Result<(), Failure> {
+        if self.log < LOG {
+            return Ok(());
+        }
+        self.log = 0;
+        self.maintain(tables::checkpoint)
+    }
+
+    /// Gives back some of the room that the file no longer needs. Whether there is more to do.
+    ///
+    /// The log is emptied once nothing was written since the last time: to let it grow again costs
+    /// a busy store more than to write over it.
+    pub(super) fn tidy(&mut self) -> Result<bool, Failure> {
+        let mut shrunk = false;
+        self.maintain(|connection| {
+            shrunk = tables::shrink(connection)?;
+            Ok(())
+        })?;
+        if shrunk {
+            self.log += tables::SLICE;
+            self.in_use = true;
+            self.shorten_log()?;
+        } else if !std::mem::take(&mut self.in_use) {
+            self.log = 0;
+            self.maintain(tables::empty_log)?;
+        }
+        Ok(shrunk)
+    }
+
+    fn try_commit(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let last = changes.last_fence();
+        let limit = (!self.has_room_for(last)).then(|| last.get() + FENCES);
+        let Some(connection) = &self.connection else {
+            return Err(Failure::NotKept("the file cannot be opened".to_owned()));
+        };
+        let head = limit.map(|fence_limit| Head { format: FORMAT, fence_limit });
+        match tables::write(connection, changes, head.as_ref()) {
+            Ok(pages) => self.log += pages,
+            Err(error) => {
+                self.close(&error);
+                self.doubt = Some(changes.clone());
+                return match self.settle() {
+                    Ok(Some(_)) => Ok(()),
+                    Ok(None) => Err(Failure::NotKept(error.to_string())),
+                    Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
+                };
+            }
+        }
+        self.in_use = true;
+        self.fence_limit = limit.unwrap_or(self.fence_limit);
+        Ok(())
+    }
+
+    /// Does what changes nothing that anybody is told. Whatever fails, what was answered is in the
+    /// log.
+    fn maintain(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), FileError>,
+    ) -> Result<(), Failure> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let Err(error) = work(connection) else { return Ok(()) };
+        self.close(&error);
+        match self.settle() {
+            Ok(_) => Err(Failure::NotKept(error.to_string())),
+            Err(_) => Err(Failure::InDoubt(error.to_string())),
+        }
+    }
+
+    fn close(&mut self, error: &FileError) {
+        self.sync_failed |= error.is_failed_sync();
+        self.connection = None;
+    }
+}
+
+impl Drop for Engine {
+    /// Leaves all in the file, so that it is a backup without its log.
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection
+            && let Err(error) = tables::empty_log(connection)
+        {
+            tracing::warn!(%error, "the log stays beside the file");
+        }
+    }
+}
+
+/// Takes what a file holds.
+pub(super) trait Take {
+    fn lock(&mut self, name: &LockName, record: &Record<'_>);
+    fn record(&mut self, key: RecordKey, record: idempotency::Record);
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("file", &self.medium.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,312 @@
+//! What the file holds, as SQL: one table of held locks, one of records, and what the file says of
+//! itself.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, Statement, ffi};
+
+use super::engine::{Changes, Probing, Take};
+use super::record_row;
+use super::row::{Head, LockRow, lock_key, lock_name, seal, unseal};
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{FencingToken, LockState, Owner, Record, TokenHash};
+
+const CREATE: &str = "
+    PRAGMA locking_mode = EXCLUSIVE;
+    PRAGMA page_size = 4096;
+    PRAGMA auto_vacuum = INCREMENTAL;
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE head (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE locks (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE records (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE probe (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+";
+
+/// The lock on the file is taken before the log is opened, so that its index needs no shared memory;
+/// nothing is written when it is closed; and the log goes into the file only when that is asked for.
+const CONFIGURE: &str = "
+    PRAGMA locking_mode = EXCLUSIVE;
+    PRAGMA synchronous = FULL;
+    PRAGMA wal_autocheckpoint = 0;
+    PRAGMA temp_store = MEMORY;
+";
+
+const PAGE: usize = 4096;
+/// The key of the row in `head`.
+const HEAD: &[u8] = b"head";
+/// What is written and taken away again to see whether there is room: more than a usual transaction
+/// takes, so that one that fails is not followed by a probe that fits.
+const PROBE_BYTES: usize = 64 * 1024;
+/// How many pages of the file one step gives back.
+pub(super) const SLICE: usize = 256;
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Damaged(String),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+impl FileError {
+    /// Whether a sync failed. After that, what is read is no proof of what is on disk: Linux marks
+    /// pages that it could not write as clean, and no later sync writes them (Rebello et al., "Can
+    /// Applications Recover from fsync Failures?", ATC 2020).
+    pub(super) fn is_failed_sync(&self) -> bool {
+        let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
+        [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC].contains(&error.extended_code)
+    }
+
+    /// Whether the file is at fault, and not what it is on.
+    pub(super) fn is_damage(&self) -> bool {
+        use ErrorCode::{
+            CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, FileLockingProtocolFailed,
+            NoLargeFileSupport, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
+        };
+        match self {
+            Self::Io(_) => false,
+            Self::Damaged(_) => true,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
+                error.code,
+                CannotOpen
+                    | DatabaseBusy
+                    | DatabaseLocked
+                    | DiskFull
+                    | FileLockingProtocolFailed
+                    | NoLargeFileSupport
+                    | OutOfMemory
+                    | PermissionDenied
+                    | ReadOnly
+                    | SystemIoFailure
+            ),
+            Self::Sqlite(_) => true,
+        }
+    }
+}
+
+/// Writes the tables into a new file.
+pub(super) fn create(connection: &Connection, format: u64) -> Result<(), FileError> {
+    connection.execute_batch(CREATE)?;
+    write_head(connection, &Head { format, fence_limit: 0 })
+}
+
+/// Makes a connection this process's alone, without a word about what it is connected to.
+pub(super) fn configure(connection: &Connection) -> Result<(), FileError> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.execute_batch(CONFIGURE)?;
+    Ok(())
+}
+
+/// Makes a connection ready for writing. What the log holds is in the file when this returns, and
+/// synced: a process that was killed may have left what it never synced.
+pub(super) fn prepare(connection: &Connection) -> Result<(), FileError> {
+    configure(connection)?;
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(FileError::Damaged(format!("its journal is {mode} and no log")));
+    }
+    empty_log(connection)
+}
+
+/// Puts what the log holds into the file.
+pub(super) fn checkpoint(connection: &Connection) -> Result<(), FileError> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    Ok(())
+}
+
+/// The same, and leaves nothing in the log.
+pub(super) fn empty_log(connection: &Connection) -> Result<(), FileError> {
+    let busy: bool =
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if busy { Err(io::Error::from(io::ErrorKind::ResourceBusy).into()) } else { Ok(()) }
+}
+
+/// Gives some of the file's free pages back, if more than a fifth of it is free. Whether it did.
+pub(super) fn shrink(connection: &Connection) -> Result<bool, FileError> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let free = number("freelist_count")?;
+    if free * 5 <= number("page_count")? {
+        return Ok(false);
+    }
+    let mut slice = connection.prepare(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
+    let mut pages = slice.query([])?;
+    // Each is a row without columns.
+    while pages.next()?.is_some() {}
+    drop(pages);
+    // A file that somebody has copied by means of SQL may be one that never shrinks.
+    Ok(number("freelist_count")? < free)
+}
+
+/// Fails where the structure of the file is not whole.
+pub(super) fn check(connection: &Connection) -> Result<(), FileError> {
+    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if found == "ok" { Ok(()) } else { Err(FileError::Damaged(found)) }
+}
+
+/// What the file says of itself.
+pub(super) fn head(connection: &Connection) -> Result<Head, FileError> {
+    let damaged = |reason: &dyn Error| FileError::Damaged(reason.to_string());
+    let mut statement = connection.prepare_cached("SELECT value FROM head WHERE key = ?1")?;
+    let sealed: Vec<u8> = statement.query_row([HEAD], |row| row.get(0))?;
+    let value = unseal(HEAD, &sealed).map_err(|error| damaged(&error))?;
+    postcard::from_bytes(value).map_err(|error| damaged(&error))
+}
+
+/// Writes what the file says of itself.
+pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), FileError> {
+    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, encode(head)?)?;
+    Ok(())
+}
+
+/// Writes one transaction and syncs it. Gives about how many pages it has in the log.
+pub(super) fn write(
+    connection: &Connection,
+    changes: &Changes,
+    head: Option<&Head>,
+) -> Result<usize, FileError> {
+    run(connection, "BEGIN IMMEDIATE", [])?;
+    let mut pages = usize::from(head.is_some());
+    for (name, state) in &changes.locks {
+        let key = lock_key(name);
+        pages += match lock_row(state)? {
+            Some(row) => {
+                put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", &key, row)?
+            }
+            None => remove(connection, "DELETE FROM locks WHERE key = ?1", &key)?,
+        };
+    }
+    for (key, state) in &changes.records {
+        let key = key.as_bytes();
+        pages += match record_row(state)? {
+            Some(row) => {
+                put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?
+            }
+            None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,
+        };
+    }
+    pages += match changes.probe {
+        Some(Probing::Write) => {
+            let row = vec![0; PROBE_BYTES];
+            put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?
+        }
+        Some(Probing::TakeAway) => {
+            remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?
+        }
+        None => 0,
+    };
+    if let Some(head) = head {
+        write_head(connection, head)?;
+    }
+    run(connection, "COMMIT", [])?;
+    Ok(pages)
+}
+
+/// Whether the file says of all that changes what the changes make of it.
+pub(super) fn has(connection: &Connection, changes: &Changes) -> Result<bool, FileError> {
+    let says = |sql, key: &[u8], value: Option<Vec<u8>>| {
+        let mut statement = connection.prepare_cached(sql)?;
+        let found: Option<Vec<u8>> = statement.query_row([key], |row| row.get(0)).optional()?;
+        Ok::<_, FileError>(found == value.map(|value| seal(key, value)))
+    };
+    for (name, state) in &changes.locks {
+        let sql = "SELECT value FROM locks WHERE key = ?1";
+        if !says(sql, &lock_key(name), lock_row(state)?)? {
+            return Ok(false);
+        }
+    }
+    for (key, state) in &changes.records {
+        let sql = "SELECT value FROM records WHERE key = ?1";
+        if !says(sql, key.as_bytes(), record_row(state)?)? {
+            return Ok(false);
+        }
+    }
+    // Nothing depends on whether a probe was kept.
+    Ok(changes.probe.is_none())
+}
+
+/// Hands over every lock and every record; gives the number of each.
+pub(super) fn load(
+    connection: &Connection,
+    take: &mut dyn Take,
+) -> Result<(u64, u64), Box<dyn Error>> {
+    let mut locks = connection.prepare("SELECT key, value FROM locks")?;
+    let locks = each(&mut locks, |key, value| {
+        let row: LockRow<'_> = postcard::from_bytes(value)?;
+        let owner = Owner::parse(row.owner.unwrap_or_default())?;
+        let record = Record {
+            token: TokenHash::from_bytes(row.token),
+            fence: FencingToken::new(row.fence),
+            owner: owner.as_ref(),
+            ttl: Duration::from_millis(row.ttl_millis),
+            acquired_at_millis: row.acquired_at_millis,
+        };
+        take.lock(&lock_name(key).ok_or("a lock has no name")?, &record);
+        Ok(())
+    })?;
+    let mut records = connection.prepare("SELECT key, value FROM records")?;
+    let records = each(&mut records, |key, value| {
+        take.record(RecordKey::from_bytes(key.try_into()?), record_row::decode(value)?);
+        Ok(())
+    })?;
+    Ok((locks, records))
+}
+
+fn each(
+    statement: &mut Statement<'_>,
+    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), Box<dyn Error>>,
+) -> Result<u64, Box<dyn Error>> {
+    let (mut rows, mut count) = (statement.query([])?, 0);
+    while let Some(row) = rows.next()? {
+        let (key, sealed) = (blob(row, 0)?, blob(row, 1)?);
+        take(key, unseal(key, sealed)?)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], Box<dyn Error>> {
+    Ok(row.get_ref(column)?.as_blob()?)
+}
+
+fn lock_row(state: &LockState) -> Result<Option<Vec<u8>>, FileError> {
+    let Some(record) = state.record() else { return Ok(None) };
+    let row = LockRow {
+        token: *record.token.as_bytes(),
+        fence: record.fence.get(),
+        ttl_millis: u64::try_from(record.ttl.as_millis()).unwrap_or(u64::MAX),
+        acquired_at_millis: record.acquired_at_millis,
+        owner: record.owner.map(Owner::as_str),
+    };
+    encode(&row).map(Some)
+}
+
+fn record_row(state: &RecordState) -> Result<Option<Vec<u8>>, FileError> {
+    let row = state.record().map(record_row::encode).transpose();
+    Ok(row.map_err(io::Error::other)?)
+}
+
+fn encode(row: &impl serde::Serialize) -> Result<Vec<u8>, FileError> {
+    Ok(postcard::to_allocvec(row).map_err(io::Error::other)?)
+}
+
+/// Writes a row; gives about how many pages it has in the log.
+fn put(connection: &Connection, sql: &str, key: &[u8], value: Vec<u8>) -> rusqlite::Result<usize> {
+    let row = seal(key, value);
+    run(connection, sql, (key, &row))?;
+    Ok(1 + row.len() / PAGE)
+}
+
+fn remove(connection: &Connection, sql: &str, key: &[u8]) -> rusqlite::Result<usize> {
+    run(connection, sql, [key])?;
+    Ok(1)
+}
+
+fn run(connection: &Connection, sql: &str, parameters: impl Params) -> rusqlite::Result<usize> {
+    connection.prepare_cached(sql)?.execute(parameters)
+}

@@ -1,0 +1,172 @@
+//! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
+//! [`open`] is the only list of them. This crate knows no HTTP.
+
+#[cfg(feature = "embedded")]
+mod embedded;
+#[cfg(feature = "memory")]
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+mod table;
+mod turns;
+mod watched;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedStore;
+use keylatch_core::idempotency::RecordStore;
+use keylatch_core::lock::LockStore;
+#[cfg(feature = "memory")]
+pub use memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedlockSettings, RedlockStore, Settings as RedisSettings};
+
+/// A store that was opened, and what to call it.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its locks.
+    pub locks: Arc<dyn LockStore>,
+    /// Its records of idempotency keys, if it keeps any.
+    pub records: Option<Arc<dyn RecordStore>>,
+    /// Its kind, as in the URL's scheme.
+    pub kind: &'static str,
+}
+
+/// How the stores are used that are not this process's own.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings<'a> {
+    /// Every Redis.
+    pub redis: &'a RedisSettings,
+    /// Several that make one store.
+    pub redlock: &'a RedlockSettings,
+}
+
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
+/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
+///
+/// A Redis that is down is no error: it may come back, and until then every answer is that the
+/// store cannot be reached. One that answers and is not fit to keep locks is an error.
+///
+/// # Errors
+///
+/// The URL names no store, or the store is not fit.
+pub async fn open(url: &str, settings: Settings<'_>) -> Result<Opened, OpenError> {
+    match scheme_of(url) {
+        Some("embedded") if url.len() > "embedded:".len() => {
+            let path = Path::new(&url["embedded:".len()..]);
+            Ok(opened(EmbeddedStore::open(path).await?, "embedded"))
+        }
+        Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory")),
+        Some("redis" | "rediss" | "redis+unix" | "unix") => {
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis"))
+        }
+        Some("redlock") => {
+            let Settings { redis, redlock } = settings;
+            let store = RedlockStore::open(url, redis, redlock).await?;
+            Ok(Opened { locks: Arc::new(store), records: None, kind: "redlock" })
+        }
+        Some("redis+sentinel" | "rediss+sentinel") => {
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+sentinel"))
+        }
+        Some("redis+cluster" | "rediss+cluster") => {
+            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+cluster"))
+        }
+        Some("memory") => Err(OpenError::MemoryWithPath),
+        Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),
+        None => Err(OpenError::NoUrl),
+    }
+}
+
+/// The scheme of a URL. What has other characters is none, and may be a password.
+pub fn scheme_of(url: &str) -> Option<&str> {
+    let (scheme, _) = url.split_once(':')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    scheme.chars().all(plain).then_some(scheme)
+}
+
+/// Why a store cannot be used. None of these says a word of the URL but its scheme, because a URL
+/// may hold a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No store has this scheme.
+    #[error(
+        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB`, \
+         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
+    )]
+    UnknownScheme(String),
+    /// The data directory cannot be used.
+    #[error("the data directory {} cannot be used: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process has the data directory.
+    #[error("the data directory {} is in use by process {owner}", path.display())]
+    DirectoryInUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other process's id, or `unknown`.
+        owner: String,
+    },
+    /// The data file cannot be trusted.
+    #[error(
+        "the data file {} is damaged ({reason}); restore it from a backup, or move it away to start \
+         with no locks held, once every lease in it has surely ended", path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A newer version wrote the data file.
+    #[error(
+        "the data file {} has format {found}, and this version knows up to {known}: use the \
+         version that wrote it", path.display()
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// The file's format.
+        found: u64,
+        /// The newest format that is known.
+        known: u64,
+    },
+    /// A version before the first release wrote the data file.
+    #[error(
+        "the data file {} was written by a version before the first release, and this version \
+         cannot read it: use the version that wrote it, or move the file away to start with no \
+         locks held, once every lease in it has surely ended", path.display()
+    )]
+    OlderFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Memory has no path.
+    #[error("`memory:` keeps nothing and takes nothing after the colon")]
+    MemoryWithPath,
+    /// The text is no URL at all.
+    #[error("the store must be `embedded:DIRECTORY`, `memory:` or `redis://HOST:PORT/DB`")]
+    NoUrl,
+    /// The URL's scheme is known, and the rest is not understood.
+    #[error("the store's URL is not a Redis URL: {0}")]
+    BadRedisUrl(String),
+    /// The URL names nodes that make no store, or the settings do not fit them.
+    #[error("the nodes of `redlock://` make no store: {0}")]
+    BadRedlock(String),
+    /// The store answered, and must not be used for locks as it is.
+    #[error("this Redis is not fit to keep locks: {0}")]
+    Unfit(String),
+}
+
+fn opened<S>(store: S, kind: &'static str) -> Opened
+where
+    S: LockStore + RecordStore,
+{
+    let store = Arc::new(store);
+    Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: Some(store), kind }
+}

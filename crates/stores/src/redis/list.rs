@@ -1,0 +1,165 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
+
+use super::shared::{Failure, Shared};
+use super::{Keys, Pool, Topology};
+use keylatch_core::lock::{
+    Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError,
+};
+
+/// How many keys one `SCAN` looks at.
+const SCAN_COUNT: usize = 1000;
+/// How many `SCAN`s one page may cost; a page that finds little ends early.
+const SCANS_A_PAGE: usize = 32;
+
+/// A page of locks by `SCAN`, which finds every key that is there throughout, of one master after the
+/// other.
+///
+/// One step of a scan may find more than the page takes. Its cursor then names the step and the
+/// last lock taken of it, and the next page takes the rest of the same step in order of names. Only
+/// when Redis resizes its table between those two pages may a lock be missed.
+///
+/// A cursor names its master, and is not known any more once that was left for another. What a
+/// cluster moves meanwhile from one master to another may be missed.
+pub(super) async fn page(
+    topology: &Topology,
+    keys: &Keys,
+    query: &ListLocks,
+) -> Result<Option<Page>, StoreError> {
+    let masters = topology.masters();
+    if masters.is_empty() {
+        return Err(StoreError::Unreachable("no master is known yet".into()));
+    }
+    let Some(mut place) = Place::of(query.cursor.as_ref(), &masters) else { return Ok(None) };
+    let mut locks = Vec::new();
+    for _ in 0..SCANS_A_PAGE {
+        let mut shared = masters[place.master].1.check_out().await?;
+        let (following, mut names) = scan(&mut shared, keys, query, place.step).await?;
+        names.retain(|name| place.after.as_ref().is_none_or(|after| name > after));
+        let room = query.limit - locks.len();
+        let cut = names.len() > room;
+        names.truncate(room);
+        place = match names.last() {
+            Some(last) if cut => Place { after: Some(last.clone()), ..place },
+            _ => place.followed_by(following),
+        };
+        locks.extend(holders(&mut shared, keys, &names).await?);
+        if cut || place.master == masters.len() || locks.len() == query.limit {
+            break;
+        }
+    }
+    Ok(Some(Page { locks, next: place.cursor(&masters) }))
+}
+
+/// Where a listing goes on: which of the masters, a step of its scan, and the last name taken of that
+/// step.
+struct Place {
+    master: usize,
+    step: u64,
+    after: Option<LockName>,
+}
+
+impl Place {
+    fn of(cursor: Option<&Cursor>, masters: &[(String, Pool)]) -> Option<Self> {
+        let Some(cursor) = cursor else { return Some(Self { master: 0, step: 0, after: None }) };
+        let mut parts = cursor.as_str().splitn(3, '.').map(Some).chain([None; 2]);
+        let mut next = || parts.next().flatten().unwrap_or_default();
+        let (step, after, master) = (next(), decoded(next())?, decoded(next())?);
+        Some(Self {
+            master: masters.iter().position(|(name, _)| *name == master)?,
+            step: step.parse().ok()?,
+            after: if after.is_empty() { None } else { Some(LockName::parse(&after).ok()?) },
+        })
+    }
+
+    /// The place at the next step, which is at the next master when it is 0.
+    fn followed_by(self, step: u64) -> Self {
+        Self { master: self.master + usize::from(step == 0), step, after: None }
+    }
+
+    fn cursor(&self, masters: &[(String, Pool)]) -> Option<Cursor> {
+        let (master, _) = masters.get(self.master)?;
+        let after = self.after.as_ref().map_or("", LockName::as_str);
+        let [after, master] = [after, master].map(|part| URL_SAFE_NO_PAD.encode(part));
+        let text = format!("{}.{after}.{master}", self.step);
+        Cursor::parse(text.trim_end_matches('.')).ok()
+    }
+}
+
+fn decoded(part: &str) -> Option<String> {
+    String::from_utf8(URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+/// One step of the scan: the next step, and the names found, in order.
+pub(super) async fn scan(
+    shared: &mut Shared,
+    keys: &Keys,
+    query: &ListLocks,
+    step: u64,
+) -> Result<(u64, Vec<LockName>), Failure> {
+    let mut scan = cmd("SCAN");
+    scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
+    let Shared { connection, state, .. } = shared;
+    let found = state.note(scan.query_async(connection)).await?;
+    let (following, found): (u64, Vec<Vec<u8>>) = found;
+    let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
+    names.retain(|name| name.as_str().starts_with(&query.prefix));
+    names.sort_unstable();
+    names.dedup();
+    Ok((following, names))
+}
+
+/// Who holds the locks that were found; one that was released meanwhile is left out.
+async fn holders(
+    shared: &mut Shared,
+    keys: &Keys,
+    names: &[LockName],
+) -> Result<Vec<Holder>, Failure> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut reads = pipe();
+    for name in names {
+        let bucket = name.bucket();
+        let (key, [line, ..]) = (keys.lock(bucket, name), keys.line(bucket, name));
+        // A place that was lost counts until the next one who waits asks.
+        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
+    }
+    let Shared { connection, state, .. } = shared;
+    let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
+    let mut found = found.into_iter();
+    let mut holders = Vec::with_capacity(names.len());
+    for name in names {
+        let (Some(fields), Some(pttl), Some(waiting)) = (found.next(), found.next(), found.next())
+        else {
+            break;
+        };
+        // What a stranger wrote into a lock's key is no lock, and hides none of the others.
+        let (Ok(fields), Ok(pttl)) = (from_redis_value(fields), from_redis_value(pttl)) else {
+            continue;
+        };
+        let waiting = from_redis_value(waiting).unwrap_or_default();
+        holders.extend(holder(name, &fields, pttl, waiting));
+    }
+    Ok(holders)
+}
+
+fn holder(
+    name: &LockName,
+    fields: &HashMap<String, String>,
+    pttl_millis: i64,
+    waiting: u64,
+) -> Option<Holder> {
+    Some(Holder {
+        name: name.clone(),
+        owner: Owner::parse(fields.get("owner")?).ok()?,
+        fence: FencingToken::new(fields.get("fence")?.parse().ok()?),
+        acquired_at_millis: fields.get("acquired")?.parse().ok()?,
+        expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
+        waiting,
+    })
+}

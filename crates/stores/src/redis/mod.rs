@@ -1,0 +1,250 @@
+//! Locks and records in Redis, shared by every keylatch that uses it.
+//!
+//! Each step is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
+//! expires, and so is a record; each of the 256 buckets has one fencing counter.
+//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
+//! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
+//!
+//! Who waits for a lock is in three keys more, which `lua/line.lua` describes. A step that leaves a
+//! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
+//! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
+//!
+//! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watching`]).
+
+mod list;
+mod pool;
+mod record_reply;
+mod records;
+mod redlock;
+mod replicas;
+mod reply;
+mod said;
+mod script;
+mod server;
+mod shared;
+mod subscription;
+mod topology;
+mod watching;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bb8_redis::redis::{Script, ScriptInvocation};
+use serde::Deserialize;
+use tokio_util::task::AbortOnDropHandle;
+
+use keylatch_core::lock::{
+    Acquire, Acquisition, Attempt, Changes, Holder, ListLocks, LockName, LockStore, Page, Release,
+    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
+};
+
+use super::OpenError;
+use super::turns::Turns;
+use pool::Pool;
+use reply::Reply;
+use script::{Keys, Scripts};
+use subscription::Subscription;
+use topology::Topology;
+use watching::Watching;
+
+pub use redlock::{RedlockSettings, RedlockStore};
+
+/// How the service uses Redis.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// How many multiplexed connections share the load.
+    pub connections: u32,
+    /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// What every key begins with: `A-Z a-z 0-9 : . _ -`.
+    pub key_prefix: String,
+    /// Use a Redis that may evict keys, and with them locks.
+    pub allow_eviction: bool,
+    /// How many replicas must have a grant before it is answered.
+    pub min_replicas: u32,
+}
+
+impl Settings {
+    fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}
+
+/// A [`LockStore`] and [`RecordStore`](keylatch_core::idempotency::RecordStore) in one Redis.
+#[derive(Debug)]
+pub struct RedisStore {
+    topology: Arc<Topology>,
+    scripts: Arc<Scripts>,
+    keys: Arc<Keys>,
+    turns: Arc<Turns>,
+    watching: Arc<Watching>,
+    /// Hear and say what concerns others for as long as the store lives.
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+impl RedisStore {
+    /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
+    /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
+    /// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
+    ///
+    /// # Errors
+    ///
+    /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
+    /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
+    pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+        let topology = Arc::new(Topology::open(url, settings).await?);
+        let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
+        let (scripts, watching) = (Arc::new(Scripts::new()), Arc::<Watching>::default());
+        let subscription = Subscription::new(&topology, settings, &keys, &turns, &watching);
+        // Before anybody watches, so that nothing is missed because the store is new.
+        let subscribed = subscription.subscribe(0).await;
+        let listening = tokio::spawn(subscription.listen(subscribed));
+        let announcing = Arc::clone(&watching).announce(
+            Arc::clone(&topology),
+            Arc::clone(&keys),
+            Arc::clone(&scripts),
+        );
+        let tasks = [listening, tokio::spawn(announcing)].map(AbortOnDropHandle::new);
+        Ok(Self { topology, scripts, keys, turns, watching, _tasks: tasks })
+    }
+
+    /// The channel on which a step says what it changes; empty where nobody watches.
+    fn changes_of(&self, name: &LockName) -> String {
+        if self.watching.is_watched(name) { self.keys.changes() } else { String::new() }
+    }
+
+    /// A call of a script that knows of lines.
+    fn on_line<'a>(&self, script: &'a Script, name: &LockName) -> ScriptInvocation<'a> {
+        let bucket = name.bucket();
+        let mut call = script.prepare_invoke();
+        call.key(self.keys.lock(bucket, name)).key(&self.keys.line(bucket, name));
+        call
+    }
+
+    /// Calls a script that knows of lines until it has taken its step. Before that it may have to
+    /// drop more lost places than it does in one go.
+    async fn run_on_line(
+        &self,
+        name: &LockName,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Reply, StoreError> {
+        loop {
+            let reply: Reply = self.topology.run(name.bucket(), call).await?;
+            if reply.found() != "again" {
+                return Ok(reply);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
+        let place = ask.place.map(|place| script::millis(place).to_string()).unwrap_or_default();
+        let mut call = self.on_line(&self.scripts.acquire, &ask.name);
+        call.key(self.keys.fence(ask.name.bucket()))
+            .arg(script::token(&ask.token))
+            .arg(ask.ttl.as_millis())
+            .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
+            .arg(ask.attempt.get())
+            .arg(place)
+            .arg(self.keys.turns())
+            .arg(self.changes_of(&ask.name));
+        let reply = self.run_on_line(&ask.name, &call).await?;
+        match reply.found() {
+            "granted" => Ok(Acquisition::Granted(reply.lease()?)),
+            "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
+            "held" => Ok(Acquisition::Held(reply.busy(&ask.name)?)),
+            _ => Err(Reply::unexpected()),
+        }
+    }
+
+    async fn withdraw(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        attempt: Attempt,
+    ) -> Result<(), StoreError> {
+        let mut call = self.on_line(&self.scripts.withdraw, name);
+        call.arg(script::token(token))
+            .arg(attempt.get())
+            .arg(self.keys.turns())
+            .arg(self.changes_of(name));
+        self.run_on_line(name, &call).await.map(|_| ())
+    }
+
+    async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<Renewal, StoreError> {
+        let mut call = self.scripts.renew.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name))
+            .arg(script::token(token))
+            .arg(ttl.as_millis());
+        if self.watching.is_watched(name) {
+            let [line, ..] = self.keys.line(name.bucket(), name);
+            call.key(line).arg(self.keys.changes());
+        }
+        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
+        match reply.found() {
+            "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
+            "not-held" => Ok(Renewal::NotHeld),
+            "mismatch" => Ok(Renewal::Mismatch),
+            _ => Err(Reply::unexpected()),
+        }
+    }
+
+    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
+        let mut call = self.on_line(&self.scripts.release, name);
+        call.arg(script::token(token)).arg(self.keys.turns()).arg(self.changes_of(name));
+        let reply = self.run_on_line(name, &call).await?;
+        match reply.found() {
+            "released" => Ok(Release::Released),
+            "not-held" => Ok(Release::NotHeld),
+            "mismatch" => Ok(Release::Mismatch),
+            _ => Err(Reply::unexpected()),
+        }
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        let bucket = name.bucket();
+        let [_, places, _] = self.keys.line(bucket, name);
+        let mut call = self.scripts.get.prepare_invoke();
+        call.key(self.keys.lock(bucket, name)).key(places);
+        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
+        match reply.found() {
+            "held" => reply.holder(name).map(Some),
+            "not-held" => Ok(None),
+            _ => Err(Reply::unexpected()),
+        }
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        list::page(&self.topology, &self.keys, query).await
+    }
+
+    fn max_ttl(&self) -> Ttl {
+        Ttl::MAX
+    }
+
+    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
+        self.turns.wait(name, token)
+    }
+
+    fn changes(&self, name: &LockName) -> Changes {
+        self.watching.changes(name)
+    }
+
+    async fn ping(&self) -> Result<StoreHealth, StoreError> {
+        self.topology.ping().await
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bb8_redis::redis::Script;
+
+use keylatch_core::idempotency::{Fingerprint, RecordKey};
+use keylatch_core::lock::{LockName, TokenHash};
+
+/// A script of one or more Lua files, one behind the other.
+macro_rules! script {
+    ($($file:literal),+) => {
+        Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))
+    };
+}
+
+/// The longest time a script is told, some 2,000 years: Redis takes it, and Lua knows it exactly.
+const LONGEST_MILLIS: u64 = 1 << 46;
+/// How many characters a token hash has in a script.
+const TOKEN_CHARS: usize = 43;
+
+/// The steps, one Lua file each.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) acquire: Script,
+    pub(super) withdraw: Script,
+    pub(super) renew: Script,
+    pub(super) release: Script,
+    pub(super) get: Script,
+    pub(super) announce: Script,
+    pub(super) record: RecordScripts,
+    pub(super) redlock: RedlockScripts,
+}
+
+/// The steps on records.
+#[derive(Debug)]
+pub(super) struct RecordScripts {
+    pub(super) begin: Script,
+    pub(super) extend: Script,
+    pub(super) complete: Script,
+    pub(super) abandon: Script,
+    pub(super) resolve: Script,
+    pub(super) find: Script,
+}
+
+/// The steps on one node of several, as far as they are not those on one Redis.
+#[derive(Debug)]
+pub(super) struct RedlockScripts {
+    pub(super) acquire: Script,
+    pub(super) settle: Script,
+    pub(super) renew: Script,
+    pub(super) get: Script,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self {
+            acquire: script!("fence", "line", "acquire"),
+            withdraw: script!("line", "withdraw"),
+            renew: script!("renew"),
+            release: script!("line", "release"),
+            get: script!("get"),
+            announce: script!("announce"),
+            record: RecordScripts {
+                begin: script!("fence", "record", "record_begin"),
+                extend: script!("record", "record_extend"),
+                complete: script!("record", "record_complete"),
+                abandon: script!("record", "record_abandon"),
+                resolve: script!("record", "record_resolve"),
+                find: script!("record", "record_find"),
+            },
+            redlock: RedlockScripts {
+                acquire: script!("redlock", "redlock_acquire"),
+                settle: script!("redlock", "redlock_settle"),
+                renew: script!("redlock", "redlock_renew"),
+                get: script!("redlock", "redlock_get"),
+            },
+        }
+    }
+}
+
+/// How keys are named.
+#[derive(Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    pub(super) fn lock(&self, bucket: u8, name: &LockName) -> String {
+        format!("{}:{{{bucket:02x}}}:lock:{name}", self.prefix)
+    }
+
+    /// The three keys of a lock's line: the order, when places are lost, and who asked for them.
+    pub(super) fn line(&self, bucket: u8, name: &LockName) -> [String; 3] {
+        ["line", "places", "attempts"]
+            .map(|part| format!("{}:{{{bucket:02x}}}:{part}:{name}", self.prefix))
+    }
+
+    /// The channel on which it is said whose turn it is.
+    pub(super) fn turns(&self) -> String {
+        format!("{}:turns", self.prefix)
+    }
+
+    /// Whose turn it is at which lock, by a message: a token hash and the lock's key.
+    pub(super) fn turn(&self, message: &[u8]) -> Option<(LockName, TokenHash)> {
+        let (hash, lock) = message.split_at_checked(TOKEN_CHARS)?;
+        let hash = URL_SAFE_NO_PAD.decode(hash).ok()?.try_into().ok()?;
+        Some((self.lock_name(lock)?, TokenHash::from_bytes(hash)))
+    }
+
+    /// The channel on which it is said which locks are watched, and how they change.
+    pub(super) fn changes(&self) -> String {
+        format!("{}:changes", self.prefix)
+    }
+
+    pub(super) fn record(&self, key: &RecordKey) -> String {
+        let name = URL_SAFE_NO_PAD.encode(key.as_bytes());
+        format!("{}:{{{:02x}}}:record:{name}", self.prefix, key.bucket())
+    }
+
+    pub(super) fn fence(&self, bucket: u8) -> String {
+        format!("{}:{{{bucket:02x}}}:fence", self.prefix)
+    }
+
+    /// A pattern for `SCAN` that finds at least the locks whose names begin with `prefix`.
+    pub(super) fn pattern(&self, prefix: &str) -> String {
+        format!("{}:{{??}}:lock:{}*", self.prefix, Glob(prefix))
+    }
+
+    /// The lock that a key is of.
+    pub(super) fn lock_name(&self, key: &[u8]) -> Option<LockName> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
+        let (bucket, name) = rest.strip_prefix(":{")?.split_once("}:lock:")?;
+        let name = LockName::parse(name).ok()?;
+        (bucket == format!("{:02x}", name.bucket())).then_some(name)
+    }
+}
+
+/// What a script is told of a time: at least 1 ms, because a key whose expiry is not in the future
+/// is deleted at once, in the middle of the step that writes it.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, LONGEST_MILLIS)
+}
+
+/// How scripts write a token hash: 43 characters, short enough for Redis's compact hashes.
+pub(super) fn token(hash: &TokenHash) -> String {
+    URL_SAFE_NO_PAD.encode(hash.as_bytes())
+}
+
+/// How scripts write a fingerprint, likewise.
+pub(super) fn fingerprint(fingerprint: &Fingerprint) -> String {
+    URL_SAFE_NO_PAD.encode(fingerprint.as_bytes())
+}
+
+/// Text in which a glob pattern finds nothing but itself.
+struct Glob<'a>(&'a str);
+
+impl fmt::Display for Glob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '^' | '\\') {
+                f.write_str("\\")?;
+            }
+            write!(f, "{character}")?;
+        }
+        Ok(())
+    }
+}

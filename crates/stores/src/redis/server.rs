@@ -1,0 +1,138 @@
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use bb8_redis::redis::aio::MultiplexedConnection;
+use bb8_redis::redis::{RedisResult, cmd};
+use tokio::time::Instant;
+
+use keylatch_core::lock::{StoreHealth, Tier};
+
+/// The oldest Redis that speaks RESP3, by which a lost connection is noticed at once.
+const OLDEST_MAJOR: u32 = 6;
+
+/// What a Redis said of itself when a connection was opened.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    info: HashMap<String, String>,
+    /// `None` where `CONFIG` is forbidden, as many hosts do.
+    appendfsync: Option<String>,
+    seen: Instant,
+}
+
+/// One process of a Redis, from its start to its end.
+#[derive(Debug, Clone)]
+pub(super) struct Life {
+    /// Unlike that of every other process.
+    pub(super) run_id: String,
+    /// How long it had been up, by its wall clock and in whole seconds.
+    pub(super) uptime: Duration,
+    /// When it said so.
+    pub(super) seen: Instant,
+    /// Whether all that it answers is on disk before, and none of it is evicted.
+    pub(super) forgets_nothing: bool,
+}
+
+impl Server {
+    pub(super) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        let info: String = cmd("INFO").query_async(connection).await?;
+        let config: RedisResult<HashMap<String, String>> =
+            cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await;
+        let appendfsync = match config {
+            Ok(mut found) => found.remove("appendfsync"),
+            Err(error) if error.code().is_some() => None,
+            Err(error) => return Err(error),
+        };
+        let pairs = info.lines().filter_map(|line| line.split_once(':'));
+        let info = pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
+        Ok(Self { info, appendfsync, seen: Instant::now() })
+    }
+
+    /// Which process it is. One that hides for how long it has been up came up just now.
+    pub(super) fn life(&self) -> Life {
+        Life {
+            run_id: self.get("run_id").to_owned(),
+            uptime: Duration::from_secs(self.get("uptime_in_seconds").parse().unwrap_or(0)),
+            seen: self.seen,
+            forgets_nothing: self.tier() == Tier::Strict,
+        }
+    }
+
+    /// Why locks must not be kept here, in a sentence that says what to do.
+    pub(super) fn unfit(&self, allow_eviction: bool) -> Option<String> {
+        let version = self.get("redis_version");
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if major.is_some_and(|major| major < OLDEST_MAJOR) {
+            return Some(format!("it is version {version}; use 6.0 or newer"));
+        }
+        if self.is_replica() {
+            return Some("it is a replica; name its master".to_owned());
+        }
+        if self.evicts() && !allow_eviction {
+            let policy = self.get("maxmemory_policy");
+            return Some(format!(
+                "its maxmemory-policy `{policy}` evicts keys, and with them held locks; set \
+                 `maxmemory-policy noeviction`, or redis.allow_eviction if that is what you want"
+            ));
+        }
+        None
+    }
+
+    pub(super) fn version(&self) -> String {
+        self.get("redis_version").to_owned()
+    }
+
+    /// When it syncs what it writes: `appendfsync`, or `no` where nothing is appended.
+    pub(super) fn sync(&self) -> String {
+        let appends = self.get("aof_enabled") == "1";
+        let sync = self.appendfsync.as_deref().filter(|_| appends);
+        sync.unwrap_or(if appends { "unknown" } else { "no" }).to_owned()
+    }
+
+    pub(super) fn is_replica(&self) -> bool {
+        self.get("role") == "slave"
+    }
+
+    /// Whether it is reading what it wrote before it was started. Until then it answers no other command,
+    /// and says that it appends nothing to its log.
+    pub(super) fn is_loading(&self) -> bool {
+        self.get("loading") == "1"
+    }
+
+    pub(super) fn health(&self) -> StoreHealth {
+        let mut facts = BTreeMap::from([
+            ("version", self.get("redis_version").to_owned()),
+            ("role", self.get("role").to_owned()),
+            ("aof_enabled", self.get("aof_enabled").to_owned()),
+            ("maxmemory_policy", self.get("maxmemory_policy").to_owned()),
+        ]);
+        let unknown = || "unknown".to_owned();
+        facts.insert("appendfsync", self.appendfsync.clone().unwrap_or_else(unknown));
+        StoreHealth { tier: self.tier(), facts }
+    }
+
+    fn tier(&self) -> Tier {
+        let synced =
+            self.get("aof_enabled") == "1" && self.appendfsync.as_deref() == Some("always");
+        if synced && !self.evicts() { Tier::Strict } else { Tier::BestEffort }
+    }
+
+    /// Whether it throws keys away when its memory is full. Without a limit it never does.
+    fn evicts(&self) -> bool {
+        !matches!(self.get("maxmemory"), "" | "0") && self.get("maxmemory_policy") != "noeviction"
+    }
+
+    fn get(&self, key: &str) -> &str {
+        self.info.get(key).map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (fact, value)) in self.health().facts.iter().enumerate() {
+            let space = if place == 0 { "" } else { " " };
+            write!(f, "{space}{fact}={value}")?;
+        }
+        Ok(())
+    }
+}
