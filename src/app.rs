@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{self, About, Api, BodyLimits, ObserveLayer, OriginPolicy, Server, Streams};
+use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
-use crate::observed::Observed;
-use keylatch_core::idempotency::{Idempotency, RecordStore};
+use keylatch_core::idempotency::Idempotency;
 use keylatch_core::lock::{LockService, WaiterLimits};
-use keylatch_stores::Opened;
+use keylatch_core::store::Store;
 
 /// How long grants that nobody reads may take to be given back at shutdown, after the drain.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -39,8 +39,8 @@ impl App {
     /// The store cannot be used.
     pub async fn new(config: Config) -> Result<Self, Error> {
         let metrics = Arc::new(Metrics::new());
-        let opened = keylatch_stores::open(config.store.expose(), config.stores()).await?;
-        Self::with_store(config, opened, metrics)
+        let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
+        Self::with_store(config, store, metrics)
     }
 
     /// Builds the service over a store that is open.
@@ -50,28 +50,25 @@ impl App {
     /// The operating system has no random bytes, or no certificates to know servers by.
     pub fn with_store(
         mut config: Config,
-        opened: Opened,
+        store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
-        let Opened { locks, records, kind } = opened;
-        let locks = Arc::new(Observed::new(locks, Arc::clone(&metrics)));
-        let records = records.map(|records| -> Arc<dyn RecordStore> {
-            Arc::new(Observed::new(records, Arc::clone(&metrics)))
-        });
+        let profile = store.profile();
+        let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics)));
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
-        let locks = Arc::new(LockService::start(locks, store_timeout, waiters)?);
-        let records = records.map(|records| Idempotency::start(records, store_timeout));
+        let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
+        let records = profile.records.then(|| Idempotency::start(store, store_timeout));
         if records.is_none() {
-            leave_guards_out(&mut config, kind)?;
+            leave_guards_out(&mut config, profile.kind)?;
         }
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
             metrics: Arc::clone(&metrics),
-            about: About { store: kind },
+            about: About { store: profile.kind },
             body_limits: BodyLimits {
                 bytes: config.server.body_limit_bytes,
                 time: Duration::from_millis(config.server.body_timeout_ms),

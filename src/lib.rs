@@ -6,7 +6,7 @@ pub mod config;
 pub mod error;
 pub mod healthcheck;
 pub mod http;
+mod instrumented;
 pub mod metrics;
-mod observed;
 pub mod run;
 pub mod telemetry;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -130,55 +130,112 @@ impl Drop for Counted {
 }
 
 /// What a stream of events is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
-    /// A lock is held for as long as it is read.
+    /// A lock is held for as long as the client reads the stream.
     Hold,
     /// A lock is watched.
     Watch,
 }
 
-/// A method of the store traits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(missing_docs, reason = "named as the methods are")]
+impl StreamKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Watch => "watch",
+        }
+    }
+}
+
+/// A step of the store, as the label `operation` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "named as the commands of the port are")]
 pub enum StoreOperation {
     Acquire,
     Withdraw,
     Renew,
     Release,
-    Get,
+    Look,
     List,
-    Ping,
-    Sweep,
-    Begin,
-    Extend,
-    Complete,
-    Abandon,
-    Resolve,
-    Find,
-    ForgetExpired,
+    Health,
+    BeginRecord,
+    RenewRecord,
+    CompleteRecord,
+    AbandonRecord,
+    ResolveRecord,
+    LookAtRecord,
 }
 
-/// What a step of the store found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+impl StoreOperation {
+    /// The label, which stays as it is when the variant is renamed.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Withdraw => "withdraw",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Look => "look",
+            Self::List => "list",
+            Self::Health => "health",
+            Self::BeginRecord => "begin_record",
+            Self::RenewRecord => "renew_record",
+            Self::CompleteRecord => "complete_record",
+            Self::AbandonRecord => "abandon_record",
+            Self::ResolveRecord => "resolve_record",
+            Self::LookAtRecord => "look_at_record",
+        }
+    }
+}
+
+/// What a step of the store found, as the label `outcome` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StoreOutcome {
-    /// What was asked for was done.
+    /// The step did what it was asked for.
     Done,
     /// It had been done before.
     Repeated,
-    /// Somebody else holds the lock.
+    /// Another token holds the lock.
     Held,
-    /// Nobody holds the lock, or there is no record.
+    /// No token holds the lock, or there is no record.
     NotHeld,
     /// The request was begun before, under the same key.
     Found,
-    /// The key was used for something else.
+    /// The key was used for another request.
     Reused,
     /// The token is not the holder's.
     Mismatch,
     /// The store could not find out.
     Error,
 }
+
+impl StoreOutcome {
+    /// The label, which stays as it is when the variant is renamed.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Repeated => "repeated",
+            Self::Held => "held",
+            Self::NotHeld => "not_held",
+            Self::Found => "found",
+            Self::Reused => "reused",
+            Self::Mismatch => "mismatch",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Writes an enum as its stable label.
+macro_rules! label {
+    ($($kind:ident),+) => {$(
+        impl EncodeLabelValue for $kind {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+                EncodeLabelValue::encode(&self.as_str(), encoder)
+            }
+        }
+    )+};
+}
+
+label!(StreamKind, StoreOperation, StoreOutcome);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {

@@ -1,6 +1,6 @@
 //! Every way to a Redis that a URL can name, and what a user there has to be allowed.
 
-use keylatch::lock::LockName;
+use keylatch_core::lock::LockName;
 use redis::Value;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;

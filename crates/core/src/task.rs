@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::StoreError;
+use crate::store::StoreError;
 
 /// A future on the heap that may move between threads.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

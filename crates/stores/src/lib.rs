@@ -1,45 +1,41 @@
 //! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
 //! [`open`] is the only list of them. This crate knows no HTTP.
 
+mod changes;
 #[cfg(feature = "embedded")]
 mod embedded;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "embedded", feature = "memory"))]
+mod ruled;
+#[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
-mod turns;
-mod watched;
+mod wakeups;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-#[cfg(feature = "embedded")]
-pub use embedded::EmbeddedStore;
-use keylatch_core::idempotency::RecordStore;
-use keylatch_core::lock::LockStore;
-#[cfg(feature = "memory")]
-pub use memory::MemoryStore;
-#[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedlockSettings, RedlockStore, Settings as RedisSettings};
+use keylatch_core::store::Store;
 
-/// A store that was opened, and what to call it.
-#[derive(Debug)]
-pub struct Opened {
-    /// Its locks.
-    pub locks: Arc<dyn LockStore>,
-    /// Its records of idempotency keys, if it keeps any.
-    pub records: Option<Arc<dyn RecordStore>>,
-    /// Its kind, as in the URL's scheme.
-    pub kind: &'static str,
-}
+#[cfg(feature = "embedded")]
+pub use embedded::embedded;
+#[cfg(feature = "memory")]
+pub use memory::memory;
+#[cfg(feature = "redlock")]
+pub use redis::{RedlockSettings, redlock};
+#[cfg(feature = "redis")]
+pub use redis::{Settings as RedisSettings, redis};
 
 /// How the stores are used that are not this process's own.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings<'a> {
     /// Every Redis.
+    #[cfg(feature = "redis")]
     pub redis: &'a RedisSettings,
     /// Several that make one store.
+    #[cfg(feature = "redlock")]
     pub redlock: &'a RedlockSettings,
 }
 
@@ -52,30 +48,22 @@ pub struct Settings<'a> {
 /// # Errors
 ///
 /// The URL names no store, or the store is not fit.
-pub async fn open(url: &str, settings: Settings<'_>) -> Result<Opened, OpenError> {
-    match scheme_of(url) {
-        Some("embedded") if url.len() > "embedded:".len() => {
-            let path = Path::new(&url["embedded:".len()..]);
-            Ok(opened(EmbeddedStore::open(path).await?, "embedded"))
-        }
-        Some("memory") if url == "memory:" => Ok(opened(MemoryStore::new(), "memory")),
-        Some("redis" | "rediss" | "redis+unix" | "unix") => {
-            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis"))
-        }
-        Some("redlock") => {
-            let Settings { redis, redlock } = settings;
-            let store = RedlockStore::open(url, redis, redlock).await?;
-            Ok(Opened { locks: Arc::new(store), records: None, kind: "redlock" })
-        }
-        Some("redis+sentinel" | "rediss+sentinel") => {
-            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+sentinel"))
-        }
-        Some("redis+cluster" | "rediss+cluster") => {
-            Ok(opened(RedisStore::open(url, settings.redis).await?, "redis+cluster"))
-        }
-        Some("memory") => Err(OpenError::MemoryWithPath),
-        Some(scheme) => Err(OpenError::UnknownScheme(scheme.to_owned())),
-        None => Err(OpenError::NoUrl),
+pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
+    let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
+    let rest = &url[scheme.len() + 1..];
+    match scheme {
+        #[cfg(feature = "embedded")]
+        "embedded" if !rest.is_empty() => embedded(Path::new(rest)).await,
+        #[cfg(feature = "memory")]
+        "memory" if rest.is_empty() => Ok(memory()),
+        #[cfg(feature = "memory")]
+        "memory" => Err(OpenError::MemoryWithPath),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+        | "redis+cluster" | "rediss+cluster" => redis(url, settings.redis).await,
+        #[cfg(feature = "redlock")]
+        "redlock" => redlock(url, settings.redis, settings.redlock).await,
+        _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
     }
 }
 
@@ -161,12 +149,4 @@ pub enum OpenError {
     /// The store answered, and must not be used for locks as it is.
     #[error("this Redis is not fit to keep locks: {0}")]
     Unfit(String),
-}
-
-fn opened<S>(store: S, kind: &'static str) -> Opened
-where
-    S: LockStore + RecordStore,
-{
-    let store = Arc::new(store);
-    Opened { locks: Arc::clone(&store) as Arc<dyn LockStore>, records: Some(store), kind }
 }

@@ -1,143 +1,52 @@
 //! The store that keeps nothing: locks and records in the memory of one process.
+//!
+//! The [`Table`] is the executor: a step is one short critical section.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use async_trait::async_trait;
+use super::ruled::{Executor, Ruled};
+use super::table::Table;
+use keylatch_core::idempotency::RecordState;
+use keylatch_core::lock::{FencingToken, LockState, Ttl};
+use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};
 
-use super::table::{Entry, Table};
-use keylatch_core::idempotency::{
-    self, Abandon, Abandonment, Begin, Begun, Complete, Completion, Extend, Extension, Find,
-    RecordKey, RecordState, RecordStore, Resolution, Resolve, View,
-};
-use keylatch_core::lock::{
-    self, Acquire, Acquisition, Attempt, Changes, FencingToken, Holder, ListLocks, LockName,
-    LockState, LockStore, Page, Peek, Release, Renew, Renewal, Return, StoreError, StoreHealth,
-    Tier, TokenHash, Ttl, Turn, Withdraw,
-};
-
-/// A [`LockStore`] and [`RecordStore`] in memory.
-#[derive(Debug)]
-pub struct MemoryStore {
-    table: Table,
+/// An empty store in memory; it has to be called within a tokio runtime.
+pub fn memory() -> Arc<dyn Store> {
+    Arc::new(Ruled::start(Table::new(FencingToken::NONE)))
 }
 
-impl MemoryStore {
-    /// An empty store.
-    pub fn new() -> Self {
-        Self { table: Table::new(FencingToken::NONE) }
+impl Executor for Table {
+    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+        Ok(self.step(&command))
     }
 
-    fn lock<C: lock::Command>(&self, name: &LockName, command: &C) -> C::Outcome {
-        self.table.run(name, |state: &LockState, moment| state.apply(command, moment))
-    }
-
-    fn record<C: idempotency::Command>(&self, key: &RecordKey, command: &C) -> C::Outcome {
-        self.table.run(key, |state: &RecordState, moment| state.apply(command, moment))
-    }
-
-    /// Forgets what has expired, with room for others in between.
-    async fn forget<E: Entry>(&self) {
-        for bucket in 0..=u8::MAX {
-            self.table.forget_expired::<E>(bucket);
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-#[async_trait]
-impl LockStore for MemoryStore {
-    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        Ok(self.lock(&ask.name, ask))
-    }
-
-    async fn withdraw(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        attempt: Attempt,
-    ) -> Result<(), StoreError> {
-        self.lock(name, &Withdraw { token: *token, attempt });
+    async fn settle(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: Ttl,
-    ) -> Result<Renewal, StoreError> {
-        Ok(self.lock(name, &Renew { token: *token, ttl }))
+    fn table(&self) -> &Table {
+        self
     }
 
-    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        Ok(self.lock(name, &Return { token: *token }))
+    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+        for bucket in 0..=u8::MAX {
+            self.forget_expired::<LockState>(bucket);
+            if records {
+                self.forget_expired::<RecordState>(bucket);
+            }
+            // Other tasks come in between.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
-    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        Ok(self.lock(name, &Peek { name: name.clone() }))
-    }
-
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        Ok(self.table.list(query))
-    }
-
-    fn max_ttl(&self) -> Ttl {
-        Ttl::MAX
-    }
-
-    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
-        self.table.turn(name, token)
-    }
-
-    fn changes(&self, name: &LockName) -> Changes {
-        self.table.changes(name)
-    }
-
-    async fn ping(&self) -> Result<StoreHealth, StoreError> {
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
         Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
     }
 
-    async fn sweep(&self) -> Result<(), StoreError> {
-        self.forget::<LockState>().await;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl RecordStore for MemoryStore {
-    async fn begin(&self, ask: &Begin) -> Result<Begun, StoreError> {
-        Ok(self.record(&ask.key, ask))
-    }
-
-    async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
-        Ok(self.record(key, &Extend { token: *token }))
-    }
-
-    async fn complete(&self, ask: &Complete) -> Result<Completion, StoreError> {
-        Ok(self.record(&ask.key, ask))
-    }
-
-    async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
-        Ok(self.record(key, &Abandon { token: *token }))
-    }
-
-    async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
-        Ok(self.record(&ask.key, ask))
-    }
-
-    async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
-        Ok(self.record(key, &Find))
-    }
-
-    async fn forget_expired(&self) -> Result<(), StoreError> {
-        self.forget::<RecordState>().await;
-        Ok(())
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "memory", max_ttl: Ttl::MAX, records: true }
     }
 }
 
@@ -146,24 +55,25 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, Token};
 
     #[tokio::test(start_paused = true)]
-    async fn a_sweep_forgets_expired_locks_and_keeps_the_rest() {
-        let store = MemoryStore::new();
+    async fn sweep_removes_expired_locks_and_keeps_the_rest() {
+        let table = Table::new(FencingToken::NONE);
         for (name, millis) in [("short", 1000), ("long", 60_000)] {
-            let ask = Acquire {
-                name: LockName::parse(name).unwrap(),
-                token: lock::Token::generate().unwrap().hash(),
+            let acquire = AcquireCommand {
+                token: Token::generate().unwrap().hash(),
                 ttl: Ttl::from_millis(millis).unwrap(),
                 owner: None,
                 attempt: Attempt::new(1),
-                place: None,
+                queue: None,
             };
-            store.acquire(&ask).await.unwrap();
+            let name = LockName::parse(name).unwrap();
+            table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(store.table.len(), 2);
-        store.sweep().await.unwrap();
-        assert_eq!(store.table.len(), 1);
+        assert_eq!(table.len(), 2);
+        Executor::sweep(&table, false).await.unwrap();
+        assert_eq!(table.len(), 1);
     }
 }

@@ -1,32 +1,37 @@
 //! The locks and records of one process, by the rules of [`LockState`] and [`RecordState`]: what the
 //! memory store is and the embedded store serves from.
+//!
+//! Each entry lives in the shard of its bucket, next to the bucket's fencing counter, so that one
+//! short critical section sees all that a step needs. A shard is ordered by name, for listing.
+//! Invariant: a waiter is woken, and a watcher told of a change, by the very step that made it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::turns::Turns;
-use super::watched::Watched;
-use keylatch_core::idempotency::{RecordKey, RecordState};
+use super::changes::Changes;
+use super::wakeups::Wakeups;
+use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordReply, RecordState};
 use keylatch_core::lock::{
-    Changes, Cursor, FencingToken, Holder, ListLocks, LockName, LockState, Moment, Page, Peek,
-    TokenHash, Turn,
+    FencingToken, Holder, LockCommand, LockName, LockReply, LockState, Moment, TokenHash,
 };
+use keylatch_core::store::{Command, Cursor, Hints, ListLocks, Page, Reply, Topic};
+use keylatch_core::time::unix_micros;
+
+/// What the table's clock shows when it starts: more than the age of any entry that a file holds.
+const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
 /// A table of locks and records in memory.
-///
-/// Each lives in the shard of its bucket, next to the bucket's fencing counter, so that one short
-/// critical section sees all that a step needs. A shard is ordered by name, for listing.
 #[derive(Debug)]
 pub(super) struct Table {
     start: Instant,
-    turns: Turns,
-    watched: Watched,
+    wakeups: Wakeups,
+    changes: Changes,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -38,28 +43,43 @@ pub(super) struct Shard {
 }
 
 /// What the table keeps under a key: a lock under its name, a record under its own.
-pub(super) trait Entry: Clone + Default + PartialEq {
-    type Key: Clone + Ord;
+pub(super) trait Entry: Clone + Default + PartialEq + Send + 'static {
+    type Key: Clone + Ord + Send + Sync;
+    type Command: Clone + Send + Sync;
+    type Reply: Send;
 
+    /// The rules.
+    fn apply(
+        &self,
+        key: &Self::Key,
+        command: &Self::Command,
+        moment: &Moment,
+    ) -> (Self, Self::Reply);
     fn bucket(key: &Self::Key) -> u8;
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
     /// What it still says at `moment`.
     fn live(&self, moment: &Moment) -> Self;
-    /// Whether that is another than what was written.
+    /// Whether that differs from what it said when it was written.
     fn is_stale(&self, now: Duration) -> bool;
     /// The last fencing token that it gave.
-    fn fence(&self) -> Option<FencingToken>;
+    fn fencing_token(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
     fn is_empty(&self) -> bool;
-    /// Whose turn at which lock it is now, if somebody waits for one.
-    fn turn(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
-    /// What those who watch it are told when it becomes `after`.
-    fn tell(&self, key: &Self::Key, after: &Self, now: Duration, watched: &Watched);
+    /// The waiter whose turn it is, if there is one.
+    fn next_waiter(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
+    /// Reports to its watchers how it changed when it became `after`.
+    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &Changes);
 }
 
 impl Entry for LockState {
     type Key = LockName;
+    type Command = LockCommand;
+    type Reply = LockReply;
+
+    fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
+        self.apply(name, command, moment)
+    }
 
     fn bucket(name: &LockName) -> u8 {
         name.bucket()
@@ -81,27 +101,38 @@ impl Entry for LockState {
         self.is_stale(now)
     }
 
-    fn fence(&self) -> Option<FencingToken> {
-        self.fence()
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token()
     }
 
     fn is_empty(&self) -> bool {
         self.is_empty()
     }
 
-    fn turn(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
-        state.next().map(|token| (name.clone(), *token))
+    fn next_waiter(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
+        state.next_waiter().map(|token| (name.clone(), *token))
     }
 
-    fn tell(&self, name: &LockName, after: &Self, now: Duration, watched: &Watched) {
+    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &Changes) {
         if let Some(change) = self.change(after, name, now) {
-            watched.tell(name, change);
+            changes.report(name, change);
         }
     }
 }
 
 impl Entry for RecordState {
     type Key = RecordKey;
+    type Command = RecordCommand;
+    type Reply = RecordReply;
+
+    fn apply(
+        &self,
+        _: &RecordKey,
+        command: &RecordCommand,
+        moment: &Moment,
+    ) -> (Self, RecordReply) {
+        self.apply(command, moment)
+    }
 
     fn bucket(key: &RecordKey) -> u8 {
         key.bucket()
@@ -123,25 +154,25 @@ impl Entry for RecordState {
         self.is_stale(now)
     }
 
-    fn fence(&self) -> Option<FencingToken> {
+    fn fencing_token(&self) -> Option<FencingToken> {
         self.fence()
     }
 
     fn is_empty(&self) -> bool {
-        self.record().is_none()
+        self.is_empty()
     }
 
-    fn turn(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
+    fn next_waiter(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
         None
     }
 
-    fn tell(&self, _: &RecordKey, _: &Self, _: Duration, _: &Watched) {}
+    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &Changes) {}
 }
 
-/// What a rule comes to: what it found, and the entry's new state if that is another.
+/// What a command comes to: its reply, and the entry's new state if it changed.
 #[derive(Debug)]
-pub(super) struct Step<E, O> {
-    pub(super) outcome: O,
+pub(super) struct Step<E: Entry> {
+    pub(super) reply: E::Reply,
     pub(super) change: Option<E>,
 }
 
@@ -150,34 +181,45 @@ impl Table {
     pub(super) fn new(last_fence: FencingToken) -> Self {
         let shard = || Mutex::new(Shard { last_fence, ..Shard::default() });
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
-        let (turns, watched) = (Turns::default(), Watched::default());
-        Self { start: Instant::now(), turns, watched, shards }
+        let (wakeups, changes) = (Wakeups::default(), Changes::default());
+        Self { start: Instant::now(), wakeups, changes, shards }
     }
 
-    /// Carries a rule out, such as `|state, moment| state.apply(&command, moment)`.
-    pub(super) fn run<E: Entry, O>(
-        &self,
-        key: &E::Key,
-        rule: impl FnOnce(&E, &Moment) -> (E, O),
-    ) -> O {
+    /// Runs a command.
+    pub(super) fn step(&self, command: &Command) -> Reply {
+        match command {
+            Command::Lock(name, command) => Reply::Lock(self.run::<LockState>(name, command)),
+            Command::Record(key, command) => Reply::Record(self.run::<RecordState>(key, command)),
+        }
+    }
+
+    /// The reply to a command that would change nothing; `None` where it would.
+    pub(super) fn refuse(&self, command: &Command) -> Option<Reply> {
+        match command {
+            Command::Lock(name, command) => {
+                self.consider::<LockState>(name, command).map(Reply::Lock)
+            }
+            Command::Record(key, command) => {
+                self.consider::<RecordState>(key, command).map(Reply::Record)
+            }
+        }
+    }
+
+    fn run<E: Entry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
-        let step = step(E::all(&shard).get(key), rule, &moment);
-        let turn = step.change.and_then(|state| self.put(&mut shard, key, state));
+        let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
+        let waiter = change.and_then(|state| self.put(&mut shard, key, state));
         drop(shard);
-        self.call(turn);
-        step.outcome
+        self.wake(waiter);
+        reply
     }
 
-    /// What a rule would come to, with nothing changed.
-    pub(super) fn consider<E: Entry, O>(
-        &self,
-        key: &E::Key,
-        rule: impl FnOnce(&E, &Moment) -> (E, O),
-    ) -> Step<E, O> {
+    fn consider<E: Entry>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
         let shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fence);
-        step(E::all(&shard).get(key), rule, &moment)
+        let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
+        change.is_none().then_some(reply)
     }
 
     /// An entry and the moment at which the next command finds it.
@@ -189,29 +231,27 @@ impl Table {
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: Entry>(&self, key: &E::Key, state: E) {
-        let turn = self.put(&mut self.shard(E::bucket(key)), key, state);
-        self.call(turn);
+        let waiter = self.put(&mut self.shard(E::bucket(key)), key, state);
+        self.wake(waiter);
     }
 
-    /// Resolves when it may be `token`'s turn.
-    pub(super) fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
-        self.turns.wait(name, token)
+    /// Hints about an entry from now on.
+    pub(super) fn subscribe(&self, topic: Topic) -> Hints {
+        match topic {
+            Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
+            Topic::Changes(name) => self.changes.subscribe(name),
+        }
     }
 
-    /// How a lock changes from now on.
-    pub(super) fn changes(&self, name: &LockName) -> Changes {
-        self.watched.changes(name)
-    }
-
-    /// Lets the bucket's fencing tokens go on above `fence`.
+    /// Lets the bucket's fencing tokens rise above `fence`.
     pub(super) fn raise(&self, bucket: u8, fence: FencingToken) {
         let mut shard = self.shard(bucket);
         shard.last_fence = shard.last_fence.max(fence);
     }
 
-    /// Takes in what an earlier process wrote down, by what it comes to now.
-    pub(super) fn restore<E: Entry>(&self, key: &E::Key, state: impl FnOnce(Duration) -> E) {
-        self.install(key, state(self.start.elapsed()));
+    /// What the table's clock shows.
+    pub(super) fn now(&self) -> Duration {
+        CLOCK_ORIGIN + self.start.elapsed()
     }
 
     /// A page of the held locks; `None` for a cursor that no listing gave.
@@ -240,14 +280,14 @@ impl Table {
         let moment = self.moment(shard.last_fence);
         for key in shard.stale::<E>(moment.now) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            let turn = self.put(&mut shard, &key, live.unwrap_or_default());
-            self.call(turn);
+            let waiter = self.put(&mut shard, &key, live.unwrap_or_default());
+            self.wake(waiter);
         }
     }
 
     /// What has expired or ended by itself in one bucket.
     pub(super) fn expired<E: Entry>(&self, bucket: u8) -> Vec<E::Key> {
-        self.shard(bucket).stale::<E>(self.start.elapsed())
+        self.shard(bucket).stale::<E>(self.now())
     }
 
     /// How many locks the table remembers, expired ones included.
@@ -274,33 +314,33 @@ impl Table {
             .locks
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| state.apply(&Peek { name: name.clone() }, &moment).1);
+            .filter_map(|(name, state)| state.live(moment.now).holder(name, moment.now));
         locks.extend(matching.take(query.limit - locks.len()));
     }
 
-    /// Makes `state` the entry's, and tells those who watch it in the order in which it happens.
+    /// Makes `state` the entry's, and reports that to its watchers in the order in which it happens.
     fn put<E: Entry>(
         &self,
         shard: &mut Shard,
         key: &E::Key,
         state: E,
     ) -> Option<(LockName, TokenHash)> {
-        if self.watched.any() {
+        if self.changes.any() {
             let none = E::default();
             let before = E::all(shard).get(key).unwrap_or(&none);
-            before.tell(key, &state, self.start.elapsed(), &self.watched);
+            before.report(key, &state, self.now(), &self.changes);
         }
         shard.install(key, state)
     }
 
-    fn call(&self, turn: Option<(LockName, TokenHash)>) {
-        if let Some((name, token)) = turn {
-            self.turns.call(&name, &token);
+    fn wake(&self, waiter: Option<(LockName, TokenHash)>) {
+        if let Some((name, token)) = waiter {
+            self.wakeups.wake(&name, &token);
         }
     }
 
     fn moment(&self, last_fence: FencingToken) -> Moment {
-        Moment { now: self.start.elapsed(), unix_micros: unix_micros(), last_fence }
+        Moment { now: self.now(), unix_micros: unix_micros(), last_fence }
     }
 
     fn shard(&self, bucket: u8) -> MutexGuard<'_, Shard> {
@@ -316,10 +356,10 @@ impl Shard {
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    /// Gives whose turn it is now.
+    /// Gives the waiter whose turn it is now.
     fn install<E: Entry>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
-        let turn = E::turn(key, &state);
-        self.last_fence = self.last_fence.max(state.fence().unwrap_or_default());
+        let waiter = E::next_waiter(key, &state);
+        self.last_fence = self.last_fence.max(state.fencing_token().unwrap_or_default());
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);
@@ -328,24 +368,20 @@ impl Shard {
         } else {
             all.insert(key.clone(), state);
         }
-        turn
+        waiter
     }
 }
 
 /// One step of the rules on an entry that is in this state, or in none.
-pub(super) fn step<E: Entry, O>(
+pub(super) fn step<E: Entry>(
     state: Option<&E>,
-    rule: impl FnOnce(&E, &Moment) -> (E, O),
+    key: &E::Key,
+    command: &E::Command,
     moment: &Moment,
-) -> Step<E, O> {
+) -> Step<E> {
     let live = state.map(|state| state.live(moment)).unwrap_or_default();
-    let (after, outcome) = rule(&live, moment);
-    Step { outcome, change: (after != live).then_some(after) }
-}
-
-fn unix_micros() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
+    let (after, reply) = live.apply(key, command, moment);
+    Step { reply, change: (after != live).then_some(after) }
 }
 
 fn encode_cursor(name: &LockName) -> Option<Cursor> {

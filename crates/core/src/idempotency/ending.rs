@@ -1,85 +1,84 @@
+//! Ending a run that its caller no longer waits for.
+//!
+//! An end that the store did not take is offered again behind the answer. A beginning whose answer
+//! was lost is abandoned, because its caller did not begin the work. Each is tried until the lease
+//! is surely over.
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::{Begin, Begun, Complete, RecordKey, RecordStore};
-use crate::lock::{Outcome, StoreError, TokenHash};
+use super::{Begin, Begun, End, RecordKey};
+use crate::lock::TokenHash;
+use crate::retry::Retry;
+use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
 
-/// How long a store's answer that nobody waits for is awaited.
-const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
-/// How long one try of a step that is tried again may take.
+/// How long a task waits for the store's answer to a beginning that no caller waits for.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long one try may take.
 const TRY_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two tries.
-const TRY_PAUSE: Duration = Duration::from_millis(250);
-/// When a run whose beginning got no answer is given up again: the beginning itself may still be on
-/// its way to the store, behind the first giving up.
+const PAUSE: Duration = Duration::from_millis(250);
+/// When a run whose beginning got no answer is abandoned again: the beginning itself may still be on
+/// its way to the store, behind the first abandonment.
 const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// A step that ends a run, to be tried until the store has answered it.
+/// How a run is to end, for the store to take.
 #[derive(Debug)]
-pub(super) enum Ending {
-    Abandon(RecordKey, TokenHash),
-    Complete(Complete),
+pub(super) struct RunEnding {
+    pub(super) key: RecordKey,
+    pub(super) token: TokenHash,
+    /// `None` frees the key.
+    pub(super) end: Option<End>,
 }
 
-impl Ending {
-    async fn step<S: RecordStore + ?Sized>(&self, store: &S) -> Result<(), StoreError> {
-        match self {
-            Self::Abandon(key, token) => store.abandon(key, token).await.map(|_| ()),
-            Self::Complete(complete) => store.complete(complete).await.map(|_| ()),
+impl RunEnding {
+    /// Tries the step until the store answers it, or until the lease is surely over.
+    pub(super) async fn finish(self, store: Arc<dyn Store>, lease: Duration) {
+        let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: lease + ANSWER_LIMIT };
+        let step = || self.step(&*store);
+        if retry.run("the end of a run", step).await.is_none() {
+            tracing::error!("the end of a run could not be stored");
+        }
+    }
+
+    async fn step(&self, store: &dyn Store) -> Result<(), StoreError> {
+        match &self.end {
+            None => store.abandon(&self.key, &self.token).await.map(|_| ()),
+            Some(end) => store.complete(&self.key, &self.token, end.clone()).await.map(|_| ()),
         }
     }
 }
 
-/// Tries a step until the store answers it, or until the lease is surely over.
-pub(super) async fn insist<S: RecordStore + ?Sized>(
-    store: Arc<S>,
-    ending: Ending,
-    lease: Duration,
-) {
-    let trying = async {
-        loop {
-            match timeout(TRY_LIMIT, ending.step(&*store)).await {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => tracing::debug!(%error, "the end of a run is not yet kept"),
-                Err(_) => tracing::debug!("keeping the end of a run is not answered"),
-            }
-            tokio::time::sleep(TRY_PAUSE).await;
-        }
-    };
-    if timeout(lease + ORPHAN_LIMIT, trying).await.is_err() {
-        tracing::error!("the end of a run could not be kept");
-    }
+/// Abandons a run under which nothing was done.
+pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<Begin>) {
+    let ending = RunEnding { key: begin.key, token: begin.token, end: None };
+    ending.finish(store, begin.lease).await;
 }
 
-/// Gives a run up under which nothing was done.
-pub(super) async fn give_up<S: RecordStore + ?Sized>(store: Arc<S>, ask: Arc<Begin>) {
-    insist(store, Ending::Abandon(ask.key, ask.token), ask.lease).await;
-}
-
-/// The same for a beginning of which only the answer is known to be lost.
-pub(super) async fn give_up_lost<S: RecordStore + ?Sized>(store: Arc<S>, ask: Arc<Begin>) {
-    give_up(Arc::clone(&store), Arc::clone(&ask)).await;
+/// Abandons a beginning of which only the answer is known to be lost.
+pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<Begin>) {
+    abandon(Arc::clone(&store), Arc::clone(&begin)).await;
     for pause in AFTER_LOST {
-        tokio::time::sleep(pause).await;
-        give_up(Arc::clone(&store), Arc::clone(&ask)).await;
+        sleep(pause).await;
+        abandon(Arc::clone(&store), Arc::clone(&begin)).await;
     }
 }
 
-/// Waits for a beginning that nobody hears of, and gives up what it began.
-pub(super) async fn give_up_unheard<S: RecordStore + ?Sized>(
-    store: Arc<S>,
-    ask: Arc<Begin>,
-    call: BoxFuture<Result<Begun, StoreError>>,
+/// Waits for the answer to a beginning whose caller has gone, and abandons what it began.
+pub(super) async fn finish(
+    store: Arc<dyn Store>,
+    begin: Arc<Begin>,
+    step: BoxFuture<Result<Begun, StoreError>>,
 ) {
-    let nothing_begun = match timeout(ORPHAN_LIMIT, call).await {
+    let began_nothing = match timeout(ANSWER_LIMIT, step).await {
         Ok(Ok(Begun::Found(_) | Begun::Reused(_))) => true,
         Ok(Ok(Begun::Started(_) | Begun::Again(_))) | Err(_) => false,
-        Ok(Err(error)) => error.outcome() == Outcome::NotExecuted,
+        Ok(Err(error)) => error.effect() == Effect::NotExecuted,
     };
-    if !nothing_begun {
-        give_up(store, ask).await;
+    if !began_nothing {
+        abandon(store, begin).await;
     }
 }

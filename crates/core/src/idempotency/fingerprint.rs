@@ -1,3 +1,9 @@
+//! The digest of what a request asks for.
+//!
+//! Two requests under one key are the same if their fingerprints are: whatever the order of query
+//! parameters, JSON members or form fields, and whatever the boundary of a multipart body. Numbers
+//! stay as they are written, because two amounts may differ beyond what a float can tell.
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -1,3 +1,8 @@
+//! The client's name for one intent, and what that name is unique within.
+//!
+//! A key is checked where it is made. A store learns only the SHA-256 of key and scope, so neither a
+//! dump nor a log shows what clients call their orders.
+
 use std::fmt;
 
 use sha2::{Digest, Sha256};

@@ -1,7 +1,9 @@
+//! What a caller of [`Idempotency::once`](super::Idempotency::once) asks for and reads.
+
 use std::time::Duration;
 
 use super::{End, Fingerprint, OnCrash, RecordKey, View};
-use crate::lock::StoreError;
+use crate::store::StoreError;
 
 /// What is to be done once.
 #[derive(Debug, Clone, Copy)]

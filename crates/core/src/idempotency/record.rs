@@ -1,3 +1,8 @@
+//! What a record is made of, and the commands on it as data.
+//!
+//! A command names no record: the store runs it under a [`RecordKey`]. Every command is safe to
+//! repeat with the same token. What each one does is in `rules.rs`.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +12,51 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, RecordKey};
 use crate::lock::{FencingToken, TokenHash};
+
+/// One step on one record.
+#[derive(Debug, Clone)]
+pub enum RecordCommand {
+    /// Starts a run, or finds an earlier one.
+    Begin(Begin),
+    /// Lets the lease of a run last its full time from now.
+    Renew {
+        /// The token that began.
+        token: TokenHash,
+    },
+    /// Ends a run and keeps what it came to.
+    Complete {
+        /// The token that began.
+        token: TokenHash,
+        /// How it ended.
+        end: End,
+    },
+    /// Frees a key under which nothing was done.
+    Abandon {
+        /// The token that began.
+        token: TokenHash,
+    },
+    /// Settles an unknown outcome.
+    Resolve(Resolve),
+    /// Reads the record.
+    Look,
+}
+
+/// What a [`RecordCommand`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordReply {
+    /// To [`RecordCommand::Begin`].
+    Begin(Begun),
+    /// To [`RecordCommand::Renew`].
+    Renew(Extension),
+    /// To [`RecordCommand::Complete`].
+    Complete(Completion),
+    /// To [`RecordCommand::Abandon`].
+    Abandon(Abandonment),
+    /// To [`RecordCommand::Resolve`].
+    Resolve(Resolution),
+    /// To [`RecordCommand::Look`]: the record, if there is one.
+    Look(Option<View>),
+}
 
 /// What a caller wants when it begins.
 #[derive(Debug, Clone)]
@@ -57,17 +107,6 @@ pub struct Run {
     pub attempts: u32,
     /// What is left of its lease, by the store's clock.
     pub lease: Duration,
-}
-
-/// Ends a run, if the token still has it.
-#[derive(Debug, Clone)]
-pub struct Complete {
-    /// The record.
-    pub key: RecordKey,
-    /// The token that began.
-    pub token: TokenHash,
-    /// How it ended.
-    pub end: End,
 }
 
 /// How a run ended.

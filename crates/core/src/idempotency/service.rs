@@ -1,3 +1,11 @@
+//! The idempotency service: everything about records that has to do with time.
+//!
+//! [`Idempotency::once`] takes the work as a function and runs it under a lease that a watchdog
+//! renews. From its first step on, everything is one future that a task of the service finishes when
+//! the caller goes away, so the work ends and its result is stored whether anybody listens or not.
+//! Invariant: work is not begun when the store could not say that it is new. The tests of the
+//! layer and the campaign of keys hold it.
+
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -7,49 +15,39 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::ending::{Ending, give_up, give_up_lost, give_up_unheard, insist};
-use super::waiting::{Seat, Waiting};
+use super::ending::{self, RunEnding};
+use super::waiting::RunEnd;
 use super::{
-    Abandonment, Ask, Begin, Begun, Complete, Completion, End, Extension, IdempotencyError, Once,
-    Phase, Reason, RecordKey, RecordStore, Resolution, Resolve, Run, View, Worked,
+    Abandonment, Ask, Begin, Begun, Completion, End, Extension, IdempotencyError, Once, Phase,
+    Reason, RecordKey, Resolution, Resolve, Run, View, Worked,
 };
-use crate::lock::{StoreError, Token, TokenHash};
+use crate::lock::{Token, TokenHash};
+use crate::store::{Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
+use crate::waiters::{WaiterGuard, WaiterRegistry};
+use crate::watchdog::LeaseSchedule;
 
-/// The pause after a renewal that got no answer.
-const TRY_PAUSE: Duration = Duration::from_millis(250);
-/// How many runs and endings that nobody waits for may be under way before new runs are refused.
-const MAX_ORPHANS: usize = 10_000;
-/// How often one of those who wait asks the store whether a run has ended in another process.
-const ASK_PERIOD: Duration = Duration::from_millis(50);
-/// How often what was kept for long enough is forgotten.
-const SWEEP_PERIOD: Duration = Duration::from_secs(30);
+/// How many runs and endings that no client waits for may be under way before new runs are refused.
+const PENDING_MAX: usize = 10_000;
+/// How often one of the waiters looks whether a run has ended in another process.
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// Does things once, by the records of a store.
 #[derive(Debug)]
-pub struct Idempotency<S: ?Sized = dyn RecordStore> {
-    store: Arc<S>,
+pub struct Idempotency {
+    store: Arc<dyn Store>,
     deadline: Duration,
-    waiting: Waiting,
+    waiters: WaiterRegistry<RecordKey, RunEnd>,
     tasks: TaskTracker,
-    closing: CancellationToken,
 }
 
-impl<S: RecordStore + ?Sized> Idempotency<S> {
-    /// A service over `store` that waits for each of its answers at most for `deadline`; it has to
-    /// be called within a tokio runtime.
-    ///
-    /// It forgets expired records in a task of its own until it is closed or dropped.
-    pub fn start(store: Arc<S>, deadline: Duration) -> Arc<Self> {
-        let (waiting, tasks, closing) = Default::default();
-        let service = Self { store, deadline, waiting, tasks, closing };
-        let sweeping = sweep(Arc::clone(&service.store));
-        let closing = service.closing.clone();
-        service.tasks.spawn(async move { closing.run_until_cancelled(sweeping).await });
-        Arc::new(service)
+impl Idempotency {
+    /// A service over `store` that waits for each of its answers at most for `deadline`.
+    pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
+        let (waiters, tasks) = Default::default();
+        Arc::new(Self { store, deadline, waiters, tasks })
     }
 
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
@@ -74,14 +72,16 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         let mut work = work;
         loop {
             // Taken before asking, or an end in between would go unheard.
-            let seat = (!ask.wait.is_zero()).then(|| self.waiting.join(ask.key));
-            let ended = seat.as_ref().map(|seat| seat.ending.ended.notified());
+            let waiter = (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunEnd::default));
+            let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
             let (view, again) = match self.attempt(ask, work).await? {
                 Attempt::Over(once) => return Ok(once),
                 Attempt::InFlight(view, work) => (view, work),
             };
-            let (Some(seat), Some(ended)) = (&seat, ended) else { return Ok(Once::Found(view)) };
-            if timeout_at(until, self.ended(seat, &ask.key, ended)).await.is_err() {
+            let (Some(waiter), Some(ended)) = (&waiter, ended) else {
+                return Ok(Once::Found(view));
+            };
+            if timeout_at(until, self.ended(waiter, &ask.key, ended)).await.is_err() {
                 return Ok(Once::Found(view));
             }
             work = again;
@@ -106,14 +106,14 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(&ask));
             move |call| async move {
                 if !own {
-                    give_up_unheard(store, ask, call).await;
+                    ending::finish(store, ask, call).await;
                 }
             }
         };
         let answer =
             with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, call, orphaned)).await;
         if let (Err(StoreError::Lost(_)), false) = (&answer, own) {
-            self.tasks.spawn(give_up_lost(Arc::clone(&self.store), ask));
+            self.tasks.spawn(ending::abandon_lost(Arc::clone(&self.store), ask));
         }
         answer
     }
@@ -123,9 +123,15 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn complete(&self, ask: &Complete) -> Result<Completion, StoreError> {
-        let completion = with_deadline(self.deadline, self.store.complete(ask)).await;
-        self.waiting.end(&ask.key);
+    pub async fn complete(
+        &self,
+        key: &RecordKey,
+        token: &TokenHash,
+        end: End,
+    ) -> Result<Completion, StoreError> {
+        let step = self.store.complete(key, token, end);
+        let completion = with_deadline(self.deadline, step).await;
+        self.wake_waiters(key);
         completion
     }
 
@@ -140,7 +146,7 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         token: &TokenHash,
     ) -> Result<Abandonment, StoreError> {
         let abandonment = with_deadline(self.deadline, self.store.abandon(key, token)).await;
-        self.waiting.end(key);
+        self.wake_waiters(key);
         abandonment
     }
 
@@ -180,10 +186,9 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         self.tasks.spawn(task);
     }
 
-    /// Ends the service's own tasks: sweeping stops, and what is still being run or kept is waited
-    /// for as long as the caller likes.
+    /// Ends the service's own tasks: waits for runs and endings that are under way, for as long as
+    /// the caller likes.
     pub async fn close(&self) {
-        self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -199,7 +204,7 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         W: FnOnce(Run) -> F + Send + 'static,
         F: Future<Output = Worked<T>> + Send + 'static,
     {
-        if self.tasks.len() > MAX_ORPHANS {
+        if self.tasks.len() > PENDING_MAX {
             let why = "too many runs that nobody waits for are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
@@ -229,7 +234,7 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         };
         if asked.elapsed() >= run.lease {
             // Whatever it is that took so long, the run may be another's by now.
-            self.tasks.spawn(give_up(Arc::clone(&self.store), Arc::new(begin)));
+            self.tasks.spawn(ending::abandon(Arc::clone(&self.store), Arc::new(begin)));
             return Err(StoreError::Deadline(run.lease).into());
         }
         let worked = self.run_alive(&ask, &token, async { work(run).await }).await;
@@ -275,13 +280,12 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
         let Some(end) = end else {
             if let Err(error) = self.abandon(&key, &token).await {
                 tracing::warn!(%error, "a key is not yet given back");
-                let step = Ending::Abandon(key, token);
-                self.tasks.spawn(insist(Arc::clone(&self.store), step, ask.lease));
+                let ending = RunEnding { key, token, end: None };
+                self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
             }
             return None;
         };
-        let complete = Complete { key, token, end };
-        match self.complete(&complete).await {
+        match self.complete(&key, &token, end.clone()).await {
             Ok(completion) => {
                 if !matches!(completion, Completion::Kept(_)) {
                     tracing::warn!("an answer came after its lease and is not kept");
@@ -290,41 +294,53 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
             }
             Err(error) => {
                 tracing::warn!(%error, "an answer is not yet kept");
-                let step = Ending::Complete(complete);
-                self.tasks.spawn(insist(Arc::clone(&self.store), step, ask.lease));
+                let ending = RunEnding { key, token, end: Some(end) };
+                self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
                 None
             }
         }
     }
 
-    /// The watchdog: renews a lease at a third of its time, for as long as it is polled.
+    /// The watchdog: renews a lease by its schedule, for as long as it is polled. The work does not
+    /// stop when its lease is lost: its late end is refused by the store.
     async fn keep_alive(&self, key: &RecordKey, token: &TokenHash, lease: Duration) -> Infallible {
-        let mut pause = lease / 3;
+        let begun = Instant::now();
+        let mut schedule = LeaseSchedule::new(lease, lease);
         loop {
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep_until(begun + schedule.next_try()).await;
+            let sent = begun.elapsed();
             match self.extend(key, token).await {
-                Ok(Extension::Extended) => pause = lease / 3,
+                Ok(Extension::Extended) => schedule.renewed(sent, sent + lease),
                 Ok(Extension::Lost) => {
-                    tracing::warn!("a run has lost its lease and goes on under its old fence");
+                    tracing::warn!("a run has lost its lease and continues under its old fence");
                     pending::<()>().await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a lease is not yet renewed");
-                    pause = (lease / 10).min(TRY_PAUSE);
+                    schedule.failed(begun.elapsed());
+                    if schedule.try_limit(begun.elapsed()).is_none() {
+                        // The lease may still last by the store's clock.
+                        schedule = LeaseSchedule::new(lease, begun.elapsed() + lease);
+                    }
                 }
             }
         }
     }
 
     /// Resolves when the run under `key` may have ended.
-    async fn ended(&self, seat: &Seat<'_>, key: &RecordKey, ended: impl Future<Output = ()>) {
+    async fn ended(
+        &self,
+        waiter: &WaiterGuard<RecordKey, RunEnd>,
+        key: &RecordKey,
+        ended: impl Future<Output = ()>,
+    ) {
         let mut ended = pin!(ended);
         tokio::select! {
             () = &mut ended => return,
-            _asking = seat.ending.asking.lock() => loop {
+            _polling = waiter.polling.lock() => loop {
                 tokio::select! {
                     () = &mut ended => return,
-                    () = tokio::time::sleep(ASK_PERIOD) => {}
+                    () = tokio::time::sleep(POLL_PERIOD) => {}
                 }
                 match self.find(key).await {
                     Ok(Some(view)) if is_running(&view) => {}
@@ -333,14 +349,14 @@ impl<S: RecordStore + ?Sized> Idempotency<S> {
                 }
             },
         }
-        seat.ending.ended.notify_waiters();
+        waiter.ended.notify_waiters();
     }
-}
 
-impl<S: ?Sized> Drop for Idempotency<S> {
-    /// The sweep ends with the service, also when nobody closed it.
-    fn drop(&mut self) {
-        self.closing.cancel();
+    /// Wakes those in this process that wait for the end of the run under `key`.
+    fn wake_waiters(&self, key: &RecordKey) {
+        if let Some(run) = self.waiters.get(key) {
+            run.ended.notify_waiters();
+        }
     }
 }
 
@@ -354,13 +370,4 @@ enum Attempt<T, W> {
 /// Whether somebody is at it who may still end it.
 fn is_running(view: &View) -> bool {
     matches!(view.phase, Phase::InFlight { lease } if !lease.is_zero())
-}
-
-async fn sweep<S: RecordStore + ?Sized>(store: Arc<S>) {
-    loop {
-        tokio::time::sleep(SWEEP_PERIOD).await;
-        if let Err(error) = store.forget_expired().await {
-            tracing::warn!(%error, "expired records could not be forgotten");
-        }
-    }
 }

@@ -1,3 +1,8 @@
+//! The number that rises with every grant, and the moment at which a command runs.
+//!
+//! A fencing token is above the bucket's last and never below the store's wall clock in
+//! microseconds, so it rises also when the counter was lost.
+
 use std::fmt;
 use std::time::Duration;
 

@@ -1,21 +1,28 @@
+//! Holding a lock for as long as a connection reads its events.
+//!
+//! One task of the service acquires, renews by the schedule of `watchdog.rs` and releases. The channel
+//! of events has eight places: renewals that do not fit are left out, and one place each is kept for
+//! `Acquired` and for the last event, so a client that reads nothing delays nothing. Invariant: the
+//! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_ends` hold it.
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Acquired, Busy, Grant, Lease, LockError, LockName, LockService, Owner, Renewed, Request, Token,
-    Ttl,
+    Acquired, Contention, Grant, Lease, LockError, LockName, LockService, Owner, Renewed, Request,
+    Token, Ttl, Validity,
 };
+use crate::retry::Retry;
+use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
-/// How many events may wait for whoever reads them.
+/// How many events may wait for their reader.
 const EVENTS: usize = 8;
-/// The longest time between the word that a lock is lost and its release.
-const MAX_GRACE: Duration = Duration::from_secs(1);
-/// The longest pause between two tries of a renewal or a release.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time between the event that a lock is lost and its release.
+const GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// A lock that is to be held for as long as somebody reads what happens to it.
 #[derive(Debug)]
@@ -39,17 +46,17 @@ pub struct Hold {
 pub enum HoldEvent {
     /// The lock is not to be had yet.
     Waiting {
-        /// How many are in line before.
+        /// How many waiters are before this one.
         ahead: u64,
     },
-    /// The lock is held. Its validity is counted from now.
+    /// The lock is held.
     Acquired(Grant),
-    /// The lease goes on.
+    /// The lease was renewed.
     Renewed {
         /// The lease.
         lease: Lease,
-        /// For how long it is exclusive, counted from now.
-        valid_for: Duration,
+        /// Until when it is exclusive, counted from the arrival of the request.
+        validity: Validity,
     },
     /// The lock is lost, or will be in a moment. Nothing follows.
     Lost(Lost),
@@ -59,14 +66,15 @@ pub enum HoldEvent {
 
 /// Why a lock that was held is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lost {
     /// It was held for as long as it may be.
     MaxHold,
     /// The service shuts down.
     Shutdown,
-    /// Nobody holds it: it was released with its token, or the store forgot it.
+    /// No client holds it: it was released with its token, or the store forgot it.
     NotHeld,
-    /// Somebody else holds it.
+    /// Another client holds it.
     TakenOver,
     /// It could not be renewed, and its validity is about to end.
     Unrenewed,
@@ -75,8 +83,13 @@ pub enum Lost {
 /// Why a lock was not acquired.
 #[derive(Debug)]
 pub enum Refused {
-    /// It is somebody else's, or others were before, for as long as there was time to wait.
-    Held(Busy),
+    /// Another client held it, or others were before, for as long as there was time to wait.
+    Held {
+        /// Why the lock is not to be had.
+        contention: Contention,
+        /// How long the client has waited.
+        waited: Duration,
+    },
     /// The service has no answer.
     Failed(LockError),
     /// The service shuts down.
@@ -87,40 +100,42 @@ impl LockService {
     /// Acquires a lock, renews it at each third of its TTL, and releases it when the receiver is
     /// dropped, when `leaving` is cancelled, or when it was held for long enough.
     ///
-    /// All of it is done in a task of the service. Whoever is slow to read may miss that the lease
-    /// was renewed, but not that it was acquired or lost.
+    /// A task of the service does all of it. A reader that is slow may miss that the lease was
+    /// renewed, but not that it was acquired or lost.
     pub fn hold(
         self: &Arc<Self>,
         hold: Hold,
         leaving: CancellationToken,
     ) -> mpsc::Receiver<HoldEvent> {
+        let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
         let Hold { name, token, ttl, owner, wait, max_hold } = hold;
         let request = Request { name: name.clone(), token: Some(token.clone()), ttl, owner, wait };
         let service = Arc::clone(self);
-        let holding = Holding { service, name, token, ttl, max_hold, events, leaving };
-        self.streams.spawn(holding.run(request));
+        let task = HoldTask { service, name, token, ttl, max_hold, arrived, events, leaving };
+        self.streams.spawn(task.run(request));
         receiver
     }
 }
 
 /// The task behind one [`Hold`].
-struct Holding {
+struct HoldTask {
     service: Arc<LockService>,
     name: LockName,
     token: Token,
     ttl: Ttl,
     max_hold: Duration,
+    /// When the request arrived: the schedule counts from here.
+    arrived: Instant,
     events: mpsc::Sender<HoldEvent>,
     leaving: CancellationToken,
 }
 
-impl Holding {
+impl HoldTask {
     async fn run(self, request: Request) {
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
-        let started = Instant::now();
-        let mut grant = match self.acquire(request).await {
+        let grant = match self.acquire(request).await {
             None => return,
             Some(Err(refused)) => {
                 last.send(HoldEvent::Refused(refused));
@@ -128,106 +143,103 @@ impl Holding {
             }
             Some(Ok(grant)) => grant,
         };
-        let until = started + grant.valid_for;
-        grant.valid_for = left(until);
-        self.tell(HoldEvent::Acquired(grant));
+        let schedule = LeaseSchedule::new(self.ttl.get(), self.since_arrival(grant.validity.until));
+        self.send(HoldEvent::Acquired(grant));
         let lost = tokio::select! {
             biased;
             () = self.events.closed() => None,
             () = self.leaving.cancelled() => Some(Lost::Shutdown),
             () = sleep(self.max_hold) => Some(Lost::MaxHold),
-            lost = self.renew_until_lost(until) => Some(lost),
+            lost = self.renew_until_lost(schedule) => Some(lost),
         };
         if let Some(lost) = lost {
             last.send(HoldEvent::Lost(lost));
             if matches!(lost, Lost::NotHeld | Lost::TakenOver) {
                 return;
             }
-            // Whoever reads it needs a moment to stop, and may say that it needs no more.
-            let grace = self.ttl.notice().min(MAX_GRACE);
+            // The reader needs a moment to stop, and may close the connection when it has.
+            let grace = notice(self.ttl.get()).min(GRACE_MAX);
             let _ = timeout(grace, self.events.closed()).await;
         }
-        self.let_go().await;
+        self.release().await;
     }
 
-    /// The lock, if it is to be had; `None` if nobody is there any more to have it. What is dropped
-    /// here is given back by the service, be it the lock or a place in line.
+    /// The lock, if it is to be had; `None` if the client has gone. The service withdraws what is
+    /// dropped here, be it the lock or a queue entry.
     async fn acquire(&self, request: Request) -> Option<Result<Grant, Refused>> {
-        let mut told = None;
-        let tell = |busy: &Busy| {
-            // One place is for the word that the lock is acquired.
-            if told != Some(busy.ahead) && self.events.capacity() > 1 {
-                told = Some(busy.ahead);
-                self.tell(HoldEvent::Waiting { ahead: busy.ahead });
+        let mut reported = None;
+        let report = |contention: &Contention| {
+            // One place is for the event that the lock is acquired.
+            if reported != Some(contention.ahead) && self.events.capacity() > 1 {
+                reported = Some(contention.ahead);
+                self.send(HoldEvent::Waiting { ahead: contention.ahead });
             }
         };
         let acquired = tokio::select! {
             biased;
             () = self.events.closed() => return None,
             () = self.leaving.cancelled() => return Some(Err(Refused::Shutdown)),
-            acquired = self.service.acquire_telling(request, tell) => acquired,
+            acquired = self.service.acquire_and_report(request, report) => acquired,
         };
         Some(match acquired {
-            Ok(Acquired::New(grant) | Acquired::Again(grant)) => Ok(grant),
-            Ok(Acquired::Held(busy)) => Err(Refused::Held(busy)),
+            Ok(Acquired::New(grant) | Acquired::Again(grant)) => {
+                let validity = Validity { arrived: self.arrived, ..grant.validity };
+                Ok(Grant { validity, ..grant })
+            }
+            Ok(Acquired::Held { contention, waited }) => Err(Refused::Held { contention, waited }),
             Err(error) => Err(Refused::Failed(error)),
         })
     }
 
-    /// Renews a lease that is valid `until` then, and says why it cannot go on any more.
-    async fn renew_until_lost(&self, mut until: Instant) -> Lost {
-        let ttl = self.ttl.get();
-        // A third of the TTL after the grant, if all of it was left then, and else earlier.
-        let mut pause = left(until).saturating_sub(ttl * 2 / 3);
+    /// Renews a lease by its schedule, and says why it cannot be renewed any more.
+    async fn renew_until_lost(&self, mut schedule: LeaseSchedule) -> Lost {
+        let ttl = self.ttl;
         loop {
-            let time = left(until).saturating_sub(self.ttl.notice());
-            sleep(pause.min(time)).await;
-            let asked = Instant::now();
-            let time = left(until).saturating_sub(self.ttl.notice());
-            if time.is_zero() {
+            sleep_until(self.arrived + schedule.next_try()).await;
+            let sent = Instant::now();
+            let Some(limit) = schedule.try_limit(self.since_arrival(sent)) else {
                 return Lost::Unrenewed;
-            }
-            let renewal = self.service.renew(&self.name, &self.token, self.ttl);
-            match timeout_at(asked + time.min(ttl / 3), renewal).await {
-                Ok(Ok(Renewed::Renewed { lease, valid_for })) => {
-                    until = until.max(asked + valid_for);
-                    self.tell(HoldEvent::Renewed { lease, valid_for: left(until) });
-                    pause = (asked + ttl / 3).saturating_duration_since(Instant::now());
+            };
+            let renewal = self.service.renew(&self.name, &self.token, ttl);
+            match timeout_at(sent + limit, renewal).await {
+                Ok(Ok(Renewed::Renewed { lease, validity })) => {
+                    let until = self.since_arrival(validity.until);
+                    schedule.renewed(self.since_arrival(sent), until);
+                    let until = self.arrived + schedule.valid_until();
+                    let validity = Validity { arrived: self.arrived, until };
+                    self.send(HoldEvent::Renewed { lease, validity });
                     continue;
                 }
                 Ok(Ok(Renewed::NotHeld)) => return Lost::NotHeld,
                 Ok(Ok(Renewed::Mismatch)) => return Lost::TakenOver,
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
-                Err(_) => tracing::debug!("renewing a held lock is not answered"),
+                Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }
-            pause = (ttl / 20).min(MAX_PAUSE);
+            schedule.failed(self.since_arrival(Instant::now()));
         }
     }
 
-    /// Tells what need not be read.
-    fn tell(&self, event: HoldEvent) {
-        // Whoever does not read does not miss it.
+    /// Sends an event that need not be read.
+    fn send(&self, event: HoldEvent) {
+        // A full channel has a reader that is slow, and misses a renewal.
         let _ = self.events.try_send(event);
     }
 
-    /// Gives the lock back, trying until the lease is over by itself. The events end with the first
+    /// Releases the lock, trying until the lease has expired by itself. The events end with the first
     /// try, whatever comes of it.
-    async fn let_go(self) {
-        let Self { service, name, token, ttl, events, .. } = self;
-        let mut events = Some(events);
-        let trying = async {
-            while let Err(error) = service.release(&name, &token).await {
-                drop(events.take());
-                tracing::debug!(%error, "a held lock is not yet released");
-                sleep(MAX_PAUSE.min(ttl.get() / 20)).await;
-            }
-        };
-        if timeout(ttl.get(), trying).await.is_err() {
+    async fn release(self) {
+        let ttl = self.ttl.get();
+        let Self { service, name, token, events, .. } = self;
+        let released = service.release(&name, &token).await;
+        drop(events);
+        let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
+        let step = || service.release(&name, &token);
+        if released.is_err() && retry.run("the release of a held lock", step).await.is_none() {
             tracing::warn!("a held lock could not be released and was left to expire");
         }
     }
-}
 
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
+    fn since_arrival(&self, moment: Instant) -> Duration {
+        moment.saturating_duration_since(self.arrived)
+    }
 }

@@ -1,8 +1,14 @@
+//! What a lease is made of: its TTL, its holder's label, the attempt that got it, and how the holder
+//! and everybody else sees it.
+//!
+//! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds over
+//! HTTP.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FencingToken, LockName, TokenHash};
+use super::{FencingToken, LockName};
 
 /// How long a lease lasts unless renewed: 100 ms to 24 h, in whole milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,9 +23,6 @@ impl Ttl {
     pub const MAX: Self = Self(Duration::from_millis(Self::MAX_MILLIS));
     /// The TTL of a client that asks for none.
     pub const DEFAULT: Self = Self(Duration::from_secs(30));
-
-    /// The longest [`Ttl::notice`].
-    const MAX_NOTICE: Duration = Duration::from_secs(10);
 
     /// Checks a number of milliseconds.
     ///
@@ -37,12 +40,6 @@ impl Ttl {
     /// The TTL as a duration.
     pub fn get(self) -> Duration {
         self.0
-    }
-
-    /// How long before its validity ends a lease of this TTL is given up by whoever renews it, so that
-    /// there is time to stop: a quarter of it, at most 10 s.
-    pub fn notice(self) -> Duration {
-        (self.0 / 4).min(Self::MAX_NOTICE)
     }
 
     /// The TTL in milliseconds.
@@ -118,67 +115,6 @@ impl Attempt {
     pub fn get(self) -> u64 {
         self.0
     }
-}
-
-/// What a client wants when it asks for a lock.
-#[derive(Debug, Clone)]
-pub struct Acquire {
-    /// The lock.
-    pub name: LockName,
-    /// Who is to hold it.
-    pub token: TokenHash,
-    /// For how long.
-    pub ttl: Ttl,
-    /// A label for people.
-    pub owner: Option<Owner>,
-    /// Which try this is.
-    pub attempt: Attempt,
-    /// How long to keep a place in the line for whoever asks, if the lock is not to be had now.
-    /// Asking again with the same token keeps the place. `None` asks for no place.
-    pub place: Option<Duration>,
-}
-
-/// What became of an [`Acquire`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Acquisition {
-    /// The lock was free and is now the token's.
-    Granted(Lease),
-    /// The token held the lock already: the same grant, with what is left of it.
-    Repeated(Lease),
-    /// Another token holds it, or has a place before this one.
-    Held(Busy),
-}
-
-/// Why a lock is not to be had now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Busy {
-    /// Who holds it; `None` when it is free for the first in line to take, or several nodes have not
-    /// agreed yet on whose it is.
-    pub holder: Option<Holder>,
-    /// How many are in line before whoever asked.
-    pub ahead: u64,
-}
-
-/// What became of a renewal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewal {
-    /// The lease lasts a full TTL from now; its fencing token is what it was.
-    Renewed(Lease),
-    /// Nobody holds the lock.
-    NotHeld,
-    /// Another token holds it.
-    Mismatch,
-}
-
-/// What became of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// The token held the lock and no longer does.
-    Released,
-    /// Nobody holds the lock.
-    NotHeld,
-    /// Another token holds it.
-    Mismatch,
 }
 
 /// A grant as its holder sees it.

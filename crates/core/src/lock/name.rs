@@ -1,3 +1,8 @@
+//! The name of a lock, and the bucket that its fencing counter is in.
+//!
+//! A name is checked where it is made, so a [`LockName`] is always valid. Names are compared byte by
+//! byte. The bucket is the same in every process and every version; stores rely on it.
+
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;

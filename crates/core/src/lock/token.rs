@@ -1,3 +1,8 @@
+//! The secret that proves a grant, and its digest.
+//!
+//! Only the answer to its owner shows a token; a store keeps the SHA-256 alone, and both print as
+//! `..`. `tests/` searches logs, listings and stores for secrets.
+
 use std::cell::RefCell;
 use std::fmt;
 

@@ -1,23 +1,34 @@
+//! Waiting for a lock in its queue.
+//!
+//! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
+//! may get lost, so it also acquires again after a while. Each round is an attempt of its own, so
+//! that the withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose
+//! request ends leaves the queue, at once when its client has gone and after a pause when the time is
+//! over. The tests `waiting`, `queue_leavers` and the conformance of queues hold it.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Acquire, Acquisition, Busy, LockError, LockService, Outcome, StoreError, Ttl};
+use super::withdrawal::PendingAttempt;
+use super::{AcquireCommand, AcquireReply, Contention, LockError, LockService, Ttl};
+use crate::store::{Effect, StoreError, Topic};
 
-/// How long a place in line outlives the process that keeps it.
-const PLACE: Duration = Duration::from_millis(4000);
-/// How often a place is kept: two times may fail.
-const KEEP_PLACE: Duration = Duration::from_millis(1300);
-/// The least pause before asking again when nobody said that a turn has come.
-const MIN_PAUSE: Duration = Duration::from_millis(2);
-/// How much later than the one before, each in line looks whether the lease is over.
-const IN_TURN: Duration = Duration::from_millis(20);
-/// For how long a place is kept for who may ask again when the time to wait is over, at most.
-const MAY_ASK_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the store could not be asked.
-const AFTER_ERROR: Duration = Duration::from_millis(250);
+/// How long a queue entry outlives the process that keeps it.
+const ENTRY_LASTS: Duration = Duration::from_millis(4000);
+/// How often an entry is kept: two times may fail.
+const KEEP_ENTRY: Duration = Duration::from_millis(1300);
+/// The least pause before acquiring again without a hint.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+/// How much later than the waiter before it, each waiter acquires again after the lease ends.
+const STAGGER: Duration = Duration::from_millis(20);
+/// How long an entry is kept at most for a client that may retry when its time is over.
+const RETRY_WINDOW_MAX: Duration = Duration::from_secs(1);
+/// The pause after the store gave no answer.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(250);
 
 /// How many may wait.
 #[derive(Debug, Clone, Copy)]
@@ -28,133 +39,142 @@ pub struct WaiterLimits {
     pub all: usize,
 }
 
-/// What asking for a lock came to.
-pub(super) struct Asked {
-    pub(super) found: Acquisition,
-    /// How the store was asked the last time, and when.
-    pub(super) ask: Arc<Acquire>,
-    pub(super) asked: Instant,
+/// The reply to the last round of an acquire.
+pub(super) struct Answered {
+    pub(super) reply: AcquireReply,
+    pub(super) attempt: Arc<PendingAttempt>,
+    /// When the round was sent to the store.
+    pub(super) sent: Instant,
 }
 
 impl LockService {
-    /// Asks until the lock is had or `until` is over, and tells each time that it was not. A store
-    /// that is away is waited for as well.
+    /// Acquires until the lock is granted or `until` is over, and calls `on_busy` after each round
+    /// that found it taken. A store that is away is waited for as well.
     ///
     /// # Errors
     ///
-    /// The store could not find out the last time; or one answer was lost so late that what was not had
-    /// since may yet be.
+    /// The store could not find out in the last round; or one answer was lost so late that the
+    /// lost round may still hold the lock.
     pub(super) async fn wait(
         &self,
-        ask: Acquire,
+        request: PendingAttempt,
         until: Instant,
-        mut tell: impl FnMut(&Busy),
-    ) -> Result<Asked, LockError> {
+        mut on_busy: impl FnMut(&Contention),
+    ) -> Result<Answered, LockError> {
         let _counted = self.count_waiter()?;
         let begun = Instant::now();
-        let mut place = Place { service: self, last: None };
+        let mut entry = QueueTicket { service: self, last: None };
         let mut lost = None;
+        // Before the first round, or a wakeup in between would go unheard.
+        let topic = Topic::Turn(request.name.clone(), request.command.token);
+        let mut wakeups = self.store.subscribe(topic);
         loop {
-            // Of an attempt whose answer was lost, what it got is taken back: the next is another.
-            let next = Acquire { place: Some(PLACE), attempt: self.next_attempt(), ..ask.clone() };
-            let ask = Arc::new(next);
-            // Taken before asking, or a turn in between would go unheard.
-            let turn = self.store.turn(&ask.name, &ask.token);
-            let asked = Instant::now();
-            let found = self.ask(&ask).await;
-            let pause = match &found {
-                Ok(Acquisition::Held(busy)) => {
-                    place.last = Some(Arc::clone(&ask));
-                    if busy.ahead >= self.limits.each {
-                        all_is_known(lost, ask.ttl)?;
+            let attempt = Arc::new(self.next_round(&request));
+            let sent = Instant::now();
+            let reply = self.attempt(&attempt).await;
+            let pause = match &reply {
+                Ok(AcquireReply::Busy(contention)) => {
+                    entry.last = Some(Arc::clone(&attempt));
+                    if contention.ahead >= self.limits.each {
+                        check_no_doubt(lost, attempt.command.ttl)?;
                         return Err(LockError::TooManyWaiters);
                     }
-                    tell(busy);
-                    pause(busy)
+                    on_busy(contention);
+                    pause(contention)
                 }
-                Ok(Acquisition::Granted(_) | Acquisition::Repeated(_)) => {
-                    place.last = None;
-                    return Ok(Asked { found: found?, ask, asked });
+                Ok(AcquireReply::Granted(_) | AcquireReply::Repeated(_)) => {
+                    entry.last = None;
+                    return Ok(Answered { reply: reply?, attempt, sent });
                 }
                 Err(error) => {
-                    lost = (error.outcome() == Outcome::Unknown).then_some(asked).or(lost);
-                    AFTER_ERROR
+                    lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
+                    PAUSE_AFTER_ERROR
                 }
             };
             if Instant::now() >= until {
-                place.leave_after(begun.elapsed() / 4);
-                all_is_known(lost, ask.ttl)?;
-                return Ok(Asked { found: found?, ask, asked });
+                entry.leave_after(begun.elapsed() / 4);
+                check_no_doubt(lost, attempt.command.ttl)?;
+                return Ok(Answered { reply: reply?, attempt, sent });
             }
-            // A hint that does not come is made up for by asking again.
-            drop(timeout_at(until.min(Instant::now() + pause), turn).await);
+            // A hint that does not come is made up for by the next round.
+            let _ = timeout_at(until.min(Instant::now() + pause), wakeups.next()).await;
         }
     }
 
-    fn count_waiter(&self) -> Result<Waiter<'_>, LockError> {
-        let waiter = Waiter(&self.waiters);
+    /// The next round of a request: an attempt of its own, which keeps a queue entry.
+    fn next_round(&self, request: &PendingAttempt) -> PendingAttempt {
+        let command = AcquireCommand {
+            queue: Some(ENTRY_LASTS),
+            attempt: self.next_attempt(),
+            ..request.command.clone()
+        };
+        PendingAttempt { name: request.name.clone(), command }
+    }
+
+    fn count_waiter(&self) -> Result<WaiterCount<'_>, LockError> {
+        let count = WaiterCount(&self.waiters);
         if self.waiters.fetch_add(1, Ordering::Relaxed) >= self.limits.all {
             return Err(LockError::TooManyWaiters);
         }
-        Ok(waiter)
+        Ok(count)
     }
 }
 
-/// Fails for an attempt that was asked at `lost` and not answered: what it may have got is taken back, and
-/// not surely before its TTL is over.
-fn all_is_known(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
+/// Returns `Lost` while an earlier round that was sent at `lost` may still hold the lock: its grant
+/// is withdrawn in the background and expires after `ttl` at the latest.
+fn check_no_doubt(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
     match lost {
-        Some(asked) if asked.elapsed() < ttl.get() => {
+        Some(sent) if sent.elapsed() < ttl.get() => {
             Err(StoreError::Lost("the answer to an earlier attempt of the same request".into()))
         }
         _ => Ok(()),
     }
 }
 
-/// For how long to wait for a hint before asking without one.
-fn pause(busy: &Busy) -> Duration {
-    let pause = match &busy.holder {
-        // Who is first in line is told of a release, and of an expiry by nobody; and who is first
-        // because those before left is not told of that. So all look, one after the other.
+/// How long to wait for a hint before acquiring without one.
+fn pause(contention: &Contention) -> Duration {
+    let pause = match &contention.holder {
+        // A release wakes the first waiter, an expiry wakes none; and a waiter that becomes the
+        // first because others left is not woken either. So all acquire again, one after another.
         Some(holder) => {
-            let ahead = u32::try_from(busy.ahead).unwrap_or(u32::MAX);
-            holder.expires_in.saturating_add(IN_TURN.saturating_mul(ahead)).min(KEEP_PLACE)
+            let ahead = u32::try_from(contention.ahead).unwrap_or(u32::MAX);
+            holder.expires_in.saturating_add(STAGGER.saturating_mul(ahead)).min(KEEP_ENTRY)
         }
-        None => KEEP_PLACE,
+        None => KEEP_ENTRY,
     };
-    pause.max(MIN_PAUSE)
+    pause.max(PAUSE_MIN)
 }
 
-/// One of those who wait in this process.
-struct Waiter<'a>(&'a AtomicUsize);
+/// Counts one waiter of this process for as long as it lives.
+struct WaiterCount<'a>(&'a AtomicUsize);
 
-impl Drop for Waiter<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A place in line, which is given up at once when nobody waits in it any more.
-struct Place<'a> {
+/// The queue entry of one request, which is withdrawn at once when the request is dropped.
+struct QueueTicket<'a> {
     service: &'a LockService,
-    /// The last attempt that kept it.
-    last: Option<Arc<Acquire>>,
+    /// The last round that kept the entry.
+    last: Option<Arc<PendingAttempt>>,
 }
 
-impl Place<'_> {
-    /// Gives the place up a little later, unless it was asked for again meanwhile. A short wait
-    /// does not hold up those behind for long.
+impl QueueTicket<'_> {
+    /// Withdraws the entry a little later, unless the client retries meanwhile. A short wait does
+    /// not hold up the waiters behind for long.
     fn leave_after(mut self, pause: Duration) {
-        if let Some(ask) = self.last.take() {
-            self.service.take_back_after(pause.min(MAY_ASK_AGAIN), ask);
+        if let Some(attempt) = self.last.take() {
+            self.service.withdraw_after(pause.min(RETRY_WINDOW_MAX), attempt);
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        if let Some(ask) = &self.last {
-            self.service.take_back(ask);
+        if let Some(attempt) = &self.last {
+            self.service.withdraw(attempt);
         }
     }
 }

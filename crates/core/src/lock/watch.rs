@@ -1,3 +1,10 @@
+//! Watching a lock: a task that turns hints and looks into a stream of events.
+//!
+//! A watch has two sources: the hints of the store, in order, and a look every second and when the
+//! lease that is known should be over, because no store reports an expiry and hints get lost. Each may
+//! be older than what the other has reported; [`WatchCursor`] tells news from repetition. When hints
+//! were missed for certain, the client reads `Lagged` and a new snapshot. The test `watch` holds it.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,12 +13,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::seen::{Look, Seen};
-use super::{Change, Changes, Holder, LockName, LockService, StoreError};
+use super::cursor::{Look, WatchCursor};
+use super::{Holder, LockName, LockService};
+use crate::store::{Change, Hint, Hints, StoreError, Topic};
 
-/// How many events may wait for whoever reads them.
+/// How many events may wait for their reader.
 const EVENTS: usize = 16;
-/// How often to look when nothing is said, since what a store says may get lost.
+/// How often to look without a hint, since hints may get lost.
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
@@ -23,11 +31,11 @@ pub enum WatchEvent {
     Snapshot(Option<Holder>),
     /// It is held by another grant.
     Acquired(Holder),
-    /// Its lease goes on.
+    /// Its lease was renewed.
     Renewed(Holder),
-    /// It was given back.
+    /// It was released or withdrawn.
     Released(Holder),
-    /// Its lease is over.
+    /// Its lease expired.
     Expired(Holder),
     /// Events may be missing. How the lock stands follows.
     Lagged,
@@ -36,9 +44,9 @@ pub enum WatchEvent {
 }
 
 impl LockService {
-    /// Tells what happens to a lock until the receiver is dropped or `leaving` is cancelled.
+    /// Sends what happens to a lock until the receiver is dropped or `leaving` is cancelled.
     ///
-    /// Whoever is slow to read costs a few events, and is told that it missed the others.
+    /// A reader that is slow costs a few events, and reads that it missed the others.
     ///
     /// # Errors
     ///
@@ -48,13 +56,13 @@ impl LockService {
         name: LockName,
         leaving: CancellationToken,
     ) -> Result<mpsc::Receiver<WatchEvent>, StoreError> {
-        // Taken before looking, or a change in between would go unheard.
-        let changes = self.store.changes(&name);
-        let (seen, snapshot) = Seen::new(self.look(&name).await?);
+        // Before looking, or a change in between would go unheard.
+        let hints = self.store.subscribe(Topic::Changes(name.clone()));
+        let (cursor, snapshot) = WatchCursor::new(self.look(&name).await?);
         let (events, receiver) = mpsc::channel(EVENTS);
         let service = Arc::clone(self);
-        let watching = Watching { service, name, changes, seen, events };
-        self.streams.spawn(watching.run(snapshot, leaving));
+        let task = WatchTask { service, name, hints, cursor, events };
+        self.streams.spawn(task.run(snapshot, leaving));
         Ok(receiver)
     }
 
@@ -64,16 +72,16 @@ impl LockService {
     }
 }
 
-/// The task behind one who watches.
-struct Watching {
+/// The task behind one watch.
+struct WatchTask {
     service: Arc<LockService>,
     name: LockName,
-    changes: Changes,
-    seen: Seen,
+    hints: Hints,
+    cursor: WatchCursor,
     events: mpsc::Sender<WatchEvent>,
 }
 
-impl Watching {
+impl WatchTask {
     async fn run(mut self, snapshot: WatchEvent, leaving: CancellationToken) {
         let gone = self.events.clone();
         // There is room for the last event whatever was not read.
@@ -82,26 +90,25 @@ impl Watching {
             biased;
             () = gone.closed() => {}
             () = leaving.cancelled() => drop(last.send(WatchEvent::Closing)),
-            _ = self.tell_all(snapshot) => {}
+            _ = self.send_all(snapshot) => {}
         }
     }
 
-    /// Tells one event after the other. While nobody reads, what is said of the lock piles up in a
-    /// place that is bounded, and then counts as missed.
-    async fn tell_all(&mut self, snapshot: WatchEvent) -> Result<(), Gone> {
+    /// Sends one event after the other. While the client does not read, hints wait in a bounded
+    /// channel of the store, and count as missed once it is full.
+    async fn send_all(&mut self, snapshot: WatchEvent) -> Result<(), Gone> {
         self.events.send(snapshot).await?;
         let mut next_look = self.next_look(Instant::now());
         loop {
             let happened = tokio::select! {
                 biased;
-                Some(change) = self.changes.next() => match change {
-                    Change::Acquired(holder) => self.seen.acquired(holder, Instant::now()),
-                    Change::Renewed(holder) => self.seen.renewed(holder, Instant::now()),
-                    Change::Released(fence) => self.seen.released(fence, Instant::now()),
-                    Change::Missed => self.look_anew().await?,
+                Some(hint) = self.hints.next() => match hint {
+                    Hint::Changed(change) => self.advance(change),
+                    Hint::Missed => self.restart().await?,
+                    Hint::Wakeup => Vec::new(),
                 },
                 looked = look_at(&self.service, &self.name, next_look) => match looked {
-                    Ok(look) => self.seen.looked(look),
+                    Ok(look) => self.cursor.looked(look),
                     Err(error) => {
                         tracing::debug!(%error, "a lock that is watched cannot be looked at");
                         next_look = Instant::now() + LOOK;
@@ -116,15 +123,25 @@ impl Watching {
         }
     }
 
-    /// Begins again after something was missed.
-    async fn look_anew(&mut self) -> Result<Vec<WatchEvent>, Gone> {
+    /// What a change is news of.
+    fn advance(&mut self, change: Change) -> Vec<WatchEvent> {
+        let now = Instant::now();
+        match change {
+            Change::Acquired(holder) => self.cursor.acquired(holder, now),
+            Change::Renewed(holder) => self.cursor.renewed(holder, now),
+            Change::Released(fence) => self.cursor.released(fence, now),
+        }
+    }
+
+    /// Begins again after some hints were missed.
+    async fn restart(&mut self) -> Result<Vec<WatchEvent>, Gone> {
         self.events.send(WatchEvent::Lagged).await?;
         loop {
-            // What is said until then is older than the look, or told again by it.
+            // A hint until then is older than the look, or repeated by it.
             match self.service.look(&self.name).await {
                 Ok(look) => {
-                    let (seen, snapshot) = Seen::new(look);
-                    self.seen = seen;
+                    let (cursor, snapshot) = WatchCursor::new(look);
+                    self.cursor = cursor;
                     return Ok(vec![snapshot]);
                 }
                 Err(_) => tokio::time::sleep(LOOK).await,
@@ -132,9 +149,9 @@ impl Watching {
         }
     }
 
-    /// Nobody says that a lease has expired.
+    /// No store reports that a lease has expired.
     fn next_look(&self, now: Instant) -> Instant {
-        let expiry = self.seen.ends().map_or(now + LOOK, |ends| ends.max(now + MIN_PAUSE));
+        let expiry = self.cursor.ends().map_or(now + LOOK, |ends| ends.max(now + MIN_PAUSE));
         expiry.min(now + LOOK)
     }
 }

@@ -1,3 +1,5 @@
+//! The data directory: one process's alone, with the data file whole before it has its name.
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -6,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::engine::{FORMAT, Medium};
 use super::tables::{self, FileError};
-use super::{OpenError, log};
+use super::{OpenError, wal_check};
 
 /// The data file in the directory.
 const DATA: &str = "locks.sqlite";
@@ -61,7 +63,7 @@ impl Directory {
             // Not `create`: a file that lost its content must not become an empty store.
             not_empty(&file)?;
             match fs::read(&log) {
-                Ok(log) => log::check(&log)?,
+                Ok(log) => wal_check::check(&log)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,3 +1,10 @@
+//! The file of the embedded store through failures: committing, and settling what is in doubt.
+//!
+//! Each transaction changes something. When a commit fails, the file is opened again, and whether it
+//! says what the transaction was to say shows whether the transaction is in it. After a failed sync
+//! nothing that is read is proof, so nothing is settled until the process starts again. The fault
+//! disk of the tests holds it.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -9,11 +16,12 @@ use super::OpenError;
 use super::directory::Directory;
 use super::row::Head;
 use super::tables::{self, FileError};
-use keylatch_core::idempotency::{self, RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockName, LockState, Record};
+use super::{Table, format4};
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{FencingToken, LockName, LockState};
 
 /// The format of the file.
-pub(super) const FORMAT: u64 = 4;
+pub(super) const FORMAT: u64 = 5;
 
 /// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
 /// them in a second, so that the file's head is a second page of few transactions.
@@ -43,7 +51,7 @@ pub(super) struct Changes {
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
-    pub(super) probe: Option<Probing>,
+    pub(super) probe: Option<Probe>,
 }
 
 impl Changes {
@@ -54,9 +62,9 @@ impl Changes {
 
 /// One of the two transactions of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Probing {
+pub(super) enum Probe {
     Write,
-    TakeAway,
+    Remove,
 }
 
 /// Why a batch is not on disk.
@@ -81,7 +89,7 @@ pub(super) struct Engine {
     sync_failed: bool,
     /// About how many pages the log has that the file has not.
     log: usize,
-    /// Whether the log was written to since [`Engine::tidy`] was last called.
+    /// Whether the log was written to since [`Engine::compact`] was last called.
     in_use: bool,
 }
 
@@ -100,10 +108,14 @@ impl Engine {
         if head.format > FORMAT {
             return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
         }
-        if head.format < FORMAT {
+        if head.format < format4::FORMAT {
             return Err(OpenError::OlderFormat { path: path() });
         }
         tables::check(&connection).map_err(cannot)?;
+        if head.format == format4::FORMAT {
+            tables::migrate(&connection, &Head { format: FORMAT, ..head }).map_err(cannot)?;
+            tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
+        }
         Ok(Self {
             connection: Some(connection),
             medium,
@@ -125,12 +137,12 @@ impl Engine {
         fence.get() <= self.fence_limit
     }
 
-    /// Hands over every lock and every record in the file; gives the number of each.
-    pub(super) fn load(&mut self, take: &mut dyn Take) -> Result<(u64, u64), OpenError> {
+    /// Puts every lock and every record of the file into `table`; gives the number of each.
+    pub(super) fn load(&mut self, table: &Table) -> Result<(u64, u64), OpenError> {
         let loaded = self
             .connection
             .as_ref()
-            .map_or(Ok((0, 0)), |connection| tables::load(connection, take));
+            .map_or(Ok((0, 0)), |connection| tables::load(connection, table));
         loaded.map_err(|error| OpenError::Damaged {
             path: self.medium.name.clone(),
             reason: error.to_string(),
@@ -205,11 +217,11 @@ impl Engine {
         self.maintain(tables::checkpoint)
     }
 
-    /// Gives back some of the room that the file no longer needs. Whether there is more to do.
+    /// Returns some of the room that the file no longer needs. Whether there is more to do.
     ///
     /// The log is emptied once nothing was written since the last time: to let it grow again costs
     /// a busy store more than to write over it.
-    pub(super) fn tidy(&mut self) -> Result<bool, Failure> {
+    pub(super) fn compact(&mut self) -> Result<bool, Failure> {
         let mut shrunk = false;
         self.maintain(|connection| {
             shrunk = tables::shrink(connection)?;
@@ -280,12 +292,6 @@ impl Drop for Engine {
             tracing::warn!(%error, "the log stays beside the file");
         }
     }
-}
-
-/// Takes what a file holds.
-pub(super) trait Take {
-    fn lock(&mut self, name: &LockName, record: &Record<'_>);
-    fn record(&mut self, key: RecordKey, record: idempotency::Record);
 }
 
 impl fmt::Debug for Engine {

@@ -1,21 +1,23 @@
 //! The default store: locks and records in one process, on disk before they are answered.
 //!
-//! The [`Table`] in memory serves every read and every refusal. A change goes to the writer, one
-//! thread that takes all that waits, runs it against the table, writes one transaction, syncs once,
-//! and only then makes it the table's and answers. So the table never says what the disk does not.
+//! The [`Table`] in memory serves every read and every refusal. A change goes to the writer
+//! (`writer.rs`), which runs a batch of commands against the table, writes one transaction, syncs once,
+//! and only then makes it the table's and answers. Invariant: the table never says what the disk does
+//! not. While that is in doubt, after a failed commit, everything goes through the writer, which
+//! settles the doubt first.
+//!
+//! What a restart forgets is a rule of this store (`row.rs`): queues, because the waiters went away
+//! with the process, and how much of a lease is left, because no clock that runs while the process is
+//! away can be trusted. The tests `embedded`, `crash` and the fault disk hold all this.
 
-mod answers;
-mod awake;
 mod directory;
 mod engine;
 #[cfg(test)]
 mod faults;
-mod job;
-mod log;
-mod record_row;
-mod records;
+mod format4;
 mod row;
 mod tables;
+mod wal_check;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -23,189 +25,119 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::OpenError;
+use super::ruled::{Executor, Ruled};
 use super::table::Table;
 use directory::Directory;
-use engine::{Engine, Medium, Take};
-use job::Durable;
-use keylatch_core::idempotency::{self, RecordKey, RecordState};
-use keylatch_core::lock::{
-    Acquire, Acquisition, Attempt, Changes, Command, Holder, ListLocks, LockName, LockState,
-    LockStore, Moment, Page, Peek, Record, Release, Renew, Renewal, Return, StoreError,
-    StoreHealth, Tier, TokenHash, Ttl, Turn, Withdraw,
-};
-use writer::Writer;
+use engine::{Engine, Medium};
+use keylatch_core::idempotency::{RecordCommand, RecordState};
+use keylatch_core::lock::{LockCommand, LockState, Ttl};
+use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};
+use writer::{Expired, Writer};
 
-/// How many expired locks one transaction takes off the disk.
+/// How many expired entries one transaction removes from the disk.
 const SWEEP_BATCH: usize = 4096;
 
-/// A [`LockStore`] in a directory of its own.
+/// Opens the store in the directory `path`, which is created if it is not there.
+///
+/// A lease that was valid when the last process ended lasts its full TTL again from now. It has to
+/// be called within a tokio runtime that has I/O and time enabled.
+///
+/// # Errors
+///
+/// The directory cannot be used or another process has it; the file in it is damaged, or a newer
+/// version wrote it.
+pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
+    // Absolute, so that a reader of a log or an error knows where it is.
+    let path = std::path::absolute(path)
+        .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
+    let directory = path.clone();
+    let opening = tokio::task::spawn_blocking(move || {
+        let medium = Directory::lock(&path)?.medium();
+        Embedded::open(medium, path)
+    });
+    let opened = opening.await.unwrap_or_else(|panic| {
+        Err(OpenError::Directory { path: directory, source: io::Error::other(panic) })
+    });
+    Ok(Arc::new(Ruled::start(opened?)))
+}
+
+/// The executor on a medium, be it a file or a test's.
 #[derive(Debug)]
-pub struct EmbeddedStore {
+struct Embedded {
     table: Arc<Table>,
     writer: Writer,
     path: PathBuf,
 }
 
-impl EmbeddedStore {
-    /// Opens the store in `path`, which is created if it is not there.
-    ///
-    /// A lease that was valid when the last process ended lasts its full TTL again from now.
-    /// The runtime has to have I/O and time enabled.
-    ///
-    /// # Errors
-    ///
-    /// The directory cannot be used or another process has it; the file in it is damaged, or was
-    /// written by a newer version.
-    pub async fn open(path: &Path) -> Result<Self, OpenError> {
-        // Absolute, so that whoever reads it in a log or an error knows where it is.
-        let path = std::path::absolute(path)
-            .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
-        let directory = path.clone();
-        let opening = tokio::task::spawn_blocking(move || {
-            let medium = Directory::lock(&path)?.medium();
-            Self::on(medium, path)
-        });
-        opening.await.unwrap_or_else(|panic| {
-            Err(OpenError::Directory { path: directory, source: io::Error::other(panic) })
-        })
-    }
-
-    /// The store on a medium, be it a file or a test's.
-    fn on(medium: Medium, path: PathBuf) -> Result<Self, OpenError> {
+impl Embedded {
+    fn open(medium: Medium, path: PathBuf) -> Result<Self, OpenError> {
         let mut engine = Engine::open(medium)?;
         let table = Table::new(engine.fence_limit());
-        let (locks, records) = engine.load(&mut Restore(&table))?;
+        let (locks, records) = engine.load(&table)?;
         tracing::info!(directory = %path.display(), locks, records, "locks are kept on disk");
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path: path.clone(), source })?;
         Ok(Self { table, writer, path })
     }
+}
 
+impl Executor for Embedded {
     /// Answers from memory what changes nothing, and from the disk what does. While the table may
     /// lack what the disk has, everything goes to the writer, which settles that first.
-    async fn run<E, O, F>(&self, key: &E::Key, rule: F) -> Result<O, StoreError>
-    where
-        E: Durable,
-        O: Send + 'static,
-        F: Fn(&E, &Moment) -> (E, O) + Send + 'static,
-    {
-        if self.writer.is_certain() {
-            let step = self.table.consider(key, &rule);
-            if step.change.is_none() {
-                self.writer.callers.passed().await;
-                return Ok(step.outcome);
-            }
+    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+        if self.writer.is_certain()
+            && !is_undo(&command)
+            && let Some(reply) = self.table.refuse(&command)
+        {
+            return Ok(reply);
         }
-        self.writer.run(key.clone(), rule).await
+        self.writer.run(command).await
     }
 
-    async fn lock<C>(&self, name: &LockName, command: C) -> Result<C::Outcome, StoreError>
-    where
-        C: Command<Outcome: Send> + Send + 'static,
-    {
-        self.run(name, on_lock(command)).await
+    async fn settle(&self) -> Result<(), StoreError> {
+        if self.writer.is_certain() { Ok(()) } else { self.writer.probe().await }
     }
 
-    /// Takes off the disk what has expired.
-    async fn forget<E: Durable>(&self) -> Result<(), StoreError> {
-        let mut expired = Vec::new();
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+        let mut expired = Expired::default();
         for bucket in 0..=u8::MAX {
-            expired.extend(self.table.expired::<E>(bucket));
-            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && !expired.is_empty()) {
-                self.writer.forget::<E>(std::mem::take(&mut expired)).await?;
+            expired.locks.extend(self.table.expired::<LockState>(bucket));
+            if records {
+                expired.records.extend(self.table.expired::<RecordState>(bucket));
+            }
+            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && expired.len() > 0) {
+                self.writer.sweep(std::mem::take(&mut expired)).await?;
             }
             tokio::task::yield_now().await;
         }
+        // Step by step, so that changes come in between.
+        while self.writer.compact().await? {}
         Ok(())
     }
-}
 
-/// The rule of a command on a lock.
-fn on_lock<C: Command>(command: C) -> impl Fn(&LockState, &Moment) -> (LockState, C::Outcome) {
-    move |state, moment| state.apply(&command, moment)
-}
-
-/// Takes into a table what the file holds.
-struct Restore<'a>(&'a Table);
-
-impl Take for Restore<'_> {
-    fn lock(&mut self, name: &LockName, record: &Record<'_>) {
-        self.0.restore(name, |now| LockState::restore(record, now));
-    }
-
-    fn record(&mut self, key: RecordKey, record: idempotency::Record) {
-        self.0.restore(&key, |now| RecordState::restore(record, now));
-    }
-}
-
-#[async_trait]
-impl LockStore for EmbeddedStore {
-    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        self.lock(&ask.name, ask.clone()).await
-    }
-
-    async fn withdraw(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        attempt: Attempt,
-    ) -> Result<(), StoreError> {
-        // Always behind the acquire that it takes back, which may still be on its way.
-        let withdraw = Withdraw { token: *token, attempt };
-        self.writer.run(name.clone(), on_lock(withdraw)).await
-    }
-
-    async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: Ttl,
-    ) -> Result<Renewal, StoreError> {
-        self.lock(name, Renew { token: *token, ttl }).await
-    }
-
-    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        self.lock(name, Return { token: *token }).await
-    }
-
-    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        self.lock(name, Peek { name: name.clone() }).await
-    }
-
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        if !self.writer.is_certain() {
-            self.writer.probe().await?;
-        }
-        self.writer.callers.passed().await;
-        Ok(self.table.list(query))
-    }
-
-    fn max_ttl(&self) -> Ttl {
-        Ttl::MAX
-    }
-
-    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
-        self.table.turn(name, token)
-    }
-
-    fn changes(&self, name: &LockName) -> Changes {
-        self.table.changes(name)
-    }
-
-    async fn ping(&self) -> Result<StoreHealth, StoreError> {
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
         let directory = self.path.display().to_string();
         Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::from([("directory", directory)]) })
     }
 
-    async fn sweep(&self) -> Result<(), StoreError> {
-        self.forget::<LockState>().await?;
-        // Step by step, so that those who change something come in between.
-        while self.writer.tidy().await? {}
-        Ok(())
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "embedded", max_ttl: Ttl::MAX, records: true }
     }
+}
+
+/// Whether a command undoes another, which may still be on its way: then it must not be answered
+/// from memory, before that one.
+fn is_undo(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Lock(_, LockCommand::Withdraw { .. })
+            | Command::Record(_, RecordCommand::Abandon { .. })
+    )
 }

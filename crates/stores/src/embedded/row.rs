@@ -1,36 +1,111 @@
-//! How the rows of the file are written: each with a checksum of its key and itself, because SQLite
-//! keeps none of what has reached the file.
+//! What the rows of the file hold, and what of a state outlives a restart (format 5).
+//!
+//! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and
+//! row, because SQLite keeps none of what has reached the file. The rule of what a restart forgets is
+//! [`at_rest`]: the waiters, because they went away with the process; the attempt of a grant; and how
+//! much of a lease or a retention is left, because no clock that runs while the process is away can
+//! be trusted. A lease that was valid begins again, so it never ends early. The age is 0 for
+//! now: a row is written when its state changes.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use keylatch_core::lock::LockName;
+use keylatch_core::idempotency::{Record, RecordKey, RecordState};
+use keylatch_core::lock::{HolderState, LockName, LockState, WaitQueue};
+use keylatch_core::snapshot::SnapshotError;
 
 /// What the file says of itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Head {
     /// How the file is written; it comes first in every format.
     pub(super) format: u64,
-    /// No fencing token that was given is larger.
+    /// No fencing token that was granted is larger.
     pub(super) fence_limit: u64,
 }
 
-/// A held lock.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LockRow<'a> {
-    pub(super) token: [u8; 32],
-    pub(super) fence: u64,
-    pub(super) ttl_millis: u64,
-    pub(super) acquired_at_millis: u64,
-    pub(super) owner: Option<&'a str>,
+/// A lock or a record as a row has it.
+#[derive(Serialize, Deserialize)]
+struct Row<'a> {
+    /// How long before the row was written the state began.
+    age: Duration,
+    snapshot: &'a [u8],
 }
 
-/// A row is not what was written.
+/// Why a row cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("the checksum of a row does not match")]
-pub(super) struct Unsealed;
+pub(super) enum RowError {
+    #[error("a row cannot be coded")]
+    Row(#[from] postcard::Error),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error("the checksum of a row does not match")]
+    Checksum,
+    #[error("a row has no valid key")]
+    Key,
+    #[error("a row of the older format has an invalid part")]
+    Older,
+}
 
-/// The key of a lock: its bucket and its name, so that those which are swept out together are next
-/// to one another.
+/// What of a lock outlives a restart, as of the moment `since`.
+pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
+    let holder = state.holder_state().cloned();
+    let holder = holder.map(|holder| HolderState { since, sole_attempt: None, ..holder });
+    LockState::new(holder, WaitQueue::default())
+}
+
+/// What of a record outlives a restart, as of the moment `since`.
+pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordState {
+    RecordState::new(state.record().cloned().map(|record| Record { since, ..record }))
+}
+
+/// Whether the disk says the same of both.
+pub(super) fn is_same_lock_at_rest(one: &LockState, other: &LockState) -> bool {
+    let parts = |state: &LockState| {
+        let holder = state.holder_state()?;
+        Some((holder.fencing_token, holder.ttl, holder.token))
+    };
+    // A grant is known by its fencing token; its owner and time of grant never change.
+    parts(one) == parts(other)
+}
+
+/// The row of a lock; `None` for one that is free.
+pub(super) fn encode_lock(state: &LockState) -> Result<Option<Vec<u8>>, RowError> {
+    if state.holder_state().is_none() {
+        return Ok(None);
+    }
+    let snapshot = lock_at_rest(state, Duration::ZERO).encode()?;
+    encode(&snapshot).map(Some)
+}
+
+/// The row of a record; `None` where there is none.
+pub(super) fn encode_record(state: &RecordState) -> Result<Option<Vec<u8>>, RowError> {
+    if state.is_empty() {
+        return Ok(None);
+    }
+    let snapshot = record_at_rest(state, Duration::ZERO).encode()?;
+    encode(&snapshot).map(Some)
+}
+
+/// The lock that a row holds, at the moment `now` of a process that does not know how long it was
+/// away.
+pub(super) fn decode_lock(row: &[u8], now: Duration) -> Result<LockState, RowError> {
+    let Row { age, snapshot } = postcard::from_bytes(row)?;
+    Ok(lock_at_rest(&LockState::decode(snapshot)?, now.saturating_sub(age)))
+}
+
+/// The record that a row holds, likewise.
+pub(super) fn decode_record(row: &[u8], now: Duration) -> Result<RecordState, RowError> {
+    let Row { age, snapshot } = postcard::from_bytes(row)?;
+    Ok(record_at_rest(&RecordState::decode(snapshot)?, now.saturating_sub(age)))
+}
+
+fn encode(snapshot: &[u8]) -> Result<Vec<u8>, RowError> {
+    Ok(postcard::to_allocvec(&Row { age: Duration::ZERO, snapshot })?)
+}
+
+/// The key of a lock: its bucket and its name, so that those which are swept together are next to one
+/// another.
 pub(super) fn lock_key(name: &LockName) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + name.as_str().len());
     key.push(name.bucket());
@@ -39,21 +114,27 @@ pub(super) fn lock_key(name: &LockName) -> Vec<u8> {
 }
 
 /// The name in a lock's key.
-pub(super) fn lock_name(key: &[u8]) -> Option<LockName> {
-    LockName::parse(std::str::from_utf8(key.get(1..)?).ok()?).ok()
+pub(super) fn lock_name(key: &[u8]) -> Result<LockName, RowError> {
+    let name = key.get(1..).and_then(|name| std::str::from_utf8(name).ok());
+    name.and_then(|name| LockName::parse(name).ok()).ok_or(RowError::Key)
+}
+
+/// The key of a record in a row's key.
+pub(super) fn record_key(key: &[u8]) -> Result<RecordKey, RowError> {
+    Ok(RecordKey::from_bytes(key.try_into().map_err(|_| RowError::Key)?))
 }
 
 /// Puts the checksum behind a value.
-pub(super) fn seal(key: &[u8], mut value: Vec<u8>) -> Vec<u8> {
+pub(super) fn append_checksum(key: &[u8], mut value: Vec<u8>) -> Vec<u8> {
     let checksum = checksum(key, &value);
     value.extend_from_slice(&checksum);
     value
 }
 
 /// The value before the checksum.
-pub(super) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], Unsealed> {
-    let (value, found) = sealed.split_last_chunk().ok_or(Unsealed)?;
-    if *found == checksum(key, value) { Ok(value) } else { Err(Unsealed) }
+pub(super) fn verify_checksum<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], RowError> {
+    let (value, found) = row.split_last_chunk().ok_or(RowError::Checksum)?;
+    if *found == checksum(key, value) { Ok(value) } else { Err(RowError::Checksum) }
 }
 
 fn checksum(key: &[u8], value: &[u8]) -> [u8; 4] {

@@ -1,18 +1,18 @@
 //! What the file holds, as SQL: one table of held locks, one of records, and what the file says of
 //! itself.
 
-use std::error::Error;
-use std::io;
-use std::time::Duration;
-
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, Statement, ffi};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
+use std::io;
 
-use super::engine::{Changes, Probing, Take};
-use super::record_row;
-use super::row::{Head, LockRow, lock_key, lock_name, seal, unseal};
-use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockState, Owner, Record, TokenHash};
+use super::engine::{Changes, Probe};
+use super::row::{
+    Head, RowError, append_checksum, decode_lock, decode_record, encode_lock, encode_record,
+    lock_key, lock_name, record_key, verify_checksum,
+};
+use super::{Table, format4};
+use keylatch_core::idempotency::RecordState;
+use keylatch_core::lock::LockState;
 
 const CREATE: &str = "
     PRAGMA locking_mode = EXCLUSIVE;
@@ -51,6 +51,8 @@ pub(super) enum FileError {
     #[error("{0}")]
     Damaged(String),
     #[error(transparent)]
+    Row(#[from] RowError),
+    #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
 }
 
@@ -71,7 +73,7 @@ impl FileError {
         };
         match self {
             Self::Io(_) => false,
-            Self::Damaged(_) => true,
+            Self::Damaged(_) | Self::Row(_) => true,
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => !matches!(
                 error.code,
                 CannotOpen
@@ -151,16 +153,15 @@ pub(super) fn check(connection: &Connection) -> Result<(), FileError> {
 
 /// What the file says of itself.
 pub(super) fn head(connection: &Connection) -> Result<Head, FileError> {
-    let damaged = |reason: &dyn Error| FileError::Damaged(reason.to_string());
     let mut statement = connection.prepare_cached("SELECT value FROM head WHERE key = ?1")?;
-    let sealed: Vec<u8> = statement.query_row([HEAD], |row| row.get(0))?;
-    let value = unseal(HEAD, &sealed).map_err(|error| damaged(&error))?;
-    postcard::from_bytes(value).map_err(|error| damaged(&error))
+    let row: Vec<u8> = statement.query_row([HEAD], |row| row.get(0))?;
+    Ok(postcard::from_bytes(verify_checksum(HEAD, &row)?).map_err(RowError::from)?)
 }
 
 /// Writes what the file says of itself.
 pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), FileError> {
-    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, encode(head)?)?;
+    let value = postcard::to_allocvec(head).map_err(RowError::from)?;
+    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, value)?;
     Ok(())
 }
 
@@ -173,31 +174,17 @@ pub(super) fn write(
     run(connection, "BEGIN IMMEDIATE", [])?;
     let mut pages = usize::from(head.is_some());
     for (name, state) in &changes.locks {
-        let key = lock_key(name);
-        pages += match lock_row(state)? {
-            Some(row) => {
-                put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", &key, row)?
-            }
-            None => remove(connection, "DELETE FROM locks WHERE key = ?1", &key)?,
-        };
+        pages += put_lock(connection, &lock_key(name), state)?;
     }
     for (key, state) in &changes.records {
-        let key = key.as_bytes();
-        pages += match record_row(state)? {
-            Some(row) => {
-                put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?
-            }
-            None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,
-        };
+        pages += put_record(connection, key.as_bytes(), state)?;
     }
     pages += match changes.probe {
-        Some(Probing::Write) => {
+        Some(Probe::Write) => {
             let row = vec![0; PROBE_BYTES];
             put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?
         }
-        Some(Probing::TakeAway) => {
-            remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?
-        }
+        Some(Probe::Remove) => remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?,
         None => 0,
     };
     if let Some(head) = head {
@@ -212,17 +199,17 @@ pub(super) fn has(connection: &Connection, changes: &Changes) -> Result<bool, Fi
     let says = |sql, key: &[u8], value: Option<Vec<u8>>| {
         let mut statement = connection.prepare_cached(sql)?;
         let found: Option<Vec<u8>> = statement.query_row([key], |row| row.get(0)).optional()?;
-        Ok::<_, FileError>(found == value.map(|value| seal(key, value)))
+        Ok::<_, FileError>(found == value.map(|value| append_checksum(key, value)))
     };
     for (name, state) in &changes.locks {
         let sql = "SELECT value FROM locks WHERE key = ?1";
-        if !says(sql, &lock_key(name), lock_row(state)?)? {
+        if !says(sql, &lock_key(name), encode_lock(state)?)? {
             return Ok(false);
         }
     }
     for (key, state) in &changes.records {
         let sql = "SELECT value FROM records WHERE key = ?1";
-        if !says(sql, key.as_bytes(), record_row(state)?)? {
+        if !says(sql, key.as_bytes(), encode_record(state)?)? {
             return Ok(false);
         }
     }
@@ -230,74 +217,84 @@ pub(super) fn has(connection: &Connection, changes: &Changes) -> Result<bool, Fi
     Ok(changes.probe.is_none())
 }
 
-/// Hands over every lock and every record; gives the number of each.
-pub(super) fn load(
-    connection: &Connection,
-    take: &mut dyn Take,
-) -> Result<(u64, u64), Box<dyn Error>> {
-    let mut locks = connection.prepare("SELECT key, value FROM locks")?;
-    let locks = each(&mut locks, |key, value| {
-        let row: LockRow<'_> = postcard::from_bytes(value)?;
-        let owner = Owner::parse(row.owner.unwrap_or_default())?;
-        let record = Record {
-            token: TokenHash::from_bytes(row.token),
-            fence: FencingToken::new(row.fence),
-            owner: owner.as_ref(),
-            ttl: Duration::from_millis(row.ttl_millis),
-            acquired_at_millis: row.acquired_at_millis,
-        };
-        take.lock(&lock_name(key).ok_or("a lock has no name")?, &record);
+/// Puts every lock and every record into `table`; gives the number of each.
+pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64), FileError> {
+    let now = table.now();
+    let locks = each_row(connection, "SELECT key, value FROM locks", |key, value| {
+        table.install::<LockState>(&lock_name(key)?, decode_lock(value, now)?);
         Ok(())
     })?;
-    let mut records = connection.prepare("SELECT key, value FROM records")?;
-    let records = each(&mut records, |key, value| {
-        take.record(RecordKey::from_bytes(key.try_into()?), record_row::decode(value)?);
+    let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
+        table.install::<RecordState>(&record_key(key)?, decode_record(value, now)?);
         Ok(())
     })?;
     Ok((locks, records))
 }
 
-fn each(
-    statement: &mut Statement<'_>,
-    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), Box<dyn Error>>,
-) -> Result<u64, Box<dyn Error>> {
+/// Writes every row of a file of format 4 again, and the head, in one transaction.
+pub(super) fn migrate(connection: &Connection, head: &Head) -> Result<(), FileError> {
+    let (mut locks, mut records) = (Vec::new(), Vec::new());
+    each_row(connection, "SELECT key, value FROM locks", |key, value| {
+        locks.push((key.to_vec(), format4::decode_lock(value)?));
+        Ok(())
+    })?;
+    each_row(connection, "SELECT key, value FROM records", |key, value| {
+        records.push((key.to_vec(), format4::decode_record(value)?));
+        Ok(())
+    })?;
+    run(connection, "BEGIN IMMEDIATE", [])?;
+    for (key, state) in &locks {
+        put_lock(connection, key, state)?;
+    }
+    for (key, state) in &records {
+        put_record(connection, key, state)?;
+    }
+    write_head(connection, head)?;
+    run(connection, "COMMIT", [])?;
+    empty_log(connection)
+}
+
+fn each_row(
+    connection: &Connection,
+    sql: &str,
+    mut read: impl FnMut(&[u8], &[u8]) -> Result<(), RowError>,
+) -> Result<u64, FileError> {
+    let mut statement = connection.prepare(sql)?;
     let (mut rows, mut count) = (statement.query([])?, 0);
     while let Some(row) = rows.next()? {
-        let (key, sealed) = (blob(row, 0)?, blob(row, 1)?);
-        take(key, unseal(key, sealed)?)?;
+        let (key, value) = (blob(row, 0)?, blob(row, 1)?);
+        read(key, verify_checksum(key, value)?)?;
         count += 1;
     }
     Ok(count)
 }
 
-fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], Box<dyn Error>> {
-    Ok(row.get_ref(column)?.as_blob()?)
+fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], FileError> {
+    let blob = row.get_ref(column)?.as_blob();
+    blob.map_err(|error| FileError::Damaged(error.to_string()))
 }
 
-fn lock_row(state: &LockState) -> Result<Option<Vec<u8>>, FileError> {
-    let Some(record) = state.record() else { return Ok(None) };
-    let row = LockRow {
-        token: *record.token.as_bytes(),
-        fence: record.fence.get(),
-        ttl_millis: u64::try_from(record.ttl.as_millis()).unwrap_or(u64::MAX),
-        acquired_at_millis: record.acquired_at_millis,
-        owner: record.owner.map(Owner::as_str),
-    };
-    encode(&row).map(Some)
+fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<usize, FileError> {
+    Ok(match encode_lock(state)? {
+        Some(row) => put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", key, row)?,
+        None => remove(connection, "DELETE FROM locks WHERE key = ?1", key)?,
+    })
 }
 
-fn record_row(state: &RecordState) -> Result<Option<Vec<u8>>, FileError> {
-    let row = state.record().map(record_row::encode).transpose();
-    Ok(row.map_err(io::Error::other)?)
-}
-
-fn encode(row: &impl serde::Serialize) -> Result<Vec<u8>, FileError> {
-    Ok(postcard::to_allocvec(row).map_err(io::Error::other)?)
+fn put_record(
+    connection: &Connection,
+    key: &[u8],
+    state: &RecordState,
+) -> Result<usize, FileError> {
+    Ok(match encode_record(state)? {
+        Some(row) => put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?,
+        None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,
+    })
 }
 
 /// Writes a row; gives about how many pages it has in the log.
 fn put(connection: &Connection, sql: &str, key: &[u8], value: Vec<u8>) -> rusqlite::Result<usize> {
-    let row = seal(key, value);
+    let row = append_checksum(key, value);
     run(connection, sql, (key, &row))?;
     Ok(1 + row.len() / PAGE)
 }

@@ -1,44 +1,107 @@
+//! The writer of the embedded store: leader group commit.
+//!
+//! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the
+//! runtime that commits inline, when the last commit was quick and another worker of the runtime is
+//! left to keep deadlines; else the writer's thread. Callers that come while a batch is being
+//! committed share the next one, which the thread leads. (RocksDB's write group and PostgreSQL's
+//! `commit_siblings` have the idea.)
+//!
+//! Why inline: to wake a thread, and the thread a task again, costs as much as half a sync of a
+//! quick disk. Why not always: a disk that hangs holds the worker that leads. It never holds a
+//! second one, because only an appointed leader blocks, and no deadline, because the callers wait for
+//! their answers in tasks of their own.
+//!
+//! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
+//! doubt. The fault disk and the crash tests hold it.
+
 use std::collections::BTreeMap;
 use std::io;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::answers::Answers;
-use super::awake::{AWAKE, Callers, awake};
-use super::engine::{Changes, Engine, Failure, Probing};
-use super::job::{Batch, Durable, Forget, Job, Probe, Run, Tidy};
-use crate::table::Table;
-use keylatch_core::lock::{Moment, StoreError};
+use super::engine::{Changes, Engine, Failure, Probe};
+use super::row::is_same_lock_at_rest;
+use crate::table::{Entry, Step, Table, step};
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{LockName, LockState};
+use keylatch_core::store::{Command, Reply, StoreError};
 
-/// The most commands that share one transaction.
+/// The most requests that share one transaction.
 const BATCH: usize = 1024;
+/// A commit that takes less than this may be led inline by a task of the runtime.
+const QUICK: Duration = Duration::from_micros(500);
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
 
-/// The one thread that changes the file and the table.
+/// What waits for the writer.
+#[derive(Debug)]
+pub(super) enum WriteRequest {
+    /// Run a command.
+    Step(Command, Answer<Reply>),
+    /// Remove those that are still expired.
+    Sweep(Expired, Answer<()>),
+    /// Tell whether the last batch was kept; if not, try whether there is room again.
+    Probe(Answer<()>),
+    /// Take a step towards a file without room that it does not need.
+    Compact(Answer<()>),
+}
+
+type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Entries that have expired.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    pub(super) locks: Vec<LockName>,
+    pub(super) records: Vec<RecordKey>,
+}
+
+impl Expired {
+    pub(super) fn len(&self) -> usize {
+        self.locks.len() + self.records.len()
+    }
+}
+
+/// The way to the file and the table.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// `None` once the writer is told to end.
-    jobs: Option<mpsc::Sender<Asked>>,
-    /// Also those that are answered without the writer.
-    pub(super) callers: Callers,
-    state: Arc<State>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread has ended.
     ended: Mutex<mpsc::Receiver<()>>,
 }
 
-/// What the writer is to do.
-struct Asked {
-    job: Box<dyn Job>,
-    /// Who waits for it is awake.
-    awake: bool,
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Notified when the thread is to lead, or to end.
+    appointed: Condvar,
+    /// Whoever leads has it. `None` once the thread has ended.
+    committer: Mutex<Option<Committer>>,
+    state: Arc<State>,
+    runtime: Handle,
+    /// Whether the runtime has a worker left for deadlines while another one leads.
+    may_lead_inline: bool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    requests: Vec<WriteRequest>,
+    leader: Leader,
+    closed: bool,
+}
+
+/// Who commits next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Leader {
+    #[default]
+    None,
+    Task,
+    Thread,
 }
 
 /// How the writer is doing.
@@ -48,89 +111,76 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
-    /// The last batch took no longer than its caller stays awake.
+    /// The last commit was quick.
     quick: AtomicBool,
     /// The file has more room than it needs.
-    untidy: AtomicBool,
+    loose: AtomicBool,
 }
 
 impl Writer {
-    /// Starts the writer; it has to be called within a tokio runtime that has I/O.
+    /// Starts the writer; it has to be called within a tokio runtime.
     pub(super) fn start(table: Arc<Table>, engine: Engine) -> io::Result<Self> {
-        let (jobs, waiting) = mpsc::channel();
         let (ending, ended) = mpsc::channel();
         let state = Arc::new(State::default());
         let runtime = Handle::current();
-        let answers = Answers::start(&runtime)?;
-        let work = Work { table, engine, state: Arc::clone(&state), answers };
+        let workers = match runtime.runtime_flavor() {
+            RuntimeFlavor::MultiThread => runtime.metrics().num_workers(),
+            _ => 1,
+        };
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            appointed: Condvar::new(),
+            committer: Mutex::new(Some(Committer { table, engine, state: Arc::clone(&state) })),
+            state,
+            runtime: runtime.clone(),
+            may_lead_inline: workers > 1,
+        });
+        let work = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("keylatch-writer".to_owned()).spawn(move || {
                 // The table's clock is the runtime's.
                 let _runtime = runtime.enter();
-                work.run(&waiting);
+                work.lead_as_thread();
                 drop(ending);
             })?;
-        Ok(Self {
-            jobs: Some(jobs),
-            callers: Callers::default(),
-            state,
-            thread: Some(thread),
-            ended: Mutex::new(ended),
-        })
+        Ok(Self { shared, thread: Some(thread), ended: Mutex::new(ended) })
     }
 
     /// Whether the table says all that the disk does.
     pub(super) fn is_certain(&self) -> bool {
-        self.is_alive() && !self.state.in_doubt.load(Ordering::Acquire)
+        let alive = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        alive && !self.shared.state.in_doubt.load(Ordering::Acquire)
     }
 
-    /// Carries a rule out and waits until that is on disk.
-    pub(super) async fn run<E, O, F>(&self, key: E::Key, rule: F) -> Result<O, StoreError>
-    where
-        E: Durable,
-        O: Send + 'static,
-        F: Fn(&E, &Moment) -> (E, O) + Send + 'static,
-    {
-        let state = PhantomData;
-        self.submit(|answer| Box::new(Run { key, rule, state, outcome: None, answer })).await
+    /// Runs a command and waits until that is on disk.
+    pub(super) async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+        self.submit(|answer| WriteRequest::Step(command, answer)).await
     }
 
-    /// Forgets those that are still expired, and writes down what has ended by itself.
-    pub(super) async fn forget<E: Durable>(&self, keys: Vec<E::Key>) -> Result<(), StoreError> {
-        self.submit(|answer| Box::new(Forget::<E> { keys, answer })).await
+    /// Removes those that are still expired.
+    pub(super) async fn sweep(&self, expired: Expired) -> Result<(), StoreError> {
+        self.submit(|answer| WriteRequest::Sweep(expired, answer)).await
     }
 
     /// Whether the last transaction was kept; if not, tries whether there is room again. Waits for
     /// what is being written, so that there is no answer while the disk hangs.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        let writes = self.state.unwell.load(Ordering::Acquire);
-        self.submit(|answer| Box::new(Probe { writes, answer })).await
+        self.submit(WriteRequest::Probe).await
     }
 
     /// Takes a step towards a file without room that it does not need. Whether there are more.
-    pub(super) async fn tidy(&self) -> Result<bool, StoreError> {
-        self.submit(|answer| Box::new(Tidy { answer })).await?;
-        Ok(self.state.untidy.load(Ordering::Acquire))
-    }
-
-    fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    pub(super) async fn compact(&self) -> Result<bool, StoreError> {
+        self.submit(WriteRequest::Compact).await?;
+        Ok(self.shared.state.loose.load(Ordering::Acquire))
     }
 
     async fn submit<T>(
         &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Box<dyn Job>,
+        request: impl FnOnce(Answer<T>) -> WriteRequest,
     ) -> Result<T, StoreError> {
-        let (answer, mut answered) = oneshot::channel();
-        let call = self.callers.call().await;
-        let waits_awake = call.is_alone() && self.state.quick.load(Ordering::Relaxed);
-        let asked = Asked { job: job(answer), awake: waits_awake };
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(asked).is_ok());
-        if !sent {
+        let (answer, answered) = oneshot::channel();
+        if !self.shared.push(request(answer)) {
             return Err(StoreError::Unreachable("the writer has ended".into()));
-        }
-        if waits_awake && let Some(answer) = awake(|| answered.try_recv().ok()) {
-            return answer;
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the writer has ended".into())))
     }
@@ -140,7 +190,7 @@ impl Drop for Writer {
     /// Ends the writer after what it was given, so that the file is closed when this returns; a
     /// disk that hangs does not hold the process.
     fn drop(&mut self) {
-        self.jobs = None;
+        self.shared.close();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the disk gives no answer; what was not answered may not be kept");
@@ -150,89 +200,236 @@ impl Drop for Writer {
     }
 }
 
-/// What is asked next; `None` once nobody can ask any more.
-fn next(waiting: &mpsc::Receiver<Asked>, stay_awake: bool) -> Option<Asked> {
-    let soon = stay_awake.then(|| awake(|| waiting.try_recv().ok())).flatten();
-    soon.or_else(|| waiting.recv().ok())
-}
+impl Shared {
+    /// Queues a request, and appoints a leader where there is none. Whether anybody will commit it.
+    fn push(self: &Arc<Self>, request: WriteRequest) -> bool {
+        let mut queue = self.queue();
+        if queue.closed {
+            return false;
+        }
+        queue.requests.push(request);
+        if queue.leader != Leader::None {
+            return true;
+        }
+        if self.may_lead_inline && self.state.quick.load(Ordering::Relaxed) {
+            queue.leader = Leader::Task;
+            drop(queue);
+            let term = InlineTerm(Arc::clone(self));
+            self.runtime.spawn(async move { term.lead() });
+        } else {
+            queue.leader = Leader::Thread;
+            drop(queue);
+            self.appointed.notify_one();
+        }
+        true
+    }
 
-struct Work {
-    table: Arc<Table>,
-    engine: Engine,
-    state: Arc<State>,
-    answers: Answers,
-}
+    /// Has the thread end after what is queued.
+    fn close(&self) {
+        let mut queue = self.queue();
+        queue.closed = true;
+        drop(queue);
+        self.appointed.notify_one();
+    }
 
-impl Work {
-    /// Takes what waits, batch by batch, until nobody can ask any more.
-    fn run(mut self, waiting: &mpsc::Receiver<Asked>) {
-        let mut one_by_one = false;
-        while let Some(first) = next(waiting, one_by_one) {
-            let started = Instant::now();
-            let rest = waiting.try_iter().take(BATCH - 1).map(|asked| asked.job);
-            let mut jobs: Vec<_> = std::iter::once(first.job).chain(rest).collect();
-            one_by_one = jobs.len() == 1;
-            let kept = self.commit(&mut jobs);
-            self.note(&kept);
-            let kept = kept.map(|_| ());
-            let answer = move || jobs.into_iter().for_each(|job| job.answer(&kept));
-            self.state.quick.store(started.elapsed() < AWAKE, Ordering::Relaxed);
-            if one_by_one && first.awake {
-                answer();
-            } else {
-                self.answers.send(answer);
+    /// Leads whenever it is appointed, until the writer is closed.
+    fn lead_as_thread(&self) {
+        while let Some(batch) = self.next_batch() {
+            let committed = self.commit(batch);
+            // One wake-up of the runtime for the batch, and not one for each of its callers.
+            self.runtime.spawn(async move { committed.answer() });
+            self.shorten_log();
+            self.resign();
+        }
+        // The file is closed here, and not by a caller that drops the store.
+        self.committer().take();
+    }
+
+    /// The next batch for the thread; `None` once the writer is closed and nothing is left.
+    fn next_batch(&self) -> Option<Vec<WriteRequest>> {
+        let mut queue = self.queue();
+        loop {
+            if queue.leader == Leader::Thread {
+                return Some(queue.take_batch());
             }
-            if let Err(failure) = self.engine.shorten_log() {
-                self.note(&Err(failure));
+            if queue.closed && queue.leader == Leader::None {
+                return None;
             }
+            queue = self.appointed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Puts what the jobs come to on disk and then in the table. Whether there was anything to
-    /// write.
-    fn commit(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<bool, Failure> {
+    /// Ends a leader's term: the thread leads on while anything is queued.
+    fn resign(&self) {
+        let mut queue = self.queue();
+        let idle = queue.requests.is_empty();
+        queue.leader = if idle { Leader::None } else { Leader::Thread };
+        let wake = !idle || queue.closed;
+        drop(queue);
+        if wake {
+            self.appointed.notify_one();
+        }
+    }
+
+    fn commit(&self, batch: Vec<WriteRequest>) -> Committed {
+        let started = Instant::now();
+        let committed = match self.committer().as_mut() {
+            Some(committer) => committer.commit(batch),
+            None => Committed { answers: Vec::new(), kept: Ok(()) },
+        };
+        self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
+        committed
+    }
+
+    fn shorten_log(&self) {
+        if let Some(committer) = self.committer().as_mut() {
+            committer.shorten_log();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn committer(&self) -> MutexGuard<'_, Option<Committer>> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn take_batch(&mut self) -> Vec<WriteRequest> {
+        if self.requests.len() <= BATCH {
+            return std::mem::take(&mut self.requests);
+        }
+        self.requests.drain(..BATCH).collect()
+    }
+}
+
+/// The term of a leader that is a task. It ends also when the runtime drops the task unpolled.
+struct InlineTerm(Arc<Shared>);
+
+impl InlineTerm {
+    fn lead(self) {
+        let batch = self.0.queue().take_batch();
+        self.0.commit(batch).answer();
+        self.0.shorten_log();
+    }
+}
+
+impl Drop for InlineTerm {
+    fn drop(&mut self) {
+        self.0.resign();
+    }
+}
+
+/// The file and the table, in the hands of the leader.
+#[derive(Debug)]
+struct Committer {
+    table: Arc<Table>,
+    engine: Engine,
+    state: Arc<State>,
+}
+
+/// A batch that was committed, or was not, and those who wait for it.
+struct Committed {
+    answers: Vec<Waiting>,
+    kept: Result<(), Failure>,
+}
+
+/// Who waits for a batch, and for what.
+enum Waiting {
+    Reply(Reply, Answer<Reply>),
+    Done(Answer<()>),
+}
+
+impl Committed {
+    fn answer(self) {
+        let kept = self.kept;
+        for waiting in self.answers {
+            // A caller that has gone does not read its answer.
+            match waiting {
+                Waiting::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
+                Waiting::Done(answer) => drop(answer.send(outcome(&kept, ()))),
+            }
+        }
+    }
+}
+
+fn outcome<T>(kept: &Result<(), Failure>, value: T) -> Result<T, StoreError> {
+    match kept {
+        Ok(()) => Ok(value),
+        Err(Failure::NotKept(error)) => Err(StoreError::Refused(error.clone().into())),
+        Err(Failure::InDoubt(error)) => Err(StoreError::Lost(error.clone().into())),
+    }
+}
+
+impl Committer {
+    /// Puts what the requests come to on disk and then in the table.
+    fn commit(&mut self, requests: Vec<WriteRequest>) -> Committed {
+        let settled = self.settle();
+        let mut batch = Batch { table: &self.table, changes: Changes::default() };
+        let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
+        for request in requests {
+            answers.push(match request {
+                WriteRequest::Step(command, answer) => Waiting::Reply(batch.run(&command), answer),
+                WriteRequest::Sweep(expired, answer) => {
+                    batch.sweep(&expired);
+                    Waiting::Done(answer)
+                }
+                WriteRequest::Probe(answer) => {
+                    probing |= self.state.unwell.load(Ordering::Acquire);
+                    Waiting::Done(answer)
+                }
+                WriteRequest::Compact(answer) => {
+                    compacting = true;
+                    Waiting::Done(answer)
+                }
+            });
+        }
+        let changes = batch.changes;
+        let kept = settled.and_then(|()| self.write(changes, probing));
+        self.note(&kept);
+        if compacting && kept.is_ok() {
+            self.compact();
+        }
+        Committed { answers, kept: kept.map(|_| ()) }
+    }
+
+    /// Finds out what became of the changes in doubt, if there are any.
+    fn settle(&mut self) -> Result<(), Failure> {
         match self.engine.settle() {
             Ok(kept) => kept.into_iter().for_each(|kept| self.install(kept)),
             Err(error) => return Err(Failure::InDoubt(error.to_string())),
         }
         self.state.in_doubt.store(false, Ordering::Release);
-        let changes = Changes::default();
-        let mut batch = Batch { table: &self.table, changes, probing: false, tidying: false };
-        for job in jobs {
-            job.stage(&mut batch);
-        }
-        let Batch { changes, probing, tidying, .. } = batch;
+        Ok(())
+    }
+
+    /// Writes changes and makes them the table's. Whether there was anything to write.
+    fn write(&mut self, changes: Changes, probing: bool) -> Result<bool, Failure> {
         if probing {
-            for probe in [Probing::Write, Probing::TakeAway] {
+            for probe in [Probe::Write, Probe::Remove] {
                 self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
             }
         }
-        // What a batch takes back itself leaves nothing to write.
-        let durable = self.changes_any(&changes.locks)
-            || self.changes_any(&changes.records)
-            || !self.engine.has_room_for(changes.last_fence());
+        // What a batch undoes itself leaves nothing to write.
+        let durable = self.is_change(&changes) || !self.engine.has_room_for(changes.last_fence());
         if durable {
             self.engine.commit(&changes)?;
         }
         self.install(changes);
-        if tidying {
-            self.tidy();
-        }
         Ok(probing || durable)
     }
 
-    /// Whether the disk says something else of any of them.
-    fn changes_any<E: Durable>(&self, changed: &BTreeMap<E::Key, E>) -> bool {
-        changed.iter().any(|(key, state)| !state.is_written_as(&self.table.look::<E>(key).0))
-    }
-
-    /// What fails here takes nothing back of what was kept.
-    fn tidy(&mut self) {
-        let tidied = self.engine.tidy();
-        self.state.untidy.store(matches!(tidied, Ok(true)), Ordering::Release);
-        if let Err(failure) = tidied {
-            self.note(&Err(failure));
-        }
+    /// Whether the disk says something else of any entry.
+    fn is_change(&self, changes: &Changes) -> bool {
+        let is_other_lock = |(name, state): (&LockName, &LockState)| {
+            !is_same_lock_at_rest(state, &self.table.look::<LockState>(name).0)
+        };
+        let is_other_record = |(key, state): (&RecordKey, &RecordState)| {
+            *state != self.table.look::<RecordState>(key).0
+        };
+        changes.locks.iter().any(is_other_lock) || changes.records.iter().any(is_other_record)
     }
 
     fn install(&self, changes: Changes) {
@@ -247,8 +444,23 @@ impl Work {
         }
     }
 
-    /// Remembers how the batch went, before anybody is answered. One that had nothing to write says
-    /// nothing of the disk.
+    /// Returns room that the file does not need. What fails here undoes nothing that was kept.
+    fn compact(&mut self) {
+        let compacted = self.engine.compact();
+        self.state.loose.store(matches!(compacted, Ok(true)), Ordering::Release);
+        if let Err(failure) = compacted {
+            self.note(&Err(failure));
+        }
+    }
+
+    fn shorten_log(&mut self) {
+        if let Err(failure) = self.engine.shorten_log() {
+            self.note(&Err(failure));
+        }
+    }
+
+    /// Remembers how the batch went, before its callers are answered. One that had nothing to write
+    /// says nothing of the disk.
     fn note(&self, kept: &Result<bool, Failure>) {
         if matches!(kept, Err(Failure::InDoubt(_))) {
             self.state.in_doubt.store(true, Ordering::Release);
@@ -265,6 +477,72 @@ impl Work {
                 }
             }
             Ok(false) => {}
+        }
+    }
+}
+
+/// What the requests so far would make of the table.
+struct Batch<'a> {
+    table: &'a Table,
+    changes: Changes,
+}
+
+/// What a batch makes of the entries of one kind.
+trait Changed: Entry {
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<Self::Key, Self>;
+}
+
+impl Changed for LockState {
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<LockName, Self> {
+        &mut changes.locks
+    }
+}
+
+impl Changed for RecordState {
+    fn changed(changes: &mut Changes) -> &mut BTreeMap<RecordKey, Self> {
+        &mut changes.records
+    }
+}
+
+impl Batch<'_> {
+    fn run(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::Lock(name, command) => Reply::Lock(self.step::<LockState>(name, command)),
+            Command::Record(key, command) => Reply::Record(self.step::<RecordState>(key, command)),
+        }
+    }
+
+    fn step<E: Changed>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
+        let (state, mut moment) = self.table.look::<E>(key);
+        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
+        let bucket = E::bucket(key);
+        let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
+        moment.last_fence = moment.last_fence.max(fence);
+        let Step { reply, change } = step(Some(&state), key, command, &moment);
+        if let Some(after) = change {
+            let fence = after.fencing_token().unwrap_or_default().max(moment.last_fence);
+            self.changes.fences.insert(bucket, fence);
+            E::changed(&mut self.changes).insert(key.clone(), after);
+        }
+        reply
+    }
+
+    fn sweep(&mut self, expired: &Expired) {
+        for name in &expired.locks {
+            self.expire::<LockState>(name);
+        }
+        for key in &expired.records {
+            self.expire::<RecordState>(key);
+        }
+    }
+
+    fn expire<E: Changed>(&mut self, key: &E::Key) {
+        let (state, moment) = self.table.look::<E>(key);
+        let changed = E::changed(&mut self.changes);
+        let state = changed.get(key).unwrap_or(&state);
+        if state.is_stale(moment.now) {
+            let live = state.live(&moment);
+            changed.insert(key.clone(), live);
         }
     }
 }

@@ -7,9 +7,8 @@ use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 
 use super::shared::{Failure, Shared};
 use super::{Keys, Pool, Topology};
-use keylatch_core::lock::{
-    Cursor, FencingToken, Holder, ListLocks, LockName, Owner, Page, StoreError,
-};
+use keylatch_core::lock::{FencingToken, Holder, LockName, Owner};
+use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
 const SCAN_COUNT: usize = 1000;

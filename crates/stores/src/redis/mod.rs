@@ -15,6 +15,7 @@ mod list;
 mod pool;
 mod record_reply;
 mod records;
+#[cfg(feature = "redlock")]
 mod redlock;
 mod replicas;
 mod reply;
@@ -35,12 +36,16 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::lock::{
-    Acquire, Acquisition, Attempt, Changes, Holder, ListLocks, LockName, LockStore, Page, Release,
-    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
+    AcquireCommand, AcquireReply, LockCommand, LockName, LockReply, ReleaseReply, RenewReply,
+    TokenHash, Ttl,
+};
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply as StoreReply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 
 use super::OpenError;
-use super::turns::Turns;
+use super::wakeups::Wakeups;
 use pool::Pool;
 use reply::Reply;
 use script::{Keys, Scripts};
@@ -48,7 +53,8 @@ use subscription::Subscription;
 use topology::Topology;
 use watching::Watching;
 
-pub use redlock::{RedlockSettings, RedlockStore};
+#[cfg(feature = "redlock")]
+pub use redlock::{RedlockSettings, redlock};
 
 /// How the service uses Redis.
 #[derive(Debug, Clone, Deserialize)]
@@ -72,34 +78,39 @@ impl Settings {
     }
 }
 
-/// A [`LockStore`] and [`RecordStore`](keylatch_core::idempotency::RecordStore) in one Redis.
+/// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
+/// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
+/// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
+/// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
+///
+/// # Errors
+///
+/// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
+/// answer and none knows the master. What does not answer is not an error: the store keeps trying.
+pub async fn redis(url: &str, settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(Arc::new(RedisStore::open(url, settings).await?))
+}
+
+/// A [`Store`] in one Redis.
 #[derive(Debug)]
-pub struct RedisStore {
+struct RedisStore {
+    kind: &'static str,
     topology: Arc<Topology>,
     scripts: Arc<Scripts>,
     keys: Arc<Keys>,
-    turns: Arc<Turns>,
+    wakeups: Arc<Wakeups>,
     watching: Arc<Watching>,
-    /// Hear and say what concerns others for as long as the store lives.
+    /// Hear and announce hints for as long as the store lives.
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
 impl RedisStore {
-    /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
-    /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
-    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
-    /// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
-    ///
-    /// # Errors
-    ///
-    /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
-    /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
-    pub async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+    async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
-        let (keys, turns) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
+        let (keys, wakeups) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
         let (scripts, watching) = (Arc::new(Scripts::new()), Arc::<Watching>::default());
-        let subscription = Subscription::new(&topology, settings, &keys, &turns, &watching);
-        // Before anybody watches, so that nothing is missed because the store is new.
+        let subscription = Subscription::new(&topology, settings, &keys, &wakeups, &watching);
+        // Before the first watch, so that no hint is missed because the store is new.
         let subscribed = subscription.subscribe(0).await;
         let listening = tokio::spawn(subscription.listen(subscribed));
         let announcing = Arc::clone(&watching).announce(
@@ -108,7 +119,12 @@ impl RedisStore {
             Arc::clone(&scripts),
         );
         let tasks = [listening, tokio::spawn(announcing)].map(AbortOnDropHandle::new);
-        Ok(Self { topology, scripts, keys, turns, watching, _tasks: tasks })
+        let kind = match super::scheme_of(url) {
+            Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
+            Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
+            _ => "redis",
+        };
+        Ok(Self { kind, topology, scripts, keys, wakeups, watching, _tasks: tasks })
     }
 
     /// The channel on which a step says what it changes; empty where nobody watches.
@@ -141,39 +157,91 @@ impl RedisStore {
 }
 
 #[async_trait]
-impl LockStore for RedisStore {
-    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        let place = ask.place.map(|place| script::millis(place).to_string()).unwrap_or_default();
-        let mut call = self.on_line(&self.scripts.acquire, &ask.name);
-        call.key(self.keys.fence(ask.name.bucket()))
-            .arg(script::token(&ask.token))
-            .arg(ask.ttl.as_millis())
-            .arg(ask.owner.as_ref().map_or("", |owner| owner.as_str()))
-            .arg(ask.attempt.get())
-            .arg(place)
-            .arg(self.keys.turns())
-            .arg(self.changes_of(&ask.name));
-        let reply = self.run_on_line(&ask.name, &call).await?;
-        match reply.found() {
-            "granted" => Ok(Acquisition::Granted(reply.lease()?)),
-            "repeated" => Ok(Acquisition::Repeated(reply.lease()?)),
-            "held" => Ok(Acquisition::Held(reply.busy(&ask.name)?)),
-            _ => Err(Reply::unexpected()),
+impl Store for RedisStore {
+    async fn execute(&self, command: Command) -> Result<StoreReply, StoreError> {
+        match command {
+            Command::Lock(name, command) => self.lock(&name, &command).await.map(StoreReply::Lock),
+            Command::Record(key, command) => {
+                self.record(&key, &command).await.map(StoreReply::Record)
+            }
         }
     }
 
-    async fn withdraw(
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        list::page(&self.topology, &self.keys, query).await
+    }
+
+    fn subscribe(&self, topic: Topic) -> Hints {
+        match topic {
+            Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
+            Topic::Changes(name) => self.watching.subscribe(name),
+        }
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        self.topology.ping().await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: self.kind, max_ttl: Ttl::MAX, records: true }
+    }
+}
+
+/// The steps on a lock.
+impl RedisStore {
+    async fn lock(&self, name: &LockName, command: &LockCommand) -> Result<LockReply, StoreError> {
+        Ok(match command {
+            LockCommand::Acquire(command) => LockReply::Acquire(self.acquire(name, command).await?),
+            LockCommand::Withdraw { token, attempt } => {
+                let mut call = self.on_line(&self.scripts.withdraw, name);
+                call.arg(script::token(token))
+                    .arg(attempt.get())
+                    .arg(self.keys.turns())
+                    .arg(self.changes_of(name));
+                self.run_on_line(name, &call).await?;
+                LockReply::Withdraw
+            }
+            LockCommand::Renew { token, ttl } => {
+                LockReply::Renew(self.renew(name, token, *ttl).await?)
+            }
+            LockCommand::Release { token } => LockReply::Release(self.release(name, token).await?),
+            LockCommand::Look => {
+                let bucket = name.bucket();
+                let [_, places, _] = self.keys.line(bucket, name);
+                let mut call = self.scripts.get.prepare_invoke();
+                call.key(self.keys.lock(bucket, name)).key(places);
+                let reply: Reply = self.topology.run(bucket, &call).await?;
+                LockReply::Look(match reply.found() {
+                    "held" => Some(reply.holder(name)?),
+                    "not-held" => None,
+                    _ => return Err(Reply::unexpected()),
+                })
+            }
+        })
+    }
+
+    async fn acquire(
         &self,
         name: &LockName,
-        token: &TokenHash,
-        attempt: Attempt,
-    ) -> Result<(), StoreError> {
-        let mut call = self.on_line(&self.scripts.withdraw, name);
-        call.arg(script::token(token))
-            .arg(attempt.get())
+        command: &AcquireCommand,
+    ) -> Result<AcquireReply, StoreError> {
+        let lasts = command.queue.map(|lasts| script::millis(lasts).to_string());
+        let mut call = self.on_line(&self.scripts.acquire, name);
+        call.key(self.keys.fence(name.bucket()))
+            .arg(script::token(&command.token))
+            .arg(command.ttl.as_millis())
+            .arg(command.owner.as_ref().map_or("", |owner| owner.as_str()))
+            .arg(command.attempt.get())
+            .arg(lasts.unwrap_or_default())
             .arg(self.keys.turns())
             .arg(self.changes_of(name));
-        self.run_on_line(name, &call).await.map(|_| ())
+        let reply = self.run_on_line(name, &call).await?;
+        match reply.found() {
+            "granted" => Ok(AcquireReply::Granted(reply.lease()?)),
+            "repeated" => Ok(AcquireReply::Repeated(reply.lease()?)),
+            "held" => Ok(AcquireReply::Busy(reply.busy(name)?)),
+            _ => Err(Reply::unexpected()),
+        }
     }
 
     async fn renew(
@@ -181,7 +249,7 @@ impl LockStore for RedisStore {
         name: &LockName,
         token: &TokenHash,
         ttl: Ttl,
-    ) -> Result<Renewal, StoreError> {
+    ) -> Result<RenewReply, StoreError> {
         let mut call = self.scripts.renew.prepare_invoke();
         call.key(self.keys.lock(name.bucket(), name))
             .arg(script::token(token))
@@ -192,59 +260,26 @@ impl LockStore for RedisStore {
         }
         let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
-            "renewed" => Ok(Renewal::Renewed(reply.lease()?)),
-            "not-held" => Ok(Renewal::NotHeld),
-            "mismatch" => Ok(Renewal::Mismatch),
+            "renewed" => Ok(RenewReply::Renewed(reply.lease()?)),
+            "not-held" => Ok(RenewReply::NotHeld),
+            "mismatch" => Ok(RenewReply::Mismatch),
             _ => Err(Reply::unexpected()),
         }
     }
 
-    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
+    async fn release(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+    ) -> Result<ReleaseReply, StoreError> {
         let mut call = self.on_line(&self.scripts.release, name);
         call.arg(script::token(token)).arg(self.keys.turns()).arg(self.changes_of(name));
         let reply = self.run_on_line(name, &call).await?;
         match reply.found() {
-            "released" => Ok(Release::Released),
-            "not-held" => Ok(Release::NotHeld),
-            "mismatch" => Ok(Release::Mismatch),
+            "released" => Ok(ReleaseReply::Released),
+            "not-held" => Ok(ReleaseReply::NotHeld),
+            "mismatch" => Ok(ReleaseReply::Mismatch),
             _ => Err(Reply::unexpected()),
         }
-    }
-
-    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
-        let bucket = name.bucket();
-        let [_, places, _] = self.keys.line(bucket, name);
-        let mut call = self.scripts.get.prepare_invoke();
-        call.key(self.keys.lock(bucket, name)).key(places);
-        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
-        match reply.found() {
-            "held" => reply.holder(name).map(Some),
-            "not-held" => Ok(None),
-            _ => Err(Reply::unexpected()),
-        }
-    }
-
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        list::page(&self.topology, &self.keys, query).await
-    }
-
-    fn max_ttl(&self) -> Ttl {
-        Ttl::MAX
-    }
-
-    fn turn(&self, name: &LockName, token: &TokenHash) -> Turn {
-        self.turns.wait(name, token)
-    }
-
-    fn changes(&self, name: &LockName) -> Changes {
-        self.watching.changes(name)
-    }
-
-    async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        self.topology.ping().await
-    }
-
-    async fn sweep(&self) -> Result<(), StoreError> {
-        Ok(())
     }
 }

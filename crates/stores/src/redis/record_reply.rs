@@ -4,7 +4,8 @@ use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
 use super::replicas::Promise;
 use keylatch_core::idempotency::{End, Kept, Phase, Reason, Run, View};
-use keylatch_core::lock::{FencingToken, StoreError};
+use keylatch_core::lock::FencingToken;
+use keylatch_core::store::StoreError;
 
 /// What every script on a record gives: what it found, and the record if there is one.
 #[derive(Debug)]

@@ -3,7 +3,8 @@ use std::time::Duration;
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
 use super::replicas::Promise;
-use keylatch_core::lock::{Busy, FencingToken, Holder, Lease, LockName, Owner, StoreError};
+use keylatch_core::lock::{Contention, FencingToken, Holder, Lease, LockName, Owner};
+use keylatch_core::store::StoreError;
 
 /// What every script gives: what it found, the grant if there is one, and what it says of the line.
 #[derive(Debug)]
@@ -53,9 +54,9 @@ impl Reply {
     }
 
     /// Why an acquire got nothing; a lock that is free is so for the first in line.
-    pub(super) fn busy(&self, name: &LockName) -> Result<Busy, StoreError> {
+    pub(super) fn busy(&self, name: &LockName) -> Result<Contention, StoreError> {
         let holder = self.grant.is_some().then(|| self.holder(name)).transpose()?;
-        Ok(Busy { holder, ahead: self.ahead })
+        Ok(Contention { holder, ahead: self.ahead })
     }
 
     /// The reply is not one that the script gives.

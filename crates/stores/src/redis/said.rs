@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::script::Keys;
-use keylatch_core::lock::{Change, FencingToken, Holder, LockName, Owner};
+use keylatch_core::lock::{FencingToken, Holder, LockName, Owner};
+use keylatch_core::store::Change;
 
 /// What is said on the channel for changes: fields with a line feed between them, the key of the lock
 /// at the end.

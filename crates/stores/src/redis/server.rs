@@ -6,7 +6,7 @@ use bb8_redis::redis::aio::MultiplexedConnection;
 use bb8_redis::redis::{RedisResult, cmd};
 use tokio::time::Instant;
 
-use keylatch_core::lock::{StoreHealth, Tier};
+use keylatch_core::store::{StoreHealth, Tier};
 
 /// The oldest Redis that speaks RESP3, by which a lost connection is noticed at once.
 const OLDEST_MAJOR: u32 = 6;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::replicas::{Promise, Replicas};
 use super::server::Life;
-use keylatch_core::lock::StoreError;
+use keylatch_core::store::StoreError;
 
 /// A connection that may be cloned and used by many at once.
 #[derive(Clone)]

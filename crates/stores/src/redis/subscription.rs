@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::said::Said;
 use super::script::Keys;
 use super::watching::Watching;
-use super::{Settings, Topology, Turns};
+use super::{Settings, Topology, Wakeups};
 
 /// The pause before a subscription that was lost is made anew.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -26,7 +26,7 @@ pub(super) struct Subscription {
     topology: Arc<Topology>,
     timeout: Duration,
     keys: Arc<Keys>,
-    turns: Arc<Turns>,
+    wakeups: Arc<Wakeups>,
     watching: Arc<Watching>,
 }
 
@@ -35,12 +35,13 @@ impl Subscription {
         topology: &Arc<Topology>,
         settings: &Settings,
         keys: &Arc<Keys>,
-        turns: &Arc<Turns>,
+        wakeups: &Arc<Wakeups>,
         watching: &Arc<Watching>,
     ) -> Self {
-        let (keys, turns, watching) = (Arc::clone(keys), Arc::clone(turns), Arc::clone(watching));
+        let (keys, wakeups, watching) =
+            (Arc::clone(keys), Arc::clone(wakeups), Arc::clone(watching));
         let topology = Arc::clone(topology);
-        Self { topology, timeout: settings.connect_timeout(), keys, turns, watching }
+        Self { topology, timeout: settings.connect_timeout(), keys, wakeups, watching }
     }
 
     /// Passes on what is said, for ever, beginning with the `first` subscription. What is said while
@@ -52,7 +53,7 @@ impl Subscription {
                 Ok((said, left)) => {
                     quiet = false;
                     // Any turn may have gone unheard.
-                    self.turns.call_all();
+                    self.wakeups.wake_all();
                     self.watching.missed();
                     left.run_until_cancelled(self.pass_on(said)).await;
                 }
@@ -83,7 +84,7 @@ impl Subscription {
         while let Some(message) = said.next().await {
             let payload = message.get_payload_bytes();
             if let Some((name, token)) = self.keys.turn(payload) {
-                self.turns.call(&name, &token);
+                self.wakeups.wake(&name, &token);
                 continue;
             }
             match Said::parse(&self.keys, payload) {

@@ -9,8 +9,9 @@ use tokio::time::{Instant, timeout};
 use super::reply::Reply;
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
-use crate::watched::Watched;
-use keylatch_core::lock::{Change, Changes, LockName};
+use crate::changes::Changes;
+use keylatch_core::lock::LockName;
+use keylatch_core::store::{Change, Hints};
 
 /// How often it is said which locks are watched.
 const SAY: Duration = Duration::from_secs(2);
@@ -25,7 +26,7 @@ const BATCH: usize = 500;
 /// Every process says which ones it watches, on the channel on which it hears of them.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
-    here: Watched,
+    here: Changes,
     /// How many there are below, to find without the lock that there are none.
     count: AtomicUsize,
     /// By whomever, and until when that counts.
@@ -35,11 +36,11 @@ pub(super) struct Watching {
 
 impl Watching {
     /// What is said of `name` from now on.
-    pub(super) fn changes(&self, name: &LockName) -> Changes {
-        let changes = self.here.changes(name);
-        self.heard(name.clone());
+    pub(super) fn subscribe(&self, name: LockName) -> Hints {
+        let hints = self.here.subscribe(name.clone());
+        self.heard(name);
         self.more.notify_one();
-        changes
+        hints
     }
 
     /// Whether a step on `name` is to say what it changes.
@@ -57,14 +58,12 @@ impl Watching {
 
     /// It was said how `name` changed.
     pub(super) fn tell(&self, name: &LockName, change: Change) {
-        self.here.tell(name, change);
+        self.here.report(name, change);
     }
 
     /// What was said for a while was not heard.
     pub(super) fn missed(&self) {
-        for name in self.here.watched() {
-            self.here.tell(&name, Change::Missed);
-        }
+        self.here.report_missed();
     }
 
     /// Says for ever which locks are watched here.
@@ -78,7 +77,7 @@ impl Watching {
             // One that is watched from now on is said at once.
             let _ = timeout(SAY, self.more.notified()).await;
             self.forget();
-            for names in self.here.watched().chunks(BATCH) {
+            for names in self.here.names().chunks(BATCH) {
                 let mut call = scripts.announce.prepare_invoke();
                 call.arg(keys.changes());
                 for name in names {

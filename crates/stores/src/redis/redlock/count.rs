@@ -5,7 +5,8 @@ use super::agree;
 use super::ballot::Ballot;
 use super::round::Answer;
 use super::vote::{Grant, Vote};
-use keylatch_core::lock::{Holder, LockName, Outcome, StoreError};
+use keylatch_core::lock::{Holder, LockName};
+use keylatch_core::store::{Effect, StoreError};
 
 /// The answers of a round, counted.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Count {
                 }
             }
             Err(error) => {
-                if error.outcome() == Outcome::Unknown {
+                if error.effect() == Effect::Unknown {
                     self.suspects.insert(node);
                 }
                 self.last_error = Some(error);

@@ -5,14 +5,15 @@ use super::nodes::Nodes;
 use super::round::Answer;
 use super::step::Return;
 use crate::redis::reply::Reply;
-use keylatch_core::lock::{Attempt, LockName, Outcome, Release, StoreError, TokenHash};
+use keylatch_core::lock::{Attempt, LockName, ReleaseReply, TokenHash};
+use keylatch_core::store::{Effect, StoreError};
 
 /// Gives a lock back on all nodes, if a quorum has it with this token.
 pub(super) async fn release(
     nodes: &Arc<Nodes>,
     name: &LockName,
     token: &TokenHash,
-) -> Result<Release, StoreError> {
+) -> Result<ReleaseReply, StoreError> {
     let step = Return::Release(name.clone(), *token);
     let mut round = nodes.return_to_all(&step, nodes.longest_node_time());
     let mut tally = Tally { nodes: nodes.all.len(), quorum: nodes.quorum, ..Tally::default() };
@@ -79,21 +80,21 @@ impl Tally {
                 }
             }
             Err(error) => {
-                self.maybe_done |= error.outcome() == Outcome::Unknown;
+                self.maybe_done |= error.effect() == Effect::Unknown;
                 self.last_error = Some(error);
             }
         }
     }
 
     /// What it comes to, whatever the others say.
-    fn found(&self) -> Option<Release> {
+    fn found(&self) -> Option<ReleaseReply> {
         let missing = self.nodes - self.votes();
         if self.released >= self.quorum {
-            Some(Release::Released)
+            Some(ReleaseReply::Released)
         } else if self.mismatched >= self.quorum {
-            Some(Release::Mismatch)
+            Some(ReleaseReply::Mismatch)
         } else if self.released.max(self.mismatched) + missing < self.quorum {
-            Some(Release::NotHeld)
+            Some(ReleaseReply::NotHeld)
         } else {
             None
         }

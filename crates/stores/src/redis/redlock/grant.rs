@@ -9,12 +9,12 @@ use super::ballot::Ballot;
 use super::count::{Count, Verdict, guaranteed, no_quorum};
 use super::nodes::Nodes;
 use super::round::Round;
+use super::step::Acquire;
 use super::step::{Return, Step};
 use super::vote::{Grant, Proposal, Vote};
 use crate::redis::script;
-use keylatch_core::lock::{
-    Acquire, Acquisition, Busy, Lease, LockName, Renewal, StoreError, TokenHash, Ttl,
-};
+use keylatch_core::lock::{AcquireReply, Contention, Lease, LockName, RenewReply, TokenHash, Ttl};
+use keylatch_core::store::StoreError;
 
 /// How often is asked: for those who contend to give way, and under a higher ballot where another attempt
 /// with the same token came between.
@@ -23,7 +23,7 @@ const ROUNDS: usize = 6;
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks all nodes for a lock, and gives it a fencing token, or takes back what was got of it.
-pub(super) async fn acquire(nodes: &Arc<Nodes>, ask: &Acquire) -> Result<Acquisition, StoreError> {
+pub(super) async fn acquire(nodes: &Arc<Nodes>, ask: &Acquire) -> Result<AcquireReply, StoreError> {
     let mut asking = Asking::new(nodes, ask);
     let mut rounds_left = ROUNDS;
     loop {
@@ -145,7 +145,7 @@ impl<'a> Asking<'a> {
         votes: &Votes,
         proposal: &Proposal,
         round: Round<Vote>,
-    ) -> Result<Acquisition, StoreError> {
+    ) -> Result<AcquireReply, StoreError> {
         let lease = match lease(self.nodes, votes, proposal) {
             Ok(lease) => lease,
             Err(error) => {
@@ -158,7 +158,7 @@ impl<'a> Asking<'a> {
         self.nodes.finish_grant(round, unsettled.copied().collect(), settle);
         // Of all attempts with the token one chose what they agree on.
         let is_own = self.chose && proposal.by == self.ask.attempt.get();
-        Ok(if is_own { Acquisition::Granted(lease) } else { Acquisition::Repeated(lease) })
+        Ok(if is_own { AcquireReply::Granted(lease) } else { AcquireReply::Repeated(lease) })
     }
 
     /// Whoever asked has not got the lock, or nobody knows. Once something was proposed, another attempt
@@ -168,11 +168,11 @@ impl<'a> Asking<'a> {
         verdict: Verdict,
         count: &mut Count,
         round: Round<Vote>,
-    ) -> Result<Acquisition, StoreError> {
+    ) -> Result<AcquireReply, StoreError> {
         let is_others = matches!(verdict, Verdict::Held | Verdict::Tied) && !self.proposed;
         let found = if is_others {
             let holder = count.holder(&self.ask.name);
-            Ok(Acquisition::Held(Busy { holder, ahead: 0 }))
+            Ok(AcquireReply::Busy(Contention { holder, ahead: 0 }))
         } else {
             // What an earlier round may have got counts as well.
             Err(count.error(self.proposed || self.suspects.len() >= self.nodes.quorum))
@@ -219,7 +219,7 @@ pub(super) async fn renew(
     name: &LockName,
     token: &TokenHash,
     ttl: Ttl,
-) -> Result<Renewal, StoreError> {
+) -> Result<RenewReply, StoreError> {
     let node_time = nodes.node_time(ttl);
     let by = getrandom::u64().unwrap_or_default();
     let mut last = Ballot::NONE;
@@ -240,9 +240,9 @@ pub(super) async fn renew(
         let settling = Settling { nodes, name, token, ballot, node_time };
         match settle(&settling, votes).await {
             Settled::Yes(votes, proposal) => {
-                return Ok(Renewal::Renewed(lease(nodes, &votes, &proposal)?));
+                return Ok(RenewReply::Renewed(lease(nodes, &votes, &proposal)?));
             }
-            Settled::Never => return Ok(Renewal::NotHeld),
+            Settled::Never => return Ok(RenewReply::NotHeld),
             Settled::NotNow => sleep(back_off(node_time)).await,
         }
     }
@@ -274,12 +274,12 @@ async fn settle(settling: &Settling<'_>, mut votes: Votes) -> Settled {
     if votes.len() < quorum { Settled::NotNow } else { Settled::Yes(votes, proposal) }
 }
 
-fn not_renewed(count: &Count, nodes: &Nodes, some_done: bool) -> Result<Renewal, StoreError> {
+fn not_renewed(count: &Count, nodes: &Nodes, some_done: bool) -> Result<RenewReply, StoreError> {
     if count.other().len() >= nodes.quorum {
-        return Ok(Renewal::Mismatch);
+        return Ok(RenewReply::Mismatch);
     }
     if count.mine() + count.missing() < nodes.quorum {
-        return Ok(Renewal::NotHeld);
+        return Ok(RenewReply::NotHeld);
     }
     Err(no_quorum(count.votes.len(), nodes.all.len(), some_done, None))
 }

@@ -10,7 +10,8 @@ use super::nodes::Nodes;
 use super::step::Step;
 use super::url::MOST;
 use crate::redis::list::scan;
-use keylatch_core::lock::{Cursor, Holder, ListLocks, LockName, Page, StoreError};
+use keylatch_core::lock::{Holder, LockName};
+use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many locks are looked at together, at most.
 const BATCH: usize = 250;

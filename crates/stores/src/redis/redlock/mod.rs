@@ -26,4 +26,4 @@ mod survey;
 mod url;
 mod vote;
 
-pub use store::{RedlockSettings, RedlockStore};
+pub use store::{RedlockSettings, redlock};

@@ -11,7 +11,7 @@ use crate::redis::Settings;
 use crate::redis::pool::{self, Pool};
 use crate::redis::replicas::Promise;
 use crate::redis::server::Server;
-use keylatch_core::lock::StoreError;
+use keylatch_core::store::StoreError;
 
 /// One of the servers.
 #[derive(Debug)]

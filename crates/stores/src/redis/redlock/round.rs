@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
 use super::node::Said;
-use keylatch_core::lock::StoreError;
+use keylatch_core::store::StoreError;
 
 /// What one node answered, or why it did not.
 pub(super) type Answer<T> = Result<Said<T>, StoreError>;

@@ -5,7 +5,17 @@ use bb8_redis::redis::{Script, ScriptInvocation};
 use super::ballot::Ballot;
 use super::vote::Proposal;
 use crate::redis::script::{self, Keys, Scripts};
-use keylatch_core::lock::{Acquire, Attempt, LockName, TokenHash, Ttl};
+use keylatch_core::lock::{Attempt, LockName, Owner, TokenHash, Ttl};
+
+/// A lock that is asked of every node.
+#[derive(Debug, Clone)]
+pub(super) struct Acquire {
+    pub(super) name: LockName,
+    pub(super) token: TokenHash,
+    pub(super) ttl: Ttl,
+    pub(super) owner: Option<Owner>,
+    pub(super) attempt: Attempt,
+}
 
 /// A step that every node is asked to take, and what it is about.
 #[derive(Debug, Clone)]

@@ -2,17 +2,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::stream;
 use serde::Deserialize;
 
 use super::count::Look;
 use super::nodes::Nodes;
-use super::step::Step;
+use super::step::{Acquire, Step};
 use super::{giving, grant, list, survey};
 use crate::OpenError;
 use crate::redis::Settings;
-use keylatch_core::lock::{
-    Acquire, Acquisition, Attempt, Changes, Holder, ListLocks, LockName, LockStore, Page, Release,
-    Renewal, StoreError, StoreHealth, TokenHash, Ttl, Turn,
+use keylatch_core::lock::{AcquireCommand, Holder, LockCommand, LockName, LockReply, Ttl};
+use keylatch_core::store::{
+    Command, Hint, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile,
+    Topic,
 };
 
 /// For how long whoever waits leaves the nodes alone, at least and at most.
@@ -30,63 +32,84 @@ pub struct RedlockSettings {
     pub max_ttl_ms: u64,
 }
 
-/// A [`LockStore`] over several Redis servers that know nothing of each other.
+/// Opens the servers at `url`: `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
 ///
-/// It keeps no line, and no records of idempotency keys: nothing but a lock is the same on a quorum.
+/// # Errors
+///
+/// `url` is not understood, the settings do not fit it, or one of the servers answers and is not fit
+/// to keep locks. Servers that do not answer are no error: the store keeps trying.
+pub async fn redlock(
+    url: &str,
+    redis: &Settings,
+    redlock: &RedlockSettings,
+) -> Result<Arc<dyn Store>, OpenError> {
+    let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);
+    survey::at_start(&nodes, redis.connect_timeout()).await?;
+    Ok(Arc::new(RedlockStore { nodes }))
+}
+
+/// A [`Store`] over several Redis servers that know nothing of each other.
+///
+/// It keeps no queue, and no records of idempotency keys: nothing but a lock is the same on a quorum.
 #[derive(Debug)]
-pub struct RedlockStore {
+struct RedlockStore {
     nodes: Arc<Nodes>,
 }
 
-impl RedlockStore {
-    /// Opens the servers at `url`: `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
-    ///
-    /// # Errors
-    ///
-    /// `url` is not understood, the settings do not fit it, or one of the servers answers and is not fit
-    /// to keep locks. Servers that do not answer are no error: the store keeps trying.
-    pub async fn open(
-        url: &str,
-        redis: &Settings,
-        redlock: &RedlockSettings,
-    ) -> Result<Self, OpenError> {
-        let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);
-        survey::at_start(&nodes, redis.connect_timeout()).await?;
-        Ok(Self { nodes })
+#[async_trait]
+impl Store for RedlockStore {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+        let Command::Lock(name, command) = command else { return Err(StoreError::Unsupported) };
+        Ok(Reply::Lock(match command {
+            LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, .. }) => {
+                self.takes(ttl)?;
+                let acquire = Acquire { name, token, ttl, owner, attempt };
+                LockReply::Acquire(grant::acquire(&self.nodes, &acquire).await?)
+            }
+            LockCommand::Withdraw { token, attempt } => {
+                giving::withdraw(&self.nodes, &name, &token, attempt).await?;
+                LockReply::Withdraw
+            }
+            LockCommand::Renew { token, ttl } => {
+                self.takes(ttl)?;
+                LockReply::Renew(grant::renew(&self.nodes, &name, &token, ttl).await?)
+            }
+            LockCommand::Release { token } => {
+                LockReply::Release(giving::release(&self.nodes, &name, &token).await?)
+            }
+            LockCommand::Look => LockReply::Look(self.look(&name).await?),
+        }))
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        list::page(&self.nodes, query).await
+    }
+
+    /// No node reports a turn or a change: a waiter acquires again after a random time, in no order,
+    /// and a watcher looks.
+    fn subscribe(&self, topic: Topic) -> Hints {
+        match topic {
+            Topic::Turn(..) => Box::pin(stream::unfold((), async |()| {
+                let [least, most] = ASK_AGAIN_MILLIS;
+                let random = getrandom::u64().unwrap_or_default() % (most - least + 1);
+                tokio::time::sleep(Duration::from_millis(least + random)).await;
+                Some((Hint::Wakeup, ()))
+            })),
+            Topic::Changes(_) => Box::pin(stream::pending()),
+        }
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        survey::health(&self.nodes).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "redlock", max_ttl: self.nodes.max_ttl, records: false }
     }
 }
 
-#[async_trait]
-impl LockStore for RedlockStore {
-    async fn acquire(&self, ask: &Acquire) -> Result<Acquisition, StoreError> {
-        self.takes(ask.ttl)?;
-        grant::acquire(&self.nodes, ask).await
-    }
-
-    async fn withdraw(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        attempt: Attempt,
-    ) -> Result<(), StoreError> {
-        giving::withdraw(&self.nodes, name, token, attempt).await
-    }
-
-    async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: Ttl,
-    ) -> Result<Renewal, StoreError> {
-        self.takes(ttl)?;
-        grant::renew(&self.nodes, name, token, ttl).await
-    }
-
-    async fn release(&self, name: &LockName, token: &TokenHash) -> Result<Release, StoreError> {
-        giving::release(&self.nodes, name, token).await
-    }
-
-    async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+impl RedlockStore {
+    async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
         let step = Step::Get(name.clone());
         let mut round = self.nodes.ask_all(&step, self.nodes.longest_node_time());
         let mut count = self.nodes.count(&mut round, |count| count.look() != Look::Unclear).await;
@@ -96,36 +119,6 @@ impl LockStore for RedlockStore {
         }
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        list::page(&self.nodes, query).await
-    }
-
-    fn max_ttl(&self) -> Ttl {
-        self.nodes.max_ttl
-    }
-
-    /// Nobody is told of a turn: whoever waits asks again after a random time, in no order.
-    fn turn(&self, _: &LockName, _: &TokenHash) -> Turn {
-        let [least, most] = ASK_AGAIN_MILLIS;
-        let random = getrandom::u64().unwrap_or_default() % (most - least + 1);
-        Box::pin(tokio::time::sleep(Duration::from_millis(least + random)))
-    }
-
-    /// Nobody is told of changes either.
-    fn changes(&self, _: &LockName) -> Changes {
-        Box::pin(futures_util::stream::pending())
-    }
-
-    async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        survey::health(&self.nodes).await
-    }
-
-    async fn sweep(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
-
-impl RedlockStore {
     /// A longer TTL would outlast the silence of a node that has forgotten it.
     fn takes(&self, ttl: Ttl) -> Result<(), StoreError> {
         if ttl > self.nodes.max_ttl {

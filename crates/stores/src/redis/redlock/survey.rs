@@ -9,7 +9,7 @@ use super::count::no_quorum;
 use super::nodes::Nodes;
 use crate::OpenError;
 use crate::redis::server::Server;
-use keylatch_core::lock::{StoreError, StoreHealth, Tier};
+use keylatch_core::store::{StoreError, StoreHealth, Tier};
 
 /// How long a node may take to say what it is: it is asked for much, and nobody's lease runs meanwhile.
 const LOOK: Duration = Duration::from_millis(500);

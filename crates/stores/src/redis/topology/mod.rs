@@ -22,7 +22,7 @@ use super::shared::Failure;
 use super::{OpenError, Settings};
 use cluster::Cluster;
 use follow::{Followed, Guide};
-use keylatch_core::lock::{StoreError, StoreHealth, Tier};
+use keylatch_core::store::{StoreError, StoreHealth, Tier};
 use node::{Name, Node};
 use sentinel::Sentinels;
 

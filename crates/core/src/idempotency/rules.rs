@@ -1,8 +1,16 @@
+//! The rules of a record: what a command does to it, as one pure function.
+//!
+//! [`RecordState::apply`] is a function of the state, a command and the moment, as the rules of a
+//! lock are, and for the same reasons. Every timed thing is `since` plus a span. Invariants: only the
+//! token of a run whose lease lasts ends it; a later run has a larger fencing token; an unknown
+//! outcome stays until it is resolved or its retention ends. The differential tests hold every store
+//! to these rules.
+
 use std::time::Duration;
 
 use super::{
-    Abandonment, Begin, Begun, Complete, Completion, End, Extension, Fingerprint, Kept, OnCrash,
-    Phase, Reason, Resolution, Resolve, Run, View,
+    Abandonment, Begin, Begun, Completion, End, Extension, Fingerprint, Kept, OnCrash, Phase,
+    Reason, RecordCommand, RecordReply, Resolution, Resolve, Run, View,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
@@ -23,10 +31,36 @@ impl RecordState {
     ///
     /// A run takes its fencing token from `moment`; the store has to keep it as the bucket's last.
     #[must_use]
-    pub fn apply<C: Command>(&self, command: &C, moment: &Moment) -> (Self, C::Outcome) {
+    pub fn apply(&self, command: &RecordCommand, moment: &Moment) -> (Self, RecordReply) {
         let live = self.live(moment);
-        let (record, outcome) = command.apply(live.record.as_ref(), moment);
-        (Self { record }, outcome)
+        let record = live.record.as_ref();
+        let (record, reply) = match command {
+            RecordCommand::Begin(begin) => {
+                let (record, reply) = begin.apply(record, moment);
+                (record, RecordReply::Begin(reply))
+            }
+            RecordCommand::Renew { token } => {
+                let (record, reply) = renew(record, token, moment.now);
+                (record, RecordReply::Renew(reply))
+            }
+            RecordCommand::Complete { token, end } => {
+                let (record, reply) = complete(record, token, end, moment);
+                (record, RecordReply::Complete(reply))
+            }
+            RecordCommand::Abandon { token } => {
+                let (record, reply) = abandon(record, token, moment.now);
+                (record, RecordReply::Abandon(reply))
+            }
+            RecordCommand::Resolve(resolve) => {
+                let (record, reply) = resolve.apply(record, moment);
+                (record, RecordReply::Resolve(reply))
+            }
+            RecordCommand::Look => {
+                let view = record.map(|record| record.view(moment.now));
+                return (live, RecordReply::Look(view));
+            }
+        };
+        (Self { record }, reply)
     }
 
     /// What the state says at `moment`: a run whose lease is over has an unknown outcome, and what
@@ -54,12 +88,14 @@ impl RecordState {
         self.record.as_ref()
     }
 
-    /// The state of a record that was written down, read at `now` by a process that does not know
-    /// how long it was away: a lease and a retention last their full time again.
-    #[must_use]
-    pub fn restore(mut record: Record, now: Duration) -> Self {
-        record.since = now;
-        Self { record: Some(record) }
+    /// A state of this record, as a snapshot has it.
+    pub fn new(record: Option<Record>) -> Self {
+        Self { record }
+    }
+
+    /// Whether there is no record, not even an expired one.
+    pub fn is_empty(&self) -> bool {
+        self.record.is_none()
     }
 }
 
@@ -172,20 +208,7 @@ impl Record {
     }
 }
 
-/// One rule: what a command does to a record, or where there is none.
-///
-/// `record` is as it stands at `moment`.
-pub trait Command {
-    /// What the command found.
-    type Outcome;
-
-    /// The record after the command, and what it found.
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Self::Outcome);
-}
-
-impl Command for Begin {
-    type Outcome = Begun;
-
+impl Begin {
     fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Begun) {
         let now = moment.now;
         if let Some(record) = record {
@@ -217,79 +240,60 @@ impl Command for Begin {
     }
 }
 
-/// Lets the lease of a run last anew.
-#[derive(Debug, Clone)]
-pub struct Extend {
-    /// The token that began.
-    pub token: TokenHash,
-}
-
-impl Command for Extend {
-    type Outcome = Extension;
-
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Extension) {
-        match record {
-            Some(record) if record.is_run_by(&self.token, moment.now) => {
-                let extended = record.ended(Stage::InFlight, moment.now);
-                (Some(extended), Extension::Extended)
-            }
-            other => (other.cloned(), Extension::Lost),
+/// Lets the lease of a run last its full time from now.
+fn renew(record: Option<&Record>, token: &TokenHash, now: Duration) -> (Option<Record>, Extension) {
+    match record {
+        Some(record) if record.is_run_by(token, now) => {
+            (Some(record.ended(Stage::InFlight, now)), Extension::Extended)
         }
+        other => (other.cloned(), Extension::Lost),
     }
 }
 
-impl Command for Complete {
-    type Outcome = Completion;
-
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Completion) {
-        let Some(record) = record else { return (None, Completion::Absent) };
-        let now = moment.now;
-        if record.is_run_by(&self.token, now) {
-            let at_millis = moment.unix_micros / 1000;
-            let stage = match &self.end {
-                End::Done(kept) => Stage::Done(at_millis, kept.clone()),
-                End::Unknown(reason) => Stage::Unknown(at_millis, *reason),
-            };
-            let ended = record.ended(stage, now);
-            let view = ended.view(now);
-            return (Some(ended), Completion::Kept(view));
-        }
-        let same_end = match (&record.stage, &self.end) {
-            (Stage::Done(_, kept), End::Done(end)) => kept == end,
-            (Stage::Unknown(_, reason), End::Unknown(end)) => reason == end,
-            _ => false,
+/// Ends a run and keeps what it came to.
+fn complete(
+    record: Option<&Record>,
+    token: &TokenHash,
+    end: &End,
+    moment: &Moment,
+) -> (Option<Record>, Completion) {
+    let Some(record) = record else { return (None, Completion::Absent) };
+    let now = moment.now;
+    if record.is_run_by(token, now) {
+        let at_millis = moment.unix_micros / 1000;
+        let stage = match end {
+            End::Done(kept) => Stage::Done(at_millis, kept.clone()),
+            End::Unknown(reason) => Stage::Unknown(at_millis, *reason),
         };
-        let view = record.view(now);
-        let repeated = same_end && record.token == self.token;
-        let outcome = if repeated { Completion::Kept(view) } else { Completion::Refused(view) };
-        (Some(record.clone()), outcome)
+        let ended = record.ended(stage, now);
+        let view = ended.view(now);
+        return (Some(ended), Completion::Kept(view));
+    }
+    let same_end = match (&record.stage, end) {
+        (Stage::Done(_, kept), End::Done(end)) => kept == end,
+        (Stage::Unknown(_, reason), End::Unknown(end)) => reason == end,
+        _ => false,
+    };
+    let view = record.view(now);
+    let repeated = same_end && record.token == *token;
+    let reply = if repeated { Completion::Kept(view) } else { Completion::Refused(view) };
+    (Some(record.clone()), reply)
+}
+
+/// Frees a key under which nothing was done.
+fn abandon(
+    record: Option<&Record>,
+    token: &TokenHash,
+    now: Duration,
+) -> (Option<Record>, Abandonment) {
+    match record {
+        None => (None, Abandonment::Absent),
+        Some(record) if record.is_run_by(token, now) => (None, Abandonment::Abandoned),
+        Some(record) => (Some(record.clone()), Abandonment::Refused(record.view(now))),
     }
 }
 
-/// Gives a key back that nothing was done under.
-#[derive(Debug, Clone)]
-pub struct Abandon {
-    /// The token that began.
-    pub token: TokenHash,
-}
-
-impl Command for Abandon {
-    type Outcome = Abandonment;
-
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Abandonment) {
-        match record {
-            None => (None, Abandonment::Absent),
-            Some(record) if record.is_run_by(&self.token, moment.now) => {
-                (None, Abandonment::Abandoned)
-            }
-            Some(record) => (Some(record.clone()), Abandonment::Refused(record.view(moment.now))),
-        }
-    }
-}
-
-impl Command for Resolve {
-    type Outcome = Resolution;
-
+impl Resolve {
     fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Resolution) {
         let Some(record) = record else { return (None, Resolution::Absent) };
         let now = moment.now;
@@ -307,17 +311,5 @@ impl Command for Resolve {
             }
             _ => (Some(record.clone()), Resolution::Refused(record.view(now))),
         }
-    }
-}
-
-/// Looks at a record.
-#[derive(Debug, Clone, Copy)]
-pub struct Find;
-
-impl Command for Find {
-    type Outcome = Option<View>;
-
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Option<View>) {
-        (record.cloned(), record.map(|record| record.view(moment.now)))
     }
 }

@@ -1,3 +1,9 @@
+//! What a watch has already reported of a lock.
+//!
+//! A hint of the store and a look may arrive in another order than what they report happened. Fencing
+//! tokens rise, so a cursor tells by them what is older than what it knows. Invariant: it never
+//! reports an event twice, and never one that contradicts a later one. Tested below.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -20,26 +26,26 @@ pub(super) struct Look {
 /// What a store says and what a look finds may come in another order than it happened. Fencing
 /// tokens rise, so what is older than what is known is told apart by them.
 #[derive(Debug)]
-pub(super) struct Seen {
-    held: Option<Lease>,
-    /// The largest fencing token seen.
+pub(super) struct WatchCursor {
+    held: Option<KnownLease>,
+    /// The largest fencing token reported.
     last: FencingToken,
 }
 
 #[derive(Debug)]
-struct Lease {
+struct KnownLease {
     holder: Holder,
     /// It ends between these two.
     earliest: Instant,
     latest: Instant,
 }
 
-impl Seen {
+impl WatchCursor {
     /// What a first look found, and what is told of it.
     pub(super) fn new(look: Look) -> (Self, WatchEvent) {
         let snapshot = WatchEvent::Snapshot(look.holder.clone());
         let last = look.holder.as_ref().map(|holder| holder.fence).unwrap_or_default();
-        let held = look.holder.map(|holder| Lease::new(holder, look.asked, look.answered));
+        let held = look.holder.map(|holder| KnownLease::new(holder, look.asked, look.answered));
         (Self { held, last }, snapshot)
     }
 
@@ -53,17 +59,17 @@ impl Seen {
         if holder.fence <= self.last {
             return Vec::new();
         }
-        self.is_held(Lease::new(holder, now, now), now)
+        self.is_held(KnownLease::new(holder, now, now), now)
     }
 
     /// The store says that a lease was renewed, which may be less than a look could tell.
     pub(super) fn renewed(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
         match &mut self.held {
             Some(known) if known.holder.fence == holder.fence => {
-                *known = Lease::new(holder.clone(), now, now);
+                *known = KnownLease::new(holder.clone(), now, now);
                 vec![WatchEvent::Renewed(holder)]
             }
-            _ => self.is_held(Lease::new(holder, now, now), now),
+            _ => self.is_held(KnownLease::new(holder, now, now), now),
         }
     }
 
@@ -84,13 +90,13 @@ impl Seen {
     pub(super) fn looked(&mut self, look: Look) -> Vec<WatchEvent> {
         match look.holder {
             Some(holder) => {
-                self.is_held(Lease::new(holder, look.asked, look.answered), look.answered)
+                self.is_held(KnownLease::new(holder, look.asked, look.answered), look.answered)
             }
             None => self.held.take().into_iter().map(|lease| lease.over(look.answered)).collect(),
         }
     }
 
-    fn is_held(&mut self, lease: Lease, now: Instant) -> Vec<WatchEvent> {
+    fn is_held(&mut self, lease: KnownLease, now: Instant) -> Vec<WatchEvent> {
         let (fence, holder) = (lease.holder.fence, lease.holder.clone());
         if fence == self.last {
             return match &mut self.held {
@@ -111,7 +117,7 @@ impl Seen {
     }
 }
 
-impl Lease {
+impl KnownLease {
     fn new(holder: Holder, asked: Instant, answered: Instant) -> Self {
         let (earliest, latest) = (asked + holder.expires_in, answered + holder.expires_in);
         Self { holder, earliest, latest }
@@ -166,40 +172,40 @@ mod tests {
     fn a_look_that_took_long_is_no_renewal() {
         let now = Instant::now();
         let after = |millis| now + Duration::from_millis(millis);
-        let (mut seen, _) = Seen::new(look(Some(holder(1, 1000)), now, after(1)));
-        // Asked at 100, seen by the store at 101, answered at 400.
+        let (mut cursor, _) = WatchCursor::new(look(Some(holder(1, 1000)), now, after(1)));
+        // Asked at 100, cursor by the store at 101, answered at 400.
         let slow = look(Some(holder(1, 899)), after(100), after(400));
-        assert_eq!(names(&seen.looked(slow)), []);
+        assert_eq!(names(&cursor.looked(slow)), []);
         let renewed = look(Some(holder(1, 999)), after(500), after(501));
-        assert_eq!(names(&seen.looked(renewed)), [("renewed", 1)]);
+        assert_eq!(names(&cursor.looked(renewed)), [("renewed", 1)]);
     }
 
     #[test]
     fn what_nobody_said_is_known_by_the_time() {
         let now = Instant::now();
         let after = |millis| now + Duration::from_millis(millis);
-        let (mut seen, _) = Seen::new(look(Some(holder(1, 1000)), now, now));
-        assert_eq!(names(&seen.looked(look(None, after(500), after(500)))), [("released", 1)]);
-        assert_eq!(names(&seen.acquired(holder(2, 100), after(600))), [("acquired", 2)]);
-        assert_eq!(names(&seen.looked(look(None, after(701), after(701)))), [("expired", 2)]);
-        assert_eq!(names(&seen.acquired(holder(3, 100), after(800))), [("acquired", 3)]);
-        let taken_over = seen.acquired(holder(5, 100), after(850));
+        let (mut cursor, _) = WatchCursor::new(look(Some(holder(1, 1000)), now, now));
+        assert_eq!(names(&cursor.looked(look(None, after(500), after(500)))), [("released", 1)]);
+        assert_eq!(names(&cursor.acquired(holder(2, 100), after(600))), [("acquired", 2)]);
+        assert_eq!(names(&cursor.looked(look(None, after(701), after(701)))), [("expired", 2)]);
+        assert_eq!(names(&cursor.acquired(holder(3, 100), after(800))), [("acquired", 3)]);
+        let taken_over = cursor.acquired(holder(5, 100), after(850));
         assert_eq!(names(&taken_over), [("released", 3), ("acquired", 5)]);
-        let taken_over = seen.acquired(holder(6, 100), after(950));
+        let taken_over = cursor.acquired(holder(6, 100), after(950));
         assert_eq!(names(&taken_over), [("expired", 5), ("acquired", 6)]);
     }
 
     #[test]
     fn what_is_said_late_is_not_told_again() {
         let now = Instant::now();
-        let (mut seen, _) = Seen::new(look(Some(holder(2, 1000)), now, now));
-        assert_eq!(names(&seen.released(FencingToken::new(1), now)), []);
-        assert_eq!(names(&seen.acquired(holder(1, 5000), now)), []);
-        assert_eq!(names(&seen.acquired(holder(2, 1000), now)), []);
-        assert_eq!(names(&seen.renewed(holder(2, 1000), now)), [("renewed", 2)]);
-        assert_eq!(names(&seen.looked(look(None, now, now))), [("released", 2)]);
-        assert_eq!(names(&seen.renewed(holder(2, 5000), now)), []);
-        assert_eq!(names(&seen.released(FencingToken::new(2), now)), []);
-        assert_eq!(names(&seen.acquired(holder(3, 1000), now)), [("acquired", 3)]);
+        let (mut cursor, _) = WatchCursor::new(look(Some(holder(2, 1000)), now, now));
+        assert_eq!(names(&cursor.released(FencingToken::new(1), now)), []);
+        assert_eq!(names(&cursor.acquired(holder(1, 5000), now)), []);
+        assert_eq!(names(&cursor.acquired(holder(2, 1000), now)), []);
+        assert_eq!(names(&cursor.renewed(holder(2, 1000), now)), [("renewed", 2)]);
+        assert_eq!(names(&cursor.looked(look(None, now, now))), [("released", 2)]);
+        assert_eq!(names(&cursor.renewed(holder(2, 5000), now)), []);
+        assert_eq!(names(&cursor.released(FencingToken::new(2), now)), []);
+        assert_eq!(names(&cursor.acquired(holder(3, 1000), now)), [("acquired", 3)]);
     }
 }

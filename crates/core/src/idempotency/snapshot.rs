@@ -1,0 +1,124 @@
+//! The state of a record as bytes: complete, versioned, and without loss.
+//!
+//! See `lock/snapshot.rs` for the format and what it promises. There is room for the scope and the
+//! key of a record, so that records can be listed, and for the person and the reason of a
+//! resolution. This version writes none of these, and refuses a snapshot that has them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::rules::{Record, RecordState, Stage};
+use super::{Fingerprint, Kept, OnCrash, Reason};
+use crate::lock::{FencingToken, TokenHash};
+use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
+
+/// The format that [`RecordState::encode`] writes.
+const FORMAT: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Parts {
+    record: Option<RecordParts>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RecordParts {
+    token: [u8; 32],
+    fingerprint: [u8; 32],
+    fencing_token: u64,
+    attempts: u32,
+    begun_at_millis: u64,
+    lease: Duration,
+    retention: Duration,
+    on_crash: OnCrash,
+    stage: StageParts,
+    since: Duration,
+    /// What the key is of: principal, method, path and the client's own text.
+    scope: Option<[String; 4]>,
+    /// Why and by whom the outcome was resolved.
+    resolution: Option<[String; 2]>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StageParts {
+    InFlight,
+    Done { at_millis: u64, response: Vec<u8> },
+    Unknown { since_millis: u64, reason: Reason },
+}
+
+impl RecordState {
+    /// The state as bytes.
+    ///
+    /// # Errors
+    ///
+    /// The codec failed, which it does on no state that the rules reach.
+    pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        let record = self.record().map(RecordParts::of).transpose()?;
+        encode_parts(FORMAT, &Parts { record })
+    }
+
+    /// The state that [`RecordState::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no snapshot, or one of a newer version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let Parts { record } = decode_parts(FORMAT, bytes)?;
+        Ok(Self::new(record.map(RecordParts::into_record).transpose()?))
+    }
+}
+
+impl RecordParts {
+    fn of(record: &Record) -> Result<Self, SnapshotError> {
+        Ok(Self {
+            token: *record.token.as_bytes(),
+            fingerprint: *record.fingerprint.as_bytes(),
+            fencing_token: record.fence.get(),
+            attempts: record.attempts,
+            begun_at_millis: record.begun_at_millis,
+            lease: record.lease,
+            retention: record.retention,
+            on_crash: record.on_crash,
+            stage: match &record.stage {
+                Stage::InFlight => StageParts::InFlight,
+                Stage::Done(at_millis, kept) => {
+                    let response = kept.to_bytes().map_err(|_| SnapshotError::Malformed)?;
+                    StageParts::Done { at_millis: *at_millis, response }
+                }
+                Stage::Unknown(since_millis, reason) => {
+                    StageParts::Unknown { since_millis: *since_millis, reason: *reason }
+                }
+            },
+            since: record.since,
+            scope: None,
+            resolution: None,
+        })
+    }
+
+    fn into_record(self) -> Result<Record, SnapshotError> {
+        if self.scope.is_some() || self.resolution.is_some() {
+            return Err(SnapshotError::Newer);
+        }
+        Ok(Record {
+            token: TokenHash::from_bytes(self.token),
+            fingerprint: Fingerprint::from_bytes(self.fingerprint),
+            fence: FencingToken::new(self.fencing_token),
+            attempts: self.attempts,
+            begun_at_millis: self.begun_at_millis,
+            lease: self.lease,
+            retention: self.retention,
+            on_crash: self.on_crash,
+            stage: match self.stage {
+                StageParts::InFlight => Stage::InFlight,
+                StageParts::Done { at_millis, response } => {
+                    let kept = Kept::from_bytes(&response).map_err(|_| SnapshotError::Malformed)?;
+                    Stage::Done(at_millis, kept)
+                }
+                StageParts::Unknown { since_millis, reason } => {
+                    Stage::Unknown(since_millis, reason)
+                }
+            },
+            since: self.since,
+        })
+    }
+}

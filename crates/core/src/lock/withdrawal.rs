@@ -1,0 +1,69 @@
+//! Withdrawing what an attempt got that no client reads.
+//!
+//! A client that goes away, a deadline and a lost answer each leave an attempt whose grant or queue
+//! entry has no reader. A task of the service withdraws it, and tries until the lease has expired by
+//! itself. A withdrawal names its attempt, so it never takes what a later attempt of the same token
+//! got. The tests of leaving and the campaigns hold it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::{AcquireCommand, AcquireReply, LockName};
+use crate::retry::Retry;
+use crate::store::{Effect, Store, StoreError};
+use crate::task::BoxFuture;
+
+/// How long a task waits for the store's answer to an acquire that no caller waits for.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long one try of a withdrawal may take.
+const TRY_LIMIT: Duration = Duration::from_secs(5);
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(250);
+/// When a grant whose answer was lost is withdrawn again: the acquire itself may still be on its way
+/// to the store, behind the first withdrawal.
+const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// An attempt that may have got something.
+#[derive(Debug, Clone)]
+pub(super) struct PendingAttempt {
+    pub(super) name: LockName,
+    pub(super) command: AcquireCommand,
+}
+
+/// Waits for the answer to an acquire whose client has gone, and withdraws what it got.
+pub(super) async fn finish(
+    store: Arc<dyn Store>,
+    attempt: Arc<PendingAttempt>,
+    step: BoxFuture<Result<AcquireReply, StoreError>>,
+) {
+    let got_nothing = match timeout(ANSWER_LIMIT, step).await {
+        Ok(Ok(AcquireReply::Repeated(_))) => true,
+        Ok(Ok(AcquireReply::Busy(_))) => attempt.command.queue.is_none(),
+        Ok(Ok(AcquireReply::Granted(_))) | Err(_) => false,
+        Ok(Err(error)) => error.effect() == Effect::NotExecuted,
+    };
+    if !got_nothing {
+        withdraw(store, attempt).await;
+    }
+}
+
+/// Withdraws what an attempt may have got, trying until the lease has expired by itself.
+pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
+    let PendingAttempt { name, command } = &*attempt;
+    let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: command.ttl.get() };
+    let step = || store.withdraw(name, &command.token, command.attempt);
+    if retry.run("a withdrawal", step).await.is_none() {
+        tracing::warn!("a lost grant could not be withdrawn and was left to expire");
+    }
+}
+
+/// Withdraws an attempt of which only the answer is known to be lost.
+pub(super) async fn withdraw_lost(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
+    withdraw(Arc::clone(&store), Arc::clone(&attempt)).await;
+    for pause in AFTER_LOST {
+        sleep(pause).await;
+        withdraw(Arc::clone(&store), Arc::clone(&attempt)).await;
+    }
+}

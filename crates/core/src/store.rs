@@ -1,0 +1,478 @@
+//! The port between the services and the stores: commands as data, and what a store says of itself.
+//!
+//! A [`Command`] is a value, so that a decorator is a few lines, a log of commands is a test case,
+//! and an engine is one `match`. The services call the typed helpers on `dyn Store`, such as
+//! [`acquire`](#method.acquire), which build the command and unwrap its reply. The contract is on
+//! [`Store`]; the conformance tests hold every store to it, and the differential tests hold every
+//! store to the rules of [`LockState`](crate::lock::LockState) and
+//! [`RecordState`](crate::idempotency::RecordState).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+
+use crate::idempotency::{
+    Abandonment, Begin, Begun, Completion, End, Extension, RecordCommand, RecordKey, RecordReply,
+    Resolution, Resolve, View,
+};
+use crate::lock::{
+    AcquireCommand, AcquireReply, Attempt, FencingToken, Holder, LockCommand, LockName, LockReply,
+    ReleaseReply, RenewReply, TokenHash, Ttl,
+};
+
+/// Where locks and records are kept.
+///
+/// # Contract
+///
+/// - [`execute`](Store::execute) runs one command on one entry as **one atomic step**: every
+///   observer sees the entry before the step or after it.
+/// - Every command is **safe to repeat**: the same command again changes nothing that the first did
+///   not change, and replies the same about the caller's own grant or run.
+/// - **Held, expired and mismatched are values.** `Err` means that the store could not find out,
+///   and [`StoreError::effect`] says whether the step may have been executed all the same.
+/// - A lease, a queue entry or a record **expires by the store's clock**, judged at the moment of
+///   the step. What crosses this port is a duration, so no two clocks are ever compared.
+/// - **Fencing tokens rise**: a grant's token is larger than that of every earlier grant of the same
+///   name, over release, expiry and restart, and also when the counter was lost, as long as the
+///   store's wall clock did not go back. The same holds for the runs of a record.
+/// - An unknown outcome is kept for 30 days, so that a person can resolve it.
+/// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
+///   dropped may leave its step executed or not.
+/// - A store removes what has expired by itself, in a task of its own that ends with the store.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Runs a command on an entry.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, or keeps no entries of this kind.
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
+
+    /// Some of the held locks, in no order, and where the next page begins. `None` when the cursor
+    /// is not one that this store gave.
+    ///
+    /// Over all pages, a lock that was held throughout is there at least once.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError>;
+
+    /// Hints about an entry from now on. A hint may come too often and, where messages get lost, not
+    /// at all; the services ask again after a while in any case. A store that hears of nothing
+    /// gives a stream that never yields.
+    fn subscribe(&self, topic: Topic) -> Hints;
+
+    /// Asks whether the store can do its work, and what it is.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    async fn health(&self) -> Result<StoreHealth, StoreError>;
+
+    /// What the store can do, known without asking it.
+    fn profile(&self) -> StoreProfile;
+}
+
+/// One step on one entry.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// A step on the lock of this name.
+    Lock(LockName, LockCommand),
+    /// A step on the record under this key.
+    Record(RecordKey, RecordCommand),
+}
+
+/// What a [`Command`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The reply to a step on a lock.
+    Lock(LockReply),
+    /// The reply to a step on a record.
+    Record(RecordReply),
+}
+
+/// What a store can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreProfile {
+    /// The kind of store, as in its URL's scheme.
+    pub kind: &'static str,
+    /// The longest TTL that the store takes: what it needs to keep its promise.
+    pub max_ttl: Ttl,
+    /// Whether the store keeps records of idempotency keys.
+    pub records: bool,
+}
+
+/// What a [subscription](Store::subscribe) is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// The turn of this waiter in the queue of this lock.
+    Turn(LockName, TokenHash),
+    /// Every change of this lock.
+    Changes(LockName),
+}
+
+/// Hints to come: see [`Store::subscribe`].
+pub type Hints = Pin<Box<dyn Stream<Item = Hint> + Send>>;
+
+/// What a store says of an entry unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// The turn of the waiter may have come.
+    Wakeup,
+    /// The lock changed.
+    Changed(Change),
+    /// Some hints may have been lost.
+    Missed,
+}
+
+/// How a watched lock changed. No store reports that a lease has expired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was granted.
+    Acquired(Holder),
+    /// The lease of its grant was renewed, to a later or an earlier end.
+    Renewed(Holder),
+    /// The grant with this fencing token was released or withdrawn.
+    Released(FencingToken),
+}
+
+/// The store could not find out. The causes are for the log, not for the client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The command did not reach the store.
+    #[error("the store cannot be reached")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store answered that it does not take the command.
+    #[error("the store refused the command")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store keeps no entries of this kind.
+    #[error("the store keeps no records")]
+    Unsupported,
+    /// The command was sent, and its answer was lost or makes no sense.
+    #[error("the store's answer was lost")]
+    Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer came in time.
+    #[error("the store gave no answer within {0:?}")]
+    Deadline(Duration),
+}
+
+impl StoreError {
+    /// What the failed command did to the store.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported => Effect::NotExecuted,
+            Self::Lost(_) | Self::Deadline(_) => Effect::Unknown,
+        }
+    }
+
+    /// The reply is not one to the command that was sent.
+    fn mismatched_reply() -> Self {
+        Self::Lost("the reply belongs to another command".into())
+    }
+}
+
+/// What a failed step did to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    NotExecuted,
+    /// It may have been executed or not. The same request with the same token may be repeated.
+    Unknown,
+}
+
+/// Which locks to list.
+#[derive(Debug, Clone)]
+pub struct ListLocks {
+    /// Only names that begin so.
+    pub prefix: String,
+    /// At most this many.
+    pub limit: usize,
+    /// Continue where the page that gave this cursor ended.
+    pub cursor: Option<Cursor>,
+}
+
+/// Some of the locks that a query names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The locks. There may be fewer than the limit, or none, although more follow.
+    pub locks: Vec<Holder>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<Cursor>,
+}
+
+/// A position in a listing, meaningful to the store that gave it: 1 to 512 of
+/// `A-Z a-z 0-9 _ - .`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// Checks that `text` can be a cursor.
+    ///
+    /// # Errors
+    ///
+    /// It has another length or other characters.
+    pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if (1..=512).contains(&text.len()) && text.bytes().all(plain) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidCursor)
+        }
+    }
+
+    /// The cursor as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A text that is no [`Cursor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is not a cursor that this service gave")]
+pub struct InvalidCursor;
+
+/// What a store says of itself when it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// What its grants are worth.
+    pub tier: Tier,
+    /// What it is, for people: version, role, persistence.
+    pub facts: BTreeMap<&'static str, String>,
+}
+
+/// What a grant is worth when the store crashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tier {
+    /// An answered grant survives a crash of the store: it is on disk before the answer.
+    Strict,
+    /// Grants live and die with the process.
+    Process,
+    /// A crash of the store may forget the last grants.
+    BestEffort,
+    /// A failover may forget the last grants, and then two clients hold the lock: the fencing token
+    /// decides.
+    Fenced,
+}
+
+impl Tier {
+    /// The tier's name, as the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Process => "process",
+            Self::BestEffort => "best-effort",
+            Self::Fenced => "fenced",
+        }
+    }
+
+    /// The tier in a sentence, for people.
+    pub fn promise(self) -> &'static str {
+        match self {
+            Self::Strict => "A grant is on disk before it is answered: a crash forgets none.",
+            Self::Process => "Grants are gone with the process; fencing tokens still rise.",
+            Self::BestEffort => {
+                "A crash of the store may forget the last grants; fencing tokens still rise."
+            }
+            Self::Fenced => {
+                "A failover may forget the last grants, and grant them again under higher fencing \
+                 tokens: the resource that refuses lower ones decides."
+            }
+        }
+    }
+}
+
+/// The commands on a lock, each with the type of its reply.
+impl dyn Store + '_ {
+    /// Grants the lock, or says why not and keeps a queue entry if the command asks for one. The
+    /// same token again is the same grant, or keeps the same entry.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn acquire(
+        &self,
+        name: &LockName,
+        command: AcquireCommand,
+    ) -> Result<AcquireReply, StoreError> {
+        match self.lock(name, LockCommand::Acquire(command)).await? {
+            LockReply::Acquire(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Undoes what `attempt` got with `token`, be it the lock or a queue entry, unless another
+    /// attempt got the same or the grant was renewed: then a client may rely on it.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn withdraw(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        attempt: Attempt,
+    ) -> Result<(), StoreError> {
+        match self.lock(name, LockCommand::Withdraw { token: *token, attempt }).await? {
+            LockReply::Withdraw => Ok(()),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Lets the lease of `token` last `ttl` from now; its fencing token stays.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<RenewReply, StoreError> {
+        match self.lock(name, LockCommand::Renew { token: *token, ttl }).await? {
+            LockReply::Renew(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Ends the lease of `token`.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn release(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+    ) -> Result<ReleaseReply, StoreError> {
+        match self.lock(name, LockCommand::Release { token: *token }).await? {
+            LockReply::Release(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// The holder of the lock.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        match self.lock(name, LockCommand::Look).await? {
+            LockReply::Look(holder) => Ok(holder),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {
+        match self.execute(Command::Lock(name.clone(), command)).await? {
+            Reply::Lock(reply) => Ok(reply),
+            Reply::Record(_) => Err(StoreError::mismatched_reply()),
+        }
+    }
+}
+
+/// The commands on a record, each with the type of its reply.
+impl dyn Store + '_ {
+    /// Starts a run, or says what became of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn begin(&self, ask: &Begin) -> Result<Begun, StoreError> {
+        match self.record(ask.key, RecordCommand::Begin(ask.clone())).await? {
+            RecordReply::Begin(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Lets the lease of a run last its full time from now.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn extend(
+        &self,
+        key: &RecordKey,
+        token: &TokenHash,
+    ) -> Result<Extension, StoreError> {
+        match self.record(*key, RecordCommand::Renew { token: *token }).await? {
+            RecordReply::Renew(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Ends a run and stores its result.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn complete(
+        &self,
+        key: &RecordKey,
+        token: &TokenHash,
+        end: End,
+    ) -> Result<Completion, StoreError> {
+        match self.record(*key, RecordCommand::Complete { token: *token, end }).await? {
+            RecordReply::Complete(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Forgets a run under which nothing was done, so that the key is free.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn abandon(
+        &self,
+        key: &RecordKey,
+        token: &TokenHash,
+    ) -> Result<Abandonment, StoreError> {
+        match self.record(*key, RecordCommand::Abandon { token: *token }).await? {
+            RecordReply::Abandon(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Settles an unknown outcome.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
+        match self.record(ask.key, RecordCommand::Resolve(ask.clone())).await? {
+            RecordReply::Resolve(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Looks at a record.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
+        match self.record(*key, RecordCommand::Look).await? {
+            RecordReply::Look(view) => Ok(view),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    async fn record(
+        &self,
+        key: RecordKey,
+        command: RecordCommand,
+    ) -> Result<RecordReply, StoreError> {
+        match self.execute(Command::Record(key, command)).await? {
+            Reply::Record(reply) => Ok(reply),
+            Reply::Lock(_) => Err(StoreError::mismatched_reply()),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What every store that runs the rules in this process shares: hints, listing, and the task that
+//! removes what has expired.
+//!
+//! The executors differ in what a step costs: the [`Table`] steps in memory, and the embedded store
+//! commits to disk first. An engine of another kind implements [`Executor`] and is a [`Store`] by
+//! [`Ruled`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::table::Table;
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+};
+
+/// How often expired locks are removed.
+const LOCK_SWEEP_PERIOD: Duration = Duration::from_secs(5);
+/// How many sweeps of the locks there are to one of the records.
+const SWEEPS_PER_RECORD_SWEEP: u32 = 6;
+
+/// What runs commands by the rules on a table.
+pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
+    /// Runs a command.
+    fn run(&self, command: Command) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+
+    /// Resolves when the table says all that was answered.
+    fn settle(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The table behind it.
+    fn table(&self) -> &Table;
+
+    /// Removes expired locks, and expired records as well where that is due.
+    fn sweep(&self, records: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Whether the executor can do its work.
+    fn health(&self) -> impl Future<Output = Result<StoreHealth, StoreError>> + Send;
+
+    /// What the executor can do.
+    fn profile(&self) -> StoreProfile;
+}
+
+/// A [`Store`] by the rules.
+#[derive(Debug)]
+pub(crate) struct Ruled<X> {
+    executor: Arc<X>,
+    /// Sweeps for as long as the store lives.
+    _sweeper: AbortOnDropHandle<()>,
+}
+
+impl<X: Executor> Ruled<X> {
+    /// A store on `executor`; it has to be called within a tokio runtime.
+    pub(crate) fn start(executor: X) -> Self {
+        let executor = Arc::new(executor);
+        let sweeper = tokio::spawn(sweep_forever(Arc::clone(&executor)));
+        Self { executor, _sweeper: AbortOnDropHandle::new(sweeper) }
+    }
+}
+
+async fn sweep_forever<X: Executor>(executor: Arc<X>) {
+    for sweep in 1_u32.. {
+        sleep(LOCK_SWEEP_PERIOD).await;
+        let records = sweep.is_multiple_of(SWEEPS_PER_RECORD_SWEEP);
+        if let Err(error) = executor.sweep(records).await {
+            tracing::warn!(%error, "what has expired could not be removed");
+        }
+    }
+}
+
+#[async_trait]
+impl<X: Executor> Store for Ruled<X> {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+        self.executor.run(command).await
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        self.executor.settle().await?;
+        Ok(self.executor.table().list(query))
+    }
+
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.executor.table().subscribe(topic)
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        self.executor.health().await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.executor.profile()
+    }
+}

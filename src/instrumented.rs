@@ -1,0 +1,134 @@
+//! Any store, with a count and a duration of each of its steps.
+//!
+//! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
+//! the services do, because a step that came too late has to be brought to its end.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use keylatch_core::idempotency::{
+    Abandonment, Begun, Completion, Extension, RecordCommand, RecordReply, Resolution,
+};
+use keylatch_core::lock::{AcquireReply, LockCommand, LockReply, ReleaseReply, RenewReply};
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+};
+use tokio::time::Instant;
+
+use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
+
+/// A [`Store`] whose steps are measured.
+#[derive(Debug)]
+pub(crate) struct InstrumentedStore {
+    inner: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+}
+
+impl InstrumentedStore {
+    pub(crate) fn new(inner: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        Self { inner, metrics }
+    }
+
+    async fn measure<T>(
+        &self,
+        operation: StoreOperation,
+        step: impl Future<Output = Result<T, StoreError>>,
+        outcome: impl FnOnce(&T) -> StoreOutcome,
+    ) -> Result<T, StoreError> {
+        let started = Instant::now();
+        let result = step.await;
+        let outcome = result.as_ref().map_or(StoreOutcome::Error, outcome);
+        self.metrics.store_step(operation, outcome, started.elapsed());
+        result
+    }
+}
+
+#[async_trait]
+impl Store for InstrumentedStore {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+        let operation = operation(&command);
+        self.measure(operation, self.inner.execute(command), outcome).await
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        self.measure(StoreOperation::List, self.inner.list(query), |_| StoreOutcome::Done).await
+    }
+
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.inner.subscribe(topic)
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        self.measure(StoreOperation::Health, self.inner.health(), |_| StoreOutcome::Done).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.inner.profile()
+    }
+}
+
+fn operation(command: &Command) -> StoreOperation {
+    match command {
+        Command::Lock(_, command) => match command {
+            LockCommand::Acquire(_) => StoreOperation::Acquire,
+            LockCommand::Withdraw { .. } => StoreOperation::Withdraw,
+            LockCommand::Renew { .. } => StoreOperation::Renew,
+            LockCommand::Release { .. } => StoreOperation::Release,
+            LockCommand::Look => StoreOperation::Look,
+        },
+        Command::Record(_, command) => match command {
+            RecordCommand::Begin(_) => StoreOperation::BeginRecord,
+            RecordCommand::Renew { .. } => StoreOperation::RenewRecord,
+            RecordCommand::Complete { .. } => StoreOperation::CompleteRecord,
+            RecordCommand::Abandon { .. } => StoreOperation::AbandonRecord,
+            RecordCommand::Resolve(_) => StoreOperation::ResolveRecord,
+            RecordCommand::Look => StoreOperation::LookAtRecord,
+        },
+    }
+}
+
+fn outcome(reply: &Reply) -> StoreOutcome {
+    match reply {
+        Reply::Lock(reply) => lock_outcome(reply),
+        Reply::Record(reply) => record_outcome(reply),
+    }
+}
+
+fn lock_outcome(reply: &LockReply) -> StoreOutcome {
+    match reply {
+        LockReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
+        LockReply::Acquire(AcquireReply::Busy(_)) => StoreOutcome::Held,
+        LockReply::Renew(RenewReply::NotHeld)
+        | LockReply::Release(ReleaseReply::NotHeld)
+        | LockReply::Look(None) => StoreOutcome::NotHeld,
+        LockReply::Renew(RenewReply::Mismatch) | LockReply::Release(ReleaseReply::Mismatch) => {
+            StoreOutcome::Mismatch
+        }
+        LockReply::Acquire(AcquireReply::Granted(_))
+        | LockReply::Withdraw
+        | LockReply::Renew(RenewReply::Renewed(_))
+        | LockReply::Release(ReleaseReply::Released)
+        | LockReply::Look(Some(_)) => StoreOutcome::Done,
+    }
+}
+
+fn record_outcome(reply: &RecordReply) -> StoreOutcome {
+    match reply {
+        RecordReply::Begin(Begun::Again(_)) => StoreOutcome::Repeated,
+        RecordReply::Begin(Begun::Reused(_)) => StoreOutcome::Reused,
+        RecordReply::Begin(Begun::Found(_)) | RecordReply::Look(Some(_)) => StoreOutcome::Found,
+        RecordReply::Renew(Extension::Lost)
+        | RecordReply::Complete(Completion::Refused(_))
+        | RecordReply::Abandon(Abandonment::Refused(_))
+        | RecordReply::Resolve(Resolution::Refused(_)) => StoreOutcome::Mismatch,
+        RecordReply::Complete(Completion::Absent)
+        | RecordReply::Abandon(Abandonment::Absent)
+        | RecordReply::Resolve(Resolution::Absent)
+        | RecordReply::Look(None) => StoreOutcome::NotHeld,
+        RecordReply::Begin(Begun::Started(_))
+        | RecordReply::Renew(Extension::Extended)
+        | RecordReply::Complete(Completion::Kept(_))
+        | RecordReply::Abandon(Abandonment::Abandoned)
+        | RecordReply::Resolve(Resolution::Completed(_) | Resolution::Freed) => StoreOutcome::Done,
+    }
+}
