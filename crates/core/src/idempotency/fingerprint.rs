@@ -335,6 +335,37 @@ mod tests {
         assert_ne!(plain, of("a=1&b=2", "text/plain", "x ").await);
     }
 
+    /// Stores keep fingerprints for a year: another digest of the same request would refuse its
+    /// repeats. The values were computed from the definition, by another program.
+    #[tokio::test]
+    async fn fingerprints_of_stored_requests_stay_equal() {
+        let parts = "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--x--\r\n";
+        for (content_type, body, digest) in [
+            (
+                "application/json",
+                r#"{"b":[1,2],"nonce":7,"a":1}"#,
+                "89a064418122b41e5146f489bfe9bca7cf2cbb68226bc7f7c2588396c26e5f80",
+            ),
+            (
+                "application/x-www-form-urlencoded",
+                "b=x+y&a=1",
+                "6dd22ffb60e14ff24d029a2fadd23701d28f9abcfac55210cdec83e5406d6803",
+            ),
+            (
+                "multipart/form-data; boundary=x",
+                parts,
+                "fb149404fd4aaaed422b4ab05e1108af314fb3c05425368201be5352fd657e7b",
+            ),
+            ("text/plain", "x", "65b6b103b09ff8880ca43aaad4e7a21c54e06ccd897ec472a5cd5b549910e619"),
+        ] {
+            assert_eq!(hex(of("b=2&a=1", content_type, body).await), digest, "{content_type}");
+        }
+    }
+
+    fn hex(fingerprint: Fingerprint) -> String {
+        fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     #[tokio::test]
     async fn the_key_of_a_form_is_found() {
         let found = |content_type: &'static str, body: &'static str| async move {
