@@ -167,14 +167,14 @@ async fn ask(claim: &mut Claim, options: &Options, wait: Duration) -> Next {
 /// The validity of a grant counts from the sending of the request. Where little of it is left, since
 /// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
 async fn granted(claim: &Claim, ttl: Ttl, sent: Moment, lease: Lease) -> Next {
-    let until = sent + Duration::from_millis(lease.valid_for_ms);
+    let until = sent + lease.valid_from_sending();
     if until.left() >= ttl.get() / 2 {
         return Next::Granted(lease, until);
     }
     let sent = Moment::now();
     match renew(claim.shared(), claim.key(), ttl, claim.shared().limit).await {
         Ok(lease) => {
-            let until = sent + Duration::from_millis(lease.valid_for_ms);
+            let until = sent + lease.valid_from_sending();
             Next::Granted(lease, until)
         }
         Err(Unrenewed::Failed { error, .. }) => Next::Answer(Err(error), PAUSE),

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::acquire::{Options, Shared};
 use super::error::Error;
 use super::wire::{Answer, Lease, Problem, Silence};
-use keylatch_core::lock::{LockName, Release, Token, Ttl};
+use keylatch_core::lock::{LockName, ReleaseReply, Token, Ttl};
 
 /// The pause before a request is repeated, unless the service asks for a longer one.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ impl Claim {
 
     /// Gives the lock back, trying until the service has said what became of it or the time for an
     /// answer is over.
-    pub(super) async fn release(mut self) -> Result<Release, Error> {
+    pub(super) async fn release(mut self) -> Result<ReleaseReply, Error> {
         let released = release(&self.shared, &self.key).await;
         self.open = false;
         released
@@ -129,7 +129,7 @@ pub(super) enum Unrenewed {
     Failed { after: Option<Duration>, error: Error },
 }
 
-async fn release(shared: &Shared, key: &Key) -> Result<Release, Error> {
+async fn release(shared: &Shared, key: &Key) -> Result<ReleaseReply, Error> {
     let end = Instant::now() + shared.limit;
     let mut failure = Error::Unreachable("no answer came in time".to_owned());
     let trying = async {
@@ -145,7 +145,7 @@ async fn release(shared: &Shared, key: &Key) -> Result<Release, Error> {
                 Err(error @ Error::Refused(_)) => return Err(error),
                 Err(error) => failure = error,
                 // What is gone was given back by the try whose answer was lost.
-                Ok(_) if may_be_done => return Ok(Release::Released),
+                Ok(_) if may_be_done => return Ok(ReleaseReply::Released),
                 Ok(released) => return Ok(released),
             }
             may_be_done |= unheard;
@@ -156,11 +156,11 @@ async fn release(shared: &Shared, key: &Key) -> Result<Release, Error> {
     tried.unwrap_or(Err(failure))
 }
 
-fn released(asked: Result<Answer, Silence>) -> Result<Release, Error> {
+fn released(asked: Result<Answer, Silence>) -> Result<ReleaseReply, Error> {
     match asked? {
-        Answer::Done => Ok(Release::Released),
-        Answer::Problem(problem) if problem.is("lock-not-held") => Ok(Release::NotHeld),
-        Answer::Problem(problem) if problem.is("token-mismatch") => Ok(Release::Mismatch),
+        Answer::Done => Ok(ReleaseReply::Released),
+        Answer::Problem(problem) if problem.is("lock-not-held") => Ok(ReleaseReply::NotHeld),
+        Answer::Problem(problem) if problem.is("token-mismatch") => Ok(ReleaseReply::Mismatch),
         Answer::Problem(problem) => Err(Problem::into(problem)),
         Answer::Lease(_) => Err(not_keylatch()),
     }

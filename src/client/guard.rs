@@ -9,7 +9,7 @@ use super::Error;
 use super::claim::Claim;
 use super::clock::Moment;
 use super::renewing::{Renewing, Standing};
-use keylatch_core::lock::{FencingToken, LockName, Release, Ttl};
+use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
 
 /// A lock that is held: renewed in the background at each third of its TTL until the guard is
 /// closed, dropped or lost.
@@ -85,7 +85,7 @@ impl Guard {
     ///
     /// The service could not be asked within 5 s, or refuses the request. The lease then ends by
     /// itself.
-    pub async fn close(self) -> Result<Release, Error> {
+    pub async fn close(self) -> Result<ReleaseReply, Error> {
         let Self { _renewing: renewing, claim, .. } = self;
         renewing.abort();
         claim.release().await

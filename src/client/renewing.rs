@@ -9,6 +9,7 @@ use super::acquire::Shared;
 use super::claim::{Key, Unrenewed, renew};
 use super::clock::Moment;
 use keylatch_core::lock::Ttl;
+use keylatch_core::watchdog::notice;
 
 /// The longest pause between two tries of a renewal.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ impl Renewing {
         let (mut next, mut failure) = (*self.until.borrow() - ttl * 2 / 3, None);
         loop {
             let until = *self.until.borrow();
-            let give_up = until - self.ttl.notice();
+            let give_up = until - notice(ttl);
             next.min(give_up).reached().await;
             let now = Moment::now();
             if now >= until {
@@ -92,7 +93,7 @@ impl Renewing {
             let limit = (give_up - now).min(ttl / 3).min(self.shared.limit);
             match renew(&self.shared, &self.key, self.ttl, limit).await {
                 Ok(lease) => {
-                    let renewed = now + Duration::from_millis(lease.valid_for_ms);
+                    let renewed = now + lease.valid_from_sending();
                     self.until.send_replace(until.max(renewed));
                     (next, failure) = (now + ttl / 3, None);
                 }

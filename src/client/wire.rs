@@ -46,7 +46,15 @@ pub(super) enum Answer {
 #[derive(Debug, Deserialize)]
 pub(super) struct Lease {
     pub(super) fencing_token: u64,
-    pub(super) valid_for_ms: u64,
+    waited_ms: u64,
+    valid_for_ms: u64,
+}
+
+impl Lease {
+    /// How long after the sending of the request the lease is exclusive.
+    pub(super) fn valid_from_sending(&self) -> Duration {
+        Duration::from_millis(self.waited_ms.saturating_add(self.valid_for_ms))
+    }
 }
 
 /// A refusal or a failure.

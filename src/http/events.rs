@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::{Code, Problem};
 use crate::metrics::{Counted, Metrics, StreamKind};
-use keylatch_core::lock::Outcome;
+use keylatch_core::store::Effect;
 
 /// Has nginx pass each event on when it comes.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -74,6 +74,6 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Result<Event, axum::Er
 /// The service cannot take the request, and did nothing.
 pub(super) fn overloaded(detail: &'static str) -> Problem {
     Problem::new(Code::Overloaded, detail)
-        .with_outcome(Outcome::NotExecuted)
+        .with_outcome(Effect::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
 }

@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{Code, Problem};
 use super::{Api, BodyLimits};
-use keylatch_core::lock::{Cursor, InvalidToken, ListLocks, LockName, Token};
+use keylatch_core::lock::{InvalidToken, LockName, Token};
+use keylatch_core::store::{Cursor, ListLocks};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");

@@ -5,18 +5,17 @@ use axum::http::HeaderValue;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::{self, StreamExt as _};
-use jiff::Timestamp;
-use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Api;
-use super::body::{HoldLock, Lease, in_millis, millis};
+use super::body::{hold_request, in_millis, lease_body, millis};
 use super::events::{event, overloaded};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken};
 use super::openapi::{HoldProblems, TOKEN_EXAMPLE};
-use super::problem::{Code, Problem, ProblemBody};
+use super::problem::{Code, Problem};
 use crate::metrics::StreamKind;
 use keylatch_core::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
+use keylatch_wire::{HoldLockRequest, LossEvent, RenewalEvent, WaitingEvent};
 
 /// Hold a lock by a connection
 ///
@@ -39,13 +38,13 @@ use keylatch_core::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
         ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
             description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on"),
     ),
-    request_body(content = Option<HoldLock>, description = "Every member has a default",
+    request_body(content = Option<HoldLockRequest>, description = "Every member has a default",
         example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 1000})),
     responses(
         (status = 200, description = "What happens to the lock, as server-sent events", body = String,
             content_type = "text/event-stream",
             headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")),
-            example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"valid_for_ms\":29697,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
+            example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"waited_ms\":1,\"valid_for_ms\":29696,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
         HoldProblems,
     )
 )]
@@ -53,11 +52,12 @@ pub(super) async fn hold(
     State(api): State<Arc<Api>>,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
-    OptionalJson(body): OptionalJson<HoldLock>,
+    OptionalJson(body): OptionalJson<HoldLockRequest>,
 ) -> Result<Response, Problem> {
     let token = token.map_or_else(Token::generate, Ok).map_err(LockError::from)?;
     let max_ttl = api.locks.max_ttl();
-    let hold = body.into_hold(name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
+    let hold =
+        hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
     let place = api.streams.open(StreamKind::Hold)?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {
@@ -75,44 +75,27 @@ pub(super) async fn hold(
     Ok(response)
 }
 
-#[derive(Serialize)]
-struct Waiting {
-    ahead: u64,
-}
-
-#[derive(Serialize)]
-struct Renewed {
-    fencing_token: u64,
-    valid_for_ms: u64,
-    expires_at: Timestamp,
-}
-
-#[derive(Serialize)]
-struct LostLock {
-    reason: &'static str,
-    detail: &'static str,
-}
-
 fn as_sent(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {
     match happened {
-        HoldEvent::Waiting { ahead } => event("waiting", &Waiting { ahead }),
+        HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
         HoldEvent::Acquired(grant) => {
-            event("acquired", &Lease::new(name, &grant.token, &grant.lease, grant.valid_for))
+            event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
         }
-        HoldEvent::Renewed { lease, valid_for } => {
-            let renewed = Renewed {
+        HoldEvent::Renewed { lease, validity } => {
+            let renewed = RenewalEvent {
                 fencing_token: lease.fence.get(),
-                valid_for_ms: millis(valid_for),
+                waited_ms: millis(validity.waited()),
+                valid_for_ms: millis(validity.valid_for()),
                 expires_at: in_millis(lease.expires_in),
             };
             event("renewed", &renewed)
         }
         HoldEvent::Lost(lost) => event("lost", &why(lost)),
-        HoldEvent::Refused(refused) => event("refused", &ProblemBody::new(&problem(refused))),
+        HoldEvent::Refused(refused) => event("refused", problem(refused).document()),
     }
 }
 
-fn why(lost: Lost) -> LostLock {
+fn why(lost: Lost) -> LossEvent {
     let (reason, detail) = match lost {
         Lost::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
         Lost::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
@@ -126,13 +109,14 @@ fn why(lost: Lost) -> LostLock {
         Lost::Unrenewed => {
             (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")
         }
+        _ => (Code::Internal.slug(), "The lock is lost."),
     };
-    LostLock { reason, detail }
+    LossEvent { reason: reason.into(), detail: detail.into() }
 }
 
 fn problem(refused: Refused) -> Problem {
     match refused {
-        Refused::Held(busy) => Problem::held(busy),
+        Refused::Held { contention, waited } => Problem::held(&contention, Some(waited)),
         Refused::Failed(error) => error.into(),
         Refused::Shutdown => overloaded("The service is shutting down."),
     }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::Api;
-use super::body::{CreateLock, Lease, LockPage, PublicLock, RenewLock};
+use super::body::{acquire_request, lease_body, lock_page, public_lock, renewal_ttl};
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
 };
@@ -15,7 +15,8 @@ use super::openapi::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
 use super::problem::{Code, Problem};
-use keylatch_core::lock::{Acquired, Grant, LockName, Release, Renewed};
+use keylatch_core::lock::{Acquired, Grant, LockName, ReleaseReply, Renewed};
+use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};
 
 /// What may stand in a path segment as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -37,7 +38,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
         ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
             description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
     ),
-    request_body(content = Option<CreateLock>, description = "Every member has a default",
+    request_body(content = Option<CreateLockRequest>, description = "Every member has a default",
         example = json!({"ttl_ms": 30000, "owner": "ci runner 7"})),
     responses(
         (status = 201, description = "The lock is yours", body = Lease<'static>, headers(
@@ -53,9 +54,10 @@ pub(super) async fn create(
     State(api): State<Arc<Api>>,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
-    OptionalJson(body): OptionalJson<CreateLock>,
+    OptionalJson(body): OptionalJson<CreateLockRequest>,
 ) -> Result<Response, Problem> {
-    let request = body.into_request(name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    let wait = request.wait;
     match api.locks.acquire(request).await? {
         Acquired::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
@@ -63,7 +65,9 @@ pub(super) async fn create(
             Ok(response)
         }
         Acquired::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
-        Acquired::Held(busy) => Err(Problem::held(busy)),
+        Acquired::Held { contention, waited } => {
+            Err(Problem::held(&contention, (!wait.is_zero()).then_some(waited)))
+        }
     }
 }
 
@@ -79,7 +83,7 @@ pub(super) async fn create(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
     ),
-    request_body(content = Option<RenewLock>, description = "Every member has a default",
+    request_body(content = Option<RenewLockRequest>, description = "Every member has a default",
         example = json!({"ttl_ms": 60000})),
     responses(
         (status = 200, description = "The lease goes on", body = Lease<'static>,
@@ -91,11 +95,11 @@ pub(super) async fn renew(
     State(api): State<Arc<Api>>,
     Name(name): Name,
     RequiredToken(token): RequiredToken,
-    OptionalJson(body): OptionalJson<RenewLock>,
+    OptionalJson(body): OptionalJson<RenewLockRequest>,
 ) -> Result<Response, Problem> {
-    match api.locks.renew(&name, &token, body.ttl(api.locks.max_ttl())?).await? {
-        Renewed::Renewed { lease, valid_for } => {
-            Ok(granted(StatusCode::OK, &name, &Grant { token, lease, valid_for }))
+    match api.locks.renew(&name, &token, renewal_ttl(&body, api.locks.max_ttl())?).await? {
+        Renewed::Renewed { lease, validity } => {
+            Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
         Renewed::NotHeld => Err(Problem::lock_not_held()),
         Renewed::Mismatch => Err(Problem::token_mismatch()),
@@ -122,9 +126,9 @@ pub(super) async fn release(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.locks.release(&name, &token).await? {
-        Release::Released => Ok(StatusCode::NO_CONTENT),
-        Release::NotHeld => Err(Problem::lock_not_held()),
-        Release::Mismatch => Err(Problem::token_mismatch()),
+        ReleaseReply::Released => Ok(StatusCode::NO_CONTENT),
+        ReleaseReply::NotHeld => Err(Problem::lock_not_held()),
+        ReleaseReply::Mismatch => Err(Problem::token_mismatch()),
     }
 }
 
@@ -143,7 +147,7 @@ pub(super) async fn get(
     Name(name): Name,
 ) -> Result<Json<PublicLock>, Problem> {
     match api.locks.get(&name).await? {
-        Some(holder) => Ok(Json(PublicLock::new(&holder))),
+        Some(holder) => Ok(Json(public_lock(&holder))),
         None => Err(Problem::lock_not_held()),
     }
 }
@@ -169,7 +173,7 @@ pub(super) async fn list(
     ListQuery(query): ListQuery,
 ) -> Result<Json<LockPage>, Problem> {
     let page = api.locks.list(&query).await?.ok_or_else(unknown_cursor)?;
-    Ok(Json(LockPage::new(&page)))
+    Ok(Json(lock_page(&page)))
 }
 
 /// What a path without a name is answered.
@@ -178,7 +182,7 @@ pub(super) async fn empty_name() -> Problem {
 }
 
 fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
-    let lease = Lease::new(name, &grant.token, &grant.lease, grant.valid_for);
+    let lease = lease_body(name, &grant.token, &grant.lease, grant.validity);
     let mut response = (status, Json(lease)).into_response();
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut token) = HeaderValue::from_str(grant.token.expose()) {

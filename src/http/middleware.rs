@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use super::origin::{OriginPolicy, Surface};
 use super::problem::{Cause, Code, Problem};
 use crate::metrics::Metrics;
-use keylatch_core::lock::Outcome;
+use keylatch_core::store::Effect;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client.
@@ -302,13 +302,13 @@ fn method_label(method: &Method) -> &'static str {
 
 fn overloaded() -> Problem {
     Problem::new(Code::Overloaded, "The service has too many requests to answer.")
-        .with_outcome(Outcome::NotExecuted)
+        .with_outcome(Effect::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
 }
 
 fn too_slow() -> Response<Body> {
     Problem::new(Code::Timeout, "The request took longer than the service allows.")
-        .with_outcome(Outcome::Unknown)
+        .with_outcome(Effect::Unknown)
         .with_retry_after(Duration::from_secs(1))
         .with_retry()
         .into_response()

@@ -11,8 +11,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::Guard;
 use super::idempotency::document as guarded;
-use super::problem::{Code, ProblemBody};
 use super::system::PROMISE;
+use keylatch_wire::{Code, ProblemDocument};
 
 /// The token with which the examples work one after the other: create, renew, release.
 pub(super) const TOKEN_EXAMPLE: &str = "swagger-example-token-0001";
@@ -46,9 +46,9 @@ pub(super) fn complete(mut document: OpenApi, guards: &[Guard]) -> OpenApi {
         }
     }
     let components = document.components.get_or_insert_default();
-    components.schemas.insert("Problem".to_owned(), ProblemBody::schema());
+    components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
     let mut referenced = Vec::new();
-    ProblemBody::schemas(&mut referenced);
+    ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
     document
 }
@@ -141,14 +141,14 @@ problems! {
 fn by_status(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
     let mut statuses: BTreeMap<String, Vec<Code>> = BTreeMap::new();
     for &code in codes {
-        statuses.entry(code.status().as_str().to_owned()).or_default().push(code);
+        statuses.entry(code.status().to_string()).or_default().push(code);
     }
     statuses.into_iter().map(|(status, codes)| (status, RefOr::T(response(&codes)))).collect()
 }
 
 fn response(codes: &[Code]) -> Response {
     let titles: Vec<_> =
-        codes.iter().map(|code| format!("`{}`: {}", code.slug(), code.row().title)).collect();
+        codes.iter().map(|code| format!("`{}`: {}", code.slug(), code.title())).collect();
     let examples = codes.iter().map(|&code| {
         let example = utoipa::openapi::example::ExampleBuilder::new().value(Some(example(code)));
         (code.slug(), RefOr::T(example.build()))
@@ -160,7 +160,7 @@ fn response(codes: &[Code]) -> Response {
     let mut response = ResponseBuilder::new()
         .description(titles.join("; "))
         .content("application/problem+json", content);
-    if codes.iter().any(|code| matches!(code.status().as_u16(), 409 | 429 | 503)) {
+    if codes.iter().any(|code| matches!(code.status(), 409 | 429 | 503)) {
         let seconds = HeaderBuilder::new()
             .schema(Some(ObjectBuilder::new().schema_type(Type::Integer)))
             .description(Some("When it is worth trying again, in seconds"));
@@ -170,13 +170,12 @@ fn response(codes: &[Code]) -> Response {
 }
 
 fn example(code: Code) -> serde_json::Value {
-    let row = code.row();
     let mut example = serde_json::json!({
-        "type": format!("/problems/{}", row.slug),
-        "title": row.title,
-        "status": row.status.as_u16(),
-        "detail": row.advice,
-        "code": row.slug,
+        "type": code.page(),
+        "title": code.title(),
+        "status": code.status(),
+        "detail": code.advice(),
+        "code": code.slug(),
     });
     match code {
         Code::LockHeld => {

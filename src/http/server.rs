@@ -30,7 +30,7 @@ use super::origin::Arrival;
 use super::problem::{Code, Problem};
 use super::socket::{WriteHalf, share};
 use crate::metrics::{Counted, Metrics};
-use keylatch_core::lock::Outcome;
+use keylatch_core::store::Effect;
 
 /// How many connections beyond the cap are answered 503; more are closed without a word.
 const REFUSALS: usize = 256;
@@ -318,7 +318,7 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 fn full() -> Response {
     let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
-        .with_outcome(Outcome::NotExecuted)
+        .with_outcome(Effect::NotExecuted)
         .with_retry_after(Duration::from_secs(1))
         .with_retry();
     let mut response = problem.into_response();

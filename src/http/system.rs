@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,59 +5,21 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::Api;
 use super::assets::{DOCS_POLICY, POLICY};
 use super::openapi::{PageProblems, ReadyProblems, SystemProblems};
-use super::problem::{Code, Problem};
-use keylatch_core::lock::Outcome;
+use super::problem::{Code, Problem, status_code};
+use keylatch_core::store::{Effect, StoreHealth};
+use keylatch_wire::{ServiceInfo, StoreInfo};
 
 /// What is promised, in the words of the README.
 pub(super) const PROMISE: [&str; 4] = [
-    "Exclusive while valid: a grant is exclusive for valid_for_ms, counted from the moment you sent the request.",
+    "Exclusive while valid: a grant is exclusive until you sent the request + waited_ms + valid_for_ms.",
     "Fencing tokens only rise: every new grant of a lock has a larger one, also after a restart.",
     "Ambiguity is said: a lost answer is 503 with outcome unknown, never 409 and never 404.",
     "Nothing without proof: only the token renews or releases; it is never listed, logged or stored.",
 ];
-
-/// What the service is and what it promises.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Info {
-    /// Always `keylatch`.
-    #[schema(example = "keylatch")]
-    name: &'static str,
-    /// The running version.
-    #[schema(example = "0.1.0")]
-    version: &'static str,
-    /// The store behind it.
-    store: StoreInfo,
-    /// What holds for every store.
-    promise: [&'static str; 4],
-}
-
-/// The store and how much its grants are worth.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct StoreInfo {
-    /// The kind of store, as in its URL's scheme.
-    #[schema(example = "redis")]
-    kind: &'static str,
-    /// Whether it answers now.
-    reachable: bool,
-    /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.
-    #[schema(example = "strict")]
-    tier: Option<&'static str>,
-    /// The tier in a sentence.
-    #[schema(example = "A grant is on disk before it is answered: a crash forgets none.")]
-    tier_means: Option<&'static str>,
-    /// The longest TTL that it takes, in milliseconds.
-    #[schema(example = 86400000)]
-    max_ttl_ms: u64,
-    /// What the store said of itself.
-    #[schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))]
-    facts: BTreeMap<&'static str, String>,
-}
 
 /// What this service is
 ///
@@ -67,23 +28,29 @@ pub(super) struct StoreInfo {
     get,
     path = "/v1/info",
     tag = "system",
-    responses((status = 200, description = "What this service is", body = Info), SystemProblems)
+    responses((status = 200, description = "What this service is", body = ServiceInfo), SystemProblems)
 )]
-pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<Info> {
+pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<ServiceInfo> {
     let health = api.locks.ping().await.ok();
-    Json(Info {
-        name: "keylatch",
-        version: env!("CARGO_PKG_VERSION"),
-        store: StoreInfo {
-            kind: api.about.store,
-            reachable: health.is_some(),
-            tier: health.as_ref().map(|health| health.tier.as_str()),
-            tier_means: health.as_ref().map(|health| health.tier.promise()),
-            max_ttl_ms: api.locks.max_ttl().as_millis(),
-            facts: health.map(|health| health.facts).unwrap_or_default(),
-        },
-        promise: PROMISE,
+    Json(ServiceInfo {
+        name: "keylatch".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        store: store_info(&api, health),
+        promise: PROMISE.map(Into::into).to_vec(),
     })
+}
+
+fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
+    let tier = health.as_ref().map(|health| health.tier);
+    let facts = health.map(|health| health.facts).unwrap_or_default();
+    StoreInfo {
+        kind: api.about.store.into(),
+        reachable: tier.is_some(),
+        tier: tier.map(|tier| tier.as_str().into()),
+        tier_means: tier.map(|tier| tier.promise().into()),
+        max_ttl_ms: api.locks.max_ttl().as_millis(),
+        facts: facts.into_iter().map(|(name, fact)| (name.into(), fact)).collect(),
+    }
 }
 
 /// Is the process alive?
@@ -118,7 +85,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
     if api.closing.is_cancelled() {
         let leaving = Problem::new(Code::Overloaded, "The service is shutting down.");
         return Err(leaving
-            .with_outcome(Outcome::NotExecuted)
+            .with_outcome(Effect::NotExecuted)
             .with_retry_after(Duration::from_secs(1)));
     }
     api.locks.ping().await?;
@@ -159,20 +126,20 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
     )
 )]
 pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
-    let mut rows = Code::all().filter(|code| code.slug() == slug).map(Code::row);
+    let mut codes = Code::all().filter(|code| code.slug() == slug);
     let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
-    let row = rows.next().ok_or_else(unknown)?;
-    let others: String = rows.map(|other| format!(" or {}", other.status)).collect();
+    let code = codes.next().ok_or_else(unknown)?;
+    let others: String = codes.map(|other| format!(" or {}", status_code(other))).collect();
     let headers = [(header::CONTENT_SECURITY_POLICY, POLICY)];
     let page = Html(format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <title>{title} · keylatch</title>\n<h1>{title}</h1>\n\
          <p>HTTP status {status}{others}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
          <p><a href=\"/docs\">The API</a></p>\n</html>\n",
-        title = row.title,
-        status = row.status,
-        slug = row.slug,
-        advice = row.advice,
+        title = code.title(),
+        status = status_code(code),
+        slug = code.slug(),
+        advice = code.advice(),
     ));
     Ok((headers, page))
 }
@@ -182,8 +149,8 @@ pub(super) async fn index() -> Redirect {
     Redirect::to("/docs/")
 }
 
-/// What the Swagger UI answers, under the policy of all pages. What it has not is a problem like every
-/// other.
+/// What the Swagger UI answers, under the policy of all pages. A page that it does not have is a
+/// problem like every other.
 pub(super) async fn docs_page(mut response: Response) -> Response {
     if response.status() == StatusCode::NOT_FOUND {
         return Problem::new(Code::NotFound, "There is no such page.").into_response();

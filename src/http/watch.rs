@@ -1,20 +1,21 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::StreamExt as _;
-use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Api;
-use super::body::PublicLock;
+use super::body::public_lock;
 use super::events::event;
 use super::extract::{WatchLimit, WatchedName};
 use super::openapi::WatchProblems;
 use super::problem::Problem;
 use crate::metrics::StreamKind;
-use keylatch_core::lock::{Holder, Owner, WatchEvent};
+use keylatch_core::lock::{Holder, WatchEvent};
+use keylatch_wire::{EmptyEvent, EndEvent, SnapshotEvent};
 
 /// Watch a lock
 ///
@@ -85,42 +86,25 @@ fn holder(happened: &WatchEvent) -> Option<&Holder> {
     }
 }
 
-#[derive(Serialize)]
-struct Snapshot {
-    held: bool,
-    #[serde(flatten)]
-    lock: Option<PublicLock>,
-}
-
-#[derive(Serialize)]
-struct Ended<'a> {
-    name: &'a str,
-    owner: Option<&'a str>,
-    fencing_token: u64,
-}
-
-#[derive(Serialize)]
-struct Nothing {}
-
 fn as_sent(happened: &WatchEvent) -> Result<Event, axum::Error> {
     match happened {
         WatchEvent::Snapshot(holder) => {
-            let lock = holder.as_ref().map(PublicLock::new);
-            event("snapshot", &Snapshot { held: lock.is_some(), lock })
+            let lock = holder.as_ref().map(public_lock);
+            event("snapshot", &SnapshotEvent { held: lock.is_some(), lock })
         }
-        WatchEvent::Acquired(holder) => event("acquired", &PublicLock::new(holder)),
-        WatchEvent::Renewed(holder) => event("renewed", &PublicLock::new(holder)),
+        WatchEvent::Acquired(holder) => event("acquired", &public_lock(holder)),
+        WatchEvent::Renewed(holder) => event("renewed", &public_lock(holder)),
         WatchEvent::Released(holder) => event("released", &ended(holder)),
         WatchEvent::Expired(holder) => event("expired", &ended(holder)),
-        WatchEvent::Lagged => event("lagged", &Nothing {}),
-        WatchEvent::Closing => event("closing", &Nothing {}),
+        WatchEvent::Lagged => event("lagged", &EmptyEvent {}),
+        WatchEvent::Closing => event("closing", &EmptyEvent {}),
     }
 }
 
-fn ended(holder: &Holder) -> Ended<'_> {
-    Ended {
-        name: holder.name.as_str(),
-        owner: holder.owner.as_ref().map(Owner::as_str),
+fn ended(holder: &Holder) -> EndEvent<'_> {
+    EndEvent {
+        name: holder.name.as_str().into(),
+        owner: holder.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
         fencing_token: holder.fence.get(),
     }
 }

@@ -9,7 +9,7 @@ use super::group::{Change, Group};
 use super::signals::Signals;
 use super::terminal::{Terminal, suspend_job};
 use crate::client::{Acquired, Client, Guard, Lost, Options, Standing};
-use keylatch_core::lock::{LockName, Release};
+use keylatch_core::lock::{LockName, ReleaseReply};
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
 const MARGIN: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ async fn under(job: &Job, guard: Guard, signals: &mut Signals) -> Result<u8, Fai
     };
     let lost = matches!(ran, Err(Failure::Lost(_)));
     match guard.close().await {
-        Ok(Release::Released) => {}
+        Ok(ReleaseReply::Released) => {}
         _ if lost => {}
         Ok(_) => say("the lock was not held any more when it was to be given back"),
         Err(error) => say(&format!("the lock is not given back and will expire: {error}")),

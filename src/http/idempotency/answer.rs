@@ -11,10 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use super::stream;
 use super::{Keep, Policy};
 use crate::http::problem::{Code, Problem};
-use keylatch_core::idempotency::{
-    Answer, End, Idempotency, Kept, Phase, Reason, RecordStore, View, Worked,
-};
-use keylatch_core::lock::Outcome;
+use keylatch_core::idempotency::{Answer, End, Idempotency, Kept, Phase, Reason, View, Worked};
+use keylatch_core::store::Effect;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Until when the key of an answer is remembered, at least (an HTTP date).
@@ -56,10 +54,10 @@ const NOT_KEPT: [&str; 23] = [
 pub(super) struct By(pub(super) Instant);
 
 /// What a handler's answer comes to: what goes to the client, and what is kept of it.
-pub(super) async fn worked<S: RecordStore + ?Sized>(
+pub(super) async fn worked(
     response: Response,
     policy: &Policy,
-    service: &Idempotency<S>,
+    service: &Idempotency,
 ) -> Worked<Response> {
     let chosen = response.extensions().get::<Keep>().copied();
     match chosen.unwrap_or_else(|| Keep::of(response.status(), policy.on_failure)) {
@@ -151,11 +149,7 @@ fn replay(answer: &Answer) -> Response {
 }
 
 /// Keeps an answer whole, or passes it through and leaves a mark: it is too large, or a stream.
-async fn keep<S: RecordStore + ?Sized>(
-    response: Response,
-    policy: &Policy,
-    service: &Idempotency<S>,
-) -> Worked<Response> {
+async fn keep(response: Response, policy: &Policy, service: &Idempotency) -> Worked<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
     let by = parts.extensions.get::<By>().map(|By(by)| *by);
@@ -202,7 +196,7 @@ async fn next_frame(
 fn broke_off(error: axum::Error) -> Worked<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
     let problem =
-        Problem::new(Code::UpstreamSilent, detail).with_outcome(Outcome::Unknown).caused_by(error);
+        Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
     Worked { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
 }
 

@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::api_body::{BeginRecord, CompleteRecord, Record, ResolveRecord};
+use super::api_body;
 use super::incoming::normal_path;
 use crate::http::Api;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
@@ -16,10 +16,13 @@ use crate::http::openapi::{
 };
 use crate::http::problem::{Code, Problem};
 use keylatch_core::idempotency::{
-    Abandonment, Begun, Complete, Completion, End, Extension, IdempotencyKey, Phase, RecordKey,
-    Resolution, Scope, View,
+    Abandonment, Begun, Completion, End, Extension, IdempotencyKey, Phase, RecordKey, Resolution,
+    Scope, View,
 };
 use keylatch_core::lock::Token;
+use keylatch_wire::{
+    BeginRecordRequest, CompleteRecordRequest, IdempotencyRecord, ResolveRecordRequest,
+};
 
 /// Begin
 ///
@@ -39,12 +42,12 @@ use keylatch_core::lock::Token;
         ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
             description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
     ),
-    request_body(content = Option<BeginRecord>, description = "Every member has a default",
+    request_body(content = Option<BeginRecordRequest>, description = "Every member has a default",
         example = json!({"fingerprint": "order of 2 coffees"})),
     responses(
-        (status = 201, description = "Do it now", body = Record,
+        (status = 201, description = "Do it now", body = IdempotencyRecord,
             headers(("Lock-Token" = String, description = "The token that completes it"))),
-        (status = 200, description = "It was done: its answer. Or your token had begun it already", body = Record),
+        (status = 200, description = "It was done: its answer. Or your token had begun it already", body = IdempotencyRecord),
         BeginProblems,
     )
 )]
@@ -52,12 +55,12 @@ pub(crate) async fn begin(
     State(api): State<Arc<Api>>,
     Key(key): Key,
     OptionalToken(token): OptionalToken,
-    OptionalJson(body): OptionalJson<BeginRecord>,
+    OptionalJson(body): OptionalJson<BeginRecordRequest>,
 ) -> Result<Response, Problem> {
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
-    let ask = body.into_ask(key, token.hash())?;
+    let ask = api_body::begin(body, key, token.hash())?;
     let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
         Begun::Started(run) => (run, StatusCode::CREATED),
         Begun::Again(run) => (run, StatusCode::OK),
@@ -67,7 +70,7 @@ pub(crate) async fn begin(
         }
         Begun::Found(view) => return found(&view),
     };
-    let mut response = (status, Json(Record::begun(run, &ask, &token))).into_response();
+    let mut response = (status, Json(api_body::begun_record(run, &ask, &token))).into_response();
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut value) = HeaderValue::from_str(token.expose()) {
         value.set_sensitive(true);
@@ -88,19 +91,19 @@ pub(crate) async fn begin(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
     ),
-    request_body(content = Option<CompleteRecord>, description = "What it came to",
+    request_body(content = Option<CompleteRecordRequest>, description = "What it came to",
         example = json!({"status": 201, "headers": {"Location": "/orders/17"}, "json": {"id": 17}})),
-    responses((status = 200, description = "It is kept", body = Record), CompleteProblems)
+    responses((status = 200, description = "It is kept", body = IdempotencyRecord), CompleteProblems)
 )]
 pub(crate) async fn complete(
     State(api): State<Arc<Api>>,
     Key(key): Key,
     RequiredToken(token): RequiredToken,
-    OptionalJson(body): OptionalJson<CompleteRecord>,
-) -> Result<Json<Record>, Problem> {
-    let ask = Complete { key, token: token.hash(), end: End::Done(body.into_kept()?) };
-    match api.records()?.complete(&ask).await? {
-        Completion::Kept(view) => Ok(Json(Record::new(&view))),
+    OptionalJson(body): OptionalJson<CompleteRecordRequest>,
+) -> Result<Json<IdempotencyRecord>, Problem> {
+    let end = End::Done(api_body::answer(body)?);
+    match api.records()?.complete(&key, &token.hash(), end).await? {
+        Completion::Kept(view) => Ok(Json(api_body::record(&view))),
         Completion::Refused(view) => Err(not_yours(&view)),
         Completion::Absent => Err(no_record()),
     }
@@ -175,14 +178,14 @@ pub(crate) async fn abandon(
         ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
         ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
     ),
-    responses((status = 200, description = "The record", body = Record), FindProblems)
+    responses((status = 200, description = "The record", body = IdempotencyRecord), FindProblems)
 )]
 pub(crate) async fn find(
     State(api): State<Arc<Api>>,
     Key(key): Key,
-) -> Result<Json<Record>, Problem> {
+) -> Result<Json<IdempotencyRecord>, Problem> {
     let view = api.records()?.find(&key).await?.ok_or_else(no_record)?;
-    Ok(Json(Record::new(&view)))
+    Ok(Json(api_body::record(&view)))
 }
 
 /// Resolve an unknown outcome
@@ -200,9 +203,9 @@ pub(crate) async fn find(
         ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
         ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
     ),
-    request_body(content = ResolveRecord, example = json!({"outcome": "not-executed"})),
+    request_body(content = ResolveRecordRequest, example = json!({"outcome": "not-executed"})),
     responses(
-        (status = 200, description = "Every repeat is given the answer", body = Record),
+        (status = 200, description = "Every repeat is given the answer", body = IdempotencyRecord),
         (status = 204, description = "The key is free"),
         ResolveProblems,
     )
@@ -210,10 +213,10 @@ pub(crate) async fn find(
 pub(crate) async fn resolve(
     State(api): State<Arc<Api>>,
     Key(key): Key,
-    OptionalJson(body): OptionalJson<ResolveRecord>,
+    OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
-    match api.records()?.resolve(&body.into_ask(key)?).await? {
-        Resolution::Completed(view) => Ok(Json(Record::new(&view)).into_response()),
+    match api.records()?.resolve(&api_body::resolve(body, key)?).await? {
+        Resolution::Completed(view) => Ok(Json(api_body::record(&view)).into_response()),
         Resolution::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
         Resolution::Refused(_) => {
             let detail = "The outcome is not unknown, or another run than the one you mean.";
@@ -265,7 +268,7 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
 /// What one who begins is told of an earlier run.
 fn found(view: &View) -> Result<Response, Problem> {
     match view.phase {
-        Phase::Done { .. } => Ok(Json(Record::with_answer(view)).into_response()),
+        Phase::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
         Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(super::answer::of_view(view.clone())),
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::answer::{By, refuse};
 use super::{FENCE, Keep};
 use crate::http::problem::{Code, Problem};
-use keylatch_core::lock::Outcome;
+use keylatch_core::store::Effect;
 
 /// How long a connection to the service behind may stay unused. Shorter than what servers close
 /// theirs after: a request on a connection that the other side is just closing has an unknown
@@ -189,7 +189,7 @@ impl IntoResponse for Unsent {
             Self::Never(cause) => {
                 let detail = "The service behind cannot be reached. Nothing was sent to it.";
                 let problem = Problem::new(Code::UpstreamUnreachable, detail)
-                    .with_outcome(Outcome::NotExecuted)
+                    .with_outcome(Effect::NotExecuted)
                     .with_retry_after(Duration::from_secs(1))
                     .caused_by(io::Error::other(cause));
                 kept_as(refuse(problem), Keep::Release)
@@ -197,7 +197,7 @@ impl IntoResponse for Unsent {
             Self::Silent(cause) => {
                 let detail = "The request was sent on, and no answer came back.";
                 let problem = Problem::new(Code::UpstreamSilent, detail)
-                    .with_outcome(Outcome::Unknown)
+                    .with_outcome(Effect::Unknown)
                     .caused_by(io::Error::other(cause));
                 kept_as(refuse(problem), Keep::Unknown)
             }

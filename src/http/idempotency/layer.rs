@@ -11,7 +11,8 @@ use tower::{Layer, Service};
 use super::answer::{self, refuse};
 use super::incoming::{Incoming, Intent};
 use super::{FENCE, Policy};
-use keylatch_core::idempotency::{Idempotency, Once, RecordStore, Run};
+use keylatch_core::idempotency::{Idempotency, Once, Run};
+use keylatch_core::store::Store;
 
 /// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
 /// gives every repeat the first one's answer.
@@ -25,55 +26,54 @@ use keylatch_core::idempotency::{Idempotency, Once, RecordStore, Run};
 /// run again. It reads the whole body of a request that it guards. It does not serve the pages
 /// behind the `type` of its problems.
 #[derive(Debug)]
-pub struct IdempotencyLayer<S: ?Sized = dyn RecordStore> {
-    service: Arc<Idempotency<S>>,
+pub struct IdempotencyLayer {
+    service: Arc<Idempotency>,
     policy: Arc<Policy>,
 }
 
-impl<S: RecordStore + ?Sized> IdempotencyLayer<S> {
+impl IdempotencyLayer {
     /// Guards by the records in `store`; it has to be called within a tokio runtime.
-    pub fn new(store: Arc<S>, policy: Policy) -> Self {
+    pub fn new(store: Arc<dyn Store>, policy: Policy) -> Self {
         Self::over(Idempotency::start(store, Duration::from_secs(2)), policy)
     }
 
     /// Guards by a service that others use as well.
-    pub fn over(service: Arc<Idempotency<S>>, policy: Policy) -> Self {
+    pub fn over(service: Arc<Idempotency>, policy: Policy) -> Self {
         Self { service, policy: Arc::new(policy) }
     }
 }
 
-impl<S: ?Sized> Clone for IdempotencyLayer<S> {
+impl Clone for IdempotencyLayer {
     fn clone(&self) -> Self {
         Self { service: Arc::clone(&self.service), policy: Arc::clone(&self.policy) }
     }
 }
 
-impl<S: ?Sized, I> Layer<I> for IdempotencyLayer<S> {
-    type Service = Guarded<I, S>;
+impl<I> Layer<I> for IdempotencyLayer {
+    type Service = Guarded<I>;
 
-    fn layer(&self, inner: I) -> Guarded<I, S> {
+    fn layer(&self, inner: I) -> Guarded<I> {
         Guarded { inner, layer: self.clone() }
     }
 }
 
 /// The service of an [`IdempotencyLayer`].
 #[derive(Debug)]
-pub struct Guarded<I, S: ?Sized = dyn RecordStore> {
+pub struct Guarded<I> {
     inner: I,
-    layer: IdempotencyLayer<S>,
+    layer: IdempotencyLayer,
 }
 
-impl<I: Clone, S: ?Sized> Clone for Guarded<I, S> {
+impl<I: Clone> Clone for Guarded<I> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<I, S> Service<Request> for Guarded<I, S>
+impl<I> Service<Request> for Guarded<I>
 where
     I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     I::Future: Send + 'static,
-    S: RecordStore + ?Sized,
 {
     type Response = Response;
     type Error = Infallible;
@@ -97,7 +97,7 @@ where
     }
 }
 
-impl<S: RecordStore + ?Sized> IdempotencyLayer<S> {
+impl IdempotencyLayer {
     async fn guard<I>(self, mut inner: I, request: Request) -> Response
     where
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,

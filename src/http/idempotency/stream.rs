@@ -7,7 +7,7 @@ use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use keylatch_core::idempotency::{Idempotency, RecordStore};
+use keylatch_core::idempotency::Idempotency;
 
 /// Media types whose answers go on for as long as their connection.
 const STREAMS: [&str; 3] =
@@ -24,11 +24,7 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
 
 /// A body of what was read and what is still to come. A task of the service reads it to its end
 /// also when the client goes away, since the work behind it may stop where nobody reads.
-pub(super) fn pass_on<S: RecordStore + ?Sized>(
-    read: Vec<Bytes>,
-    rest: Body,
-    service: &Idempotency<S>,
-) -> Body {
+pub(super) fn pass_on(read: Vec<Bytes>, rest: Body, service: &Idempotency) -> Body {
     let (sender, receiver) = mpsc::channel(8);
     service.spawn(pump(read, rest, sender));
     Body::new(StreamBody::new(ReceiverStream::new(receiver)))

@@ -1,0 +1,68 @@
+//! The data of server-sent events: of a hold (`POST /v1/locks/{name}/hold`) and of a watch
+//! (`GET /v1/locks/{name}/events`).
+//!
+//! An event's name says which type its data has. A hold sends `waiting`, `acquired` (a
+//! [`Lease`](crate::Lease)), `renewed`, and ends with `lost` or `refused` (a
+//! [`ProblemDocument`](crate::ProblemDocument)). A watch sends `snapshot`, `acquired` and
+//! `renewed` (a [`PublicLock`] each), `released`, `expired`, and `lagged` and `closing` without
+//! data. No event of a watch carries a token.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::PublicLock;
+
+/// `waiting` of a hold: the lock is held, and the client waits in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingEvent {
+    /// How many waiters are before the client.
+    pub ahead: u64,
+}
+
+/// `renewed` of a hold: the service renewed the lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewalEvent {
+    /// The fencing token of the grant, which a renewal keeps.
+    pub fencing_token: u64,
+    /// From the arrival of the request until this event was written.
+    pub waited_ms: u64,
+    /// What was left of the lease when this event was written: never above the TTL.
+    pub valid_for_ms: u64,
+    /// When the lease ends by the service's clock (RFC 3339, UTC): for people.
+    pub expires_at: String,
+}
+
+/// `lost` of a hold, its last event: the client no longer holds the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossEvent {
+    /// Why, for programs: `max-hold`, `shutdown`, or the code of a problem.
+    pub reason: Cow<'static, str>,
+    /// Why, for people.
+    pub detail: Cow<'static, str>,
+}
+
+/// `snapshot` of a watch: the present state of the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotEvent {
+    /// Whether a client holds the lock.
+    pub held: bool,
+    /// The lock, if it is held.
+    #[serde(flatten)]
+    pub lock: Option<PublicLock>,
+}
+
+/// `released` or `expired` of a watch: a grant ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndEvent<'a> {
+    /// The lock.
+    pub name: Cow<'a, str>,
+    /// The label of the client that held it.
+    pub owner: Option<Cow<'a, str>>,
+    /// The fencing token of the grant.
+    pub fencing_token: u64,
+}
+
+/// `lagged` or `closing` of a watch: an empty object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmptyEvent {}

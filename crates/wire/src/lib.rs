@@ -1,0 +1,51 @@
+//! The JSON of the keylatch API: what a client sends and what the service answers.
+//!
+//! The service writes these types and every Rust client reads them, so both sides have one
+//! definition. [`lock`] has the requests and answers about locks, [`event`] the data of
+//! server-sent events, [`record`] the requests and answers about idempotency keys, [`system`]
+//! what the service reports about itself, and [`problem`] every way in which a request can fail:
+//! the one table of statuses.
+//!
+//! Requests refuse members that they do not know, so a misspelt member is an error. Answers
+//! ignore them, so an older client reads a newer service. This crate knows serde alone; the
+//! feature `openapi` adds the schemas that the service publishes. Lengths of time are whole
+//! milliseconds, points in time are RFC 3339 in UTC and for people to read.
+//!
+//! ```
+//! use keylatch_wire::{Code, CreateLockRequest, Lease, ProblemDocument};
+//!
+//! # fn main() -> Result<(), serde_json::Error> {
+//! let request = CreateLockRequest { ttl_ms: Some(30_000), ..CreateLockRequest::default() };
+//! assert_eq!(serde_json::to_string(&request)?, r#"{"ttl_ms":30000}"#);
+//!
+//! let granted = r#"{"name":"deploy","token":"aPbOQ2c1kG0x3nN7mYw5","fencing_token":7,"owner":null,
+//!     "ttl_ms":30000,"waited_ms":1,"valid_for_ms":29696,"expires_at":"2026-05-27T16:40:30Z"}"#;
+//! let lease: Lease<'_> = serde_json::from_str(granted)?;
+//! assert_eq!(lease.waited_ms + lease.valid_for_ms, 29_697);
+//! assert!(!format!("{lease:?}").contains("aPbOQ2c1kG0x3nN7mYw5"), "a token is never printed");
+//!
+//! let refused = serde_json::to_string(&ProblemDocument::new(Code::LockHeld, "It is held."))?;
+//! let problem: ProblemDocument = serde_json::from_str(&refused)?;
+//! assert!(problem.is(Code::LockHeld));
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod event;
+pub mod lock;
+pub mod problem;
+pub mod record;
+mod secret;
+pub mod system;
+
+pub use event::{EmptyEvent, EndEvent, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent};
+pub use lock::{
+    CreateLockRequest, HoldLockRequest, Holder, Lease, LockPage, PublicLock, RenewLockRequest,
+};
+pub use problem::{Code, Effect, ProblemDocument, Retry};
+pub use record::{
+    BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,
+    OnCrash, ResolveRecordRequest,
+};
+pub use secret::SecretToken;
+pub use system::{ServiceInfo, StoreInfo};

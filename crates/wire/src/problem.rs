@@ -1,0 +1,372 @@
+//! Every way in which a request can fail, and the JSON that says so (RFC 9457).
+//!
+//! `problem_table!` below is the one table of statuses: a row has the code, the status, the slug,
+//! what a client does next, a title and an advice. The service answers by it, the pages under
+//! `/problems/` show it, the OpenAPI document lists it, and the Rust client decides by it whether
+//! to try again. The enum is made from the rows, so a code without a row cannot be written.
+//!
+//! A code's slug, status and `retry` are the API and never change their meaning; a new way to fail
+//! is a new row. `tests` check that each code has its page and its place in the document.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::Holder;
+
+/// What the table says of a [`Code`].
+struct Row {
+    slug: &'static str,
+    /// Where the page about the problem is: the member `type`.
+    page: &'static str,
+    status: u16,
+    retry: Retry,
+    title: &'static str,
+    advice: &'static str,
+}
+
+/// Makes [`Code`] and its rows of lines `Code = status "slug" Retry "title" "advice";`.
+macro_rules! problem_table {
+    ($($code:ident = $status:literal $slug:literal $retry:ident $title:literal $advice:literal;)+) => {
+        /// Every way in which a request can fail.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $(#[doc = $title] $code,)+
+        }
+
+        impl Code {
+            const ALL: &[Self] = &[$(Self::$code),+];
+
+            const fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$code => &Row {
+                        slug: $slug,
+                        page: concat!("/problems/", $slug),
+                        status: $status,
+                        retry: Retry::$retry,
+                        title: $title,
+                        advice: $advice,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+problem_table! {
+    InvalidName = 400 "invalid-name" NewKey
+        "The lock name is not valid"
+        "A name is 1 to 255 bytes of UTF-8 without control characters. Percent-encode it: `/` travels as `%2F`.";
+    InvalidToken = 400 "invalid-token" NewKey
+        "The Lock-Token is not valid"
+        "A token is 20 to 128 of A-Z, a-z, 0-9, `_` and `-`, in one Lock-Token header. A UUID fits.";
+    InvalidBody = 400 "invalid-body" NewKey
+        "The request body is not valid"
+        "The body is optional. If there is one it is a JSON object, and `field` names the member that is wrong.";
+    InvalidQuery = 400 "invalid-query" NewKey
+        "The query is not valid"
+        "`field` names the parameter that is wrong.";
+    InvalidHost = 400 "invalid-host" NewKey
+        "The Host is not valid"
+        "A request of HTTP/1.1 has one Host header, with a host and perhaps a port. Nothing was done.";
+    InvalidKey = 400 "invalid-key" NewKey
+        "The Idempotency-Key is not valid"
+        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run.";
+    KeyRequired = 400 "key-required" NewKey
+        "An Idempotency-Key is required"
+        "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
+    CrossOrigin = 403 "cross-origin" NewKey
+        "A web page of another origin sent this"
+        "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";
+    NotFound = 404 "not-found" NewKey
+        "There is nothing here"
+        "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
+    LockNotHeld = 404 "lock-not-held" NewKey
+        "Nobody holds this lock"
+        "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew.";
+    NoRecord = 404 "no-record" NewKey
+        "There is no record of this key"
+        "It was never used in this scope, was given back, or was kept for long enough. `method`, `path` and `principal` in the query name the scope of a guarded route.";
+    MethodNotAllowed = 405 "method-not-allowed" NewKey
+        "The method is not for this resource"
+        "The Allow header lists the methods that are.";
+    RequestTimeout = 408 "request-timeout" SameKey
+        "The request did not arrive in time"
+        "The body took too long. Nothing was done; send the request again.";
+    LockHeld = 409 "lock-held" SameKey
+        "The lock is held"
+        "Somebody else holds it; `holder` says who and for how long. Try again after `Retry-After` seconds.";
+    RequestInProgress = 409 "request-in-progress" SameKey
+        "The request is being carried out"
+        "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
+    OutcomeUnknown = 409 "outcome-unknown" Never
+        "Nobody knows whether the request was carried out"
+        "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it with `POST /v1/idempotency/{key}/resolve`.";
+    AnswerNotKept = 409 "answer-not-kept" Never
+        "The request was carried out, and its answer was not kept"
+        "The answer was too large to keep, or a stream. It is not run again under this key. Read the resource itself to see what came of it.";
+    NothingToResolve = 409 "nothing-to-resolve" NewKey
+        "The outcome is not unknown"
+        "Only an unknown outcome can be resolved. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
+    TokenMismatch = 412 "token-mismatch" NewKey
+        "The lock is held with another token"
+        "Your lease is over and somebody else has the lock. Stop what you did under it.";
+    PayloadTooLarge = 413 "payload-too-large" NewKey
+        "The request body is too large"
+        "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done.";
+    UnsupportedMediaType = 415 "unsupported-media-type" NewKey
+        "The body's media type is not taken from a web page"
+        "A web page sends JSON, as `application/json`. A guarded route takes forms as well, and nothing as `text/plain`. Nothing was done.";
+    MisdirectedRequest = 421 "misdirected-request" NewKey
+        "The request is for another host"
+        "A service on loopback goes by `localhost`, loopback addresses and the names in `server.hosts`, so that no web page can make a name of its own lead to it. Nothing was done.";
+    IdempotencyKeyReused = 422 "idempotency-key-reused" NewKey
+        "The Idempotency-Key was used for another request"
+        "A key belongs to one request with one body. Send what you sent before, or make a new key for what is new. Nothing was run, and the first request is as it was.";
+    ValidationFailed = 422 "validation-failed" NewKey
+        "The order or payment is not valid"
+        "The sandbox wants an `amount` of 1 to 99999999 in the smallest unit and a `currency` of three capital letters. `field` names what is wrong.";
+    TokenRequired = 428 "token-required" NewKey
+        "A Lock-Token is required"
+        "Send the token that the lock was created with in the Lock-Token header.";
+    TooManyWaiters = 429 "too-many-waiters" SameKey
+        "Too many wait"
+        "As many are in line for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
+    Internal = 500 "internal" SameKey
+        "Something went wrong in the service"
+        "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
+    NotSupported = 501 "not-supported" Never
+        "The store cannot do this"
+        "Idempotency keys need a store that keeps records: `redlock:` keeps none, every other store does. `GET /v1/info` says what the store is. Nothing was done.";
+    UpstreamUnreachable = 502 "upstream-unreachable" SameKey
+        "The service behind keylatch cannot be reached"
+        "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";
+    StoreUnavailable = 503 "store-unavailable" SameKey
+        "The store gave no answer"
+        "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";
+    StoreTooSlow = 503 "store-too-slow" SameKey
+        "The lease was over before it could be answered"
+        "The store took longer than the lease lasts. A new grant was given back. Use a longer TTL, or look after the store.";
+    Overloaded = 503 "overloaded" SameKey
+        "The service is full"
+        "Nothing was done. Try again after `Retry-After` seconds.";
+    Timeout = 503 "timeout" SameKey
+        "The request took too long"
+        "It may have been carried out: the same request with the same token may be repeated safely.";
+    UpstreamSilent = 504 "outcome-unknown" Never
+        "The service behind keylatch gave no answer"
+        "The request was sent on, and whether it was carried out is not known. It is not run again under this key.";
+}
+
+impl Code {
+    /// All codes, in the order of their statuses.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied()
+    }
+
+    /// The code that a problem with this slug and this HTTP status has, if this version knows it.
+    /// Two codes may share a slug, with a status each.
+    pub fn find(slug: &str, status: u16) -> Option<Self> {
+        Self::all().find(|code| code.slug() == slug && code.status() == status)
+    }
+
+    /// The code as the API writes it.
+    pub fn slug(self) -> &'static str {
+        self.row().slug
+    }
+
+    /// The path of the page that explains the code: the member `type` of its problems.
+    pub fn page(self) -> &'static str {
+        self.row().page
+    }
+
+    /// The HTTP status that the code is answered with.
+    pub fn status(self) -> u16 {
+        self.row().status
+    }
+
+    /// What happened, the same for every problem of this code.
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// What the client can do about it, in a sentence or more.
+    pub fn advice(self) -> &'static str {
+        self.row().advice
+    }
+
+    /// What the client sends next.
+    pub fn retry(self) -> Retry {
+        self.row().retry
+    }
+}
+
+/// What a client sends after a request that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Retry {
+    /// The same request, with the same `Idempotency-Key` or `Lock-Token`.
+    SameKey,
+    /// Another request: what was wrong is changed, and the key or token is a new one.
+    NewKey,
+    /// Nothing: a repeat does not help, or a person has to find out first what happened.
+    Never,
+}
+
+/// What a failed request did to the store: the member `outcome` of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Effect {
+    /// Nothing: it was not carried out.
+    NotExecuted,
+    /// It may have been carried out. The same request with the same token resolves the doubt.
+    Unknown,
+}
+
+/// A problem document (RFC 9457), served as `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Problem))]
+pub struct ProblemDocument {
+    /// A page of this service that says what happened and what to do.
+    #[cfg_attr(feature = "openapi", schema(example = "/problems/lock-held"))]
+    pub r#type: Cow<'static, str>,
+    /// What happened, the same for every problem of this code.
+    #[cfg_attr(feature = "openapi", schema(example = "The lock is held"))]
+    pub title: Cow<'static, str>,
+    /// The HTTP status.
+    #[cfg_attr(feature = "openapi", schema(example = 409))]
+    pub status: u16,
+    /// What happened to this request, for people.
+    #[cfg_attr(feature = "openapi", schema(example = "Somebody else holds the lock."))]
+    pub detail: Cow<'static, str>,
+    /// What happened, for programs.
+    #[cfg_attr(feature = "openapi", schema(example = "lock-held"))]
+    pub code: Cow<'static, str>,
+    /// The member, parameter or header of the request that is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Who holds the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Holder>,
+    /// How many were in line before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// How long the request waited for the lock, in milliseconds, where it asked to wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// When it is worth trying again, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Whether a request that failed was carried out: `not-executed` or `unknown`.
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub outcome: Option<Effect>,
+    /// Which Idempotency-Key to use next: `same-key` (send the same again), `new-key` (what is
+    /// changed is a new request) or `never` (somebody has to find out what happened).
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub retry: Option<Retry>,
+}
+
+impl ProblemDocument {
+    /// The document of a problem with this code; `detail` says what is wrong with this request.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            r#type: code.page().into(),
+            title: code.title().into(),
+            status: code.status(),
+            detail: detail.into(),
+            code: code.slug().into(),
+            field: None,
+            holder: None,
+            ahead: None,
+            waited_ms: None,
+            retry_after_ms: None,
+            outcome: None,
+            retry: None,
+        }
+    }
+
+    /// Whether the problem has this code.
+    pub fn is(&self, code: Code) -> bool {
+        self.code == code.slug() && self.status == code.status()
+    }
+
+    /// The code, if this version knows it.
+    pub fn known_code(&self) -> Option<Code> {
+        Code::find(&self.code, self.status)
+    }
+}
+
+/// Reads a word that this version knows; one of a newer version counts as absent.
+fn known<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Word<T> {
+        Known(T),
+        Other(serde::de::IgnoredAny),
+    }
+
+    Ok(match Word::deserialize(deserializer)? {
+        Word::Known(word) => Some(word),
+        Word::Other(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_is_found_by_its_slug_and_status() {
+        for code in Code::all() {
+            assert_eq!(Code::find(code.slug(), code.status()), Some(code));
+            assert!((400..600).contains(&code.status()), "{code:?}");
+        }
+        assert_eq!(Code::find("outcome-unknown", 409), Some(Code::OutcomeUnknown));
+        assert_eq!(Code::find("outcome-unknown", 504), Some(Code::UpstreamSilent));
+        assert_eq!(Code::find("lock-held", 404), None);
+    }
+
+    /// A browser forgets its key on `new-key`, and a payment then runs twice.
+    #[test]
+    fn no_code_that_leaves_doubt_asks_for_a_new_key() {
+        for code in [
+            Code::RequestTimeout,
+            Code::RequestInProgress,
+            Code::OutcomeUnknown,
+            Code::AnswerNotKept,
+            Code::Internal,
+            Code::UpstreamUnreachable,
+            Code::StoreUnavailable,
+            Code::StoreTooSlow,
+            Code::Overloaded,
+            Code::Timeout,
+            Code::UpstreamSilent,
+        ] {
+            assert_ne!(code.retry(), Retry::NewKey, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_newer_service_count_as_absent() {
+        let mut problem = ProblemDocument::new(Code::Timeout, "It took too long.");
+        problem.outcome = Some(Effect::Unknown);
+        problem.retry = Some(Retry::SameKey);
+        let json = serde_json::to_string(&problem).unwrap();
+        assert!(json.ends_with(r#""outcome":"unknown","retry":"same-key"}"#), "{json}");
+        assert_eq!(serde_json::from_str::<ProblemDocument>(&json).unwrap(), problem);
+
+        let newer = json.replace("\"unknown\"", "\"half-done\"").replace("same-key", "ask-again");
+        let read: ProblemDocument = serde_json::from_str(&newer).unwrap();
+        assert_eq!((read.outcome, read.retry), (None, None));
+        assert_eq!(read.known_code(), Some(Code::Timeout));
+    }
+}

@@ -1,0 +1,163 @@
+//! Requests and answers about idempotency keys: begin, complete, resolve, look.
+//!
+//! Doc comments here are the descriptions in `openapi/openapi.json`, and a name in
+//! `schema(as = …)` is the name of the schema there: both are published.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::SecretToken;
+
+/// What to begin with. Every member is optional, and so is the whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = BeginRecord))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct BeginRecordRequest {
+    /// What is to be done, in any words or as a digest: another fingerprint under the same key is
+    /// refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
+    pub fingerprint: Option<String>,
+    /// How long you may go unheard before you count as gone, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
+    pub lease_ms: Option<u64>,
+    /// How long the answer is kept, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
+    )]
+    pub retention_ms: Option<u64>,
+    /// What you leave behind if you are gone in the middle: `unknown` (nobody does it again before
+    /// somebody has resolved it) or `rerun` (the next one does it, under a higher fencing token).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(default = "unknown", value_type = Option<String>))]
+    pub on_crash: Option<OnCrash>,
+}
+
+/// What a run leaves behind whose caller went away in the middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum OnCrash {
+    /// An unknown outcome: the request does not run again before a person has resolved it.
+    Unknown,
+    /// A free key: the next request runs, under a higher fencing token.
+    Rerun,
+}
+
+/// What it came to: an HTTP answer. Every member is optional.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompleteRecord))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct CompleteRecordRequest {
+    /// The HTTP status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(default = 200, minimum = 200, maximum = 599))]
+    pub status: Option<u16>,
+    /// Headers by name: a text, or a list of texts. What belongs to one connection, such as
+    /// `Content-Length` or `Date`, is left out, and so is `Set-Cookie`. A repeat on a guarded route
+    /// has `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` as well, so that
+    /// no browser runs what a client chose as a page of the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub headers: Option<BTreeMap<String, HeaderValues>>,
+    /// The body as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The body in base64, in place of `body`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
+    /// The body as JSON, in place of `body`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub json: Option<Value>,
+}
+
+/// The values of one header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HeaderValues {
+    /// A text.
+    One(String),
+    /// A list of texts, each a header line of its own.
+    Many(Vec<String>),
+}
+
+/// What is known now of an outcome that was unknown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ResolveRecord))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+pub struct ResolveRecordRequest {
+    /// `completed` or `not-executed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required, pattern = "^(completed|not-executed)$"))]
+    pub outcome: Option<String>,
+    /// The run that you mean, as the record shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
+    /// With `completed`: the answer that every repeat is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<CompleteRecordRequest>,
+}
+
+/// The record of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct IdempotencyRecord {
+    /// `in-flight`, `done` or `unknown`.
+    pub state: Cow<'static, str>,
+    /// The fencing token of the last run: larger than that of every earlier one.
+    pub fencing_token: u64,
+    /// How many runs there were.
+    pub attempts: u32,
+    /// When it was first begun by the store's clock (RFC 3339, UTC).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub begun_at: Option<String>,
+    /// When it was done, or since when it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub ended_at: Option<String>,
+    /// How long whoever does it may go unheard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_expires_in_ms: Option<u64>,
+    /// How long the key is remembered, at least.
+    pub expires_in_ms: u64,
+    /// Why the outcome is unknown: `interrupted`, `failed`, `panicked` or `no-answer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'static, str>>,
+    /// The status of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Whether the answer was kept whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_kept: Option<bool>,
+    /// The answer, for whoever begins again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<IdempotencyAnswer>,
+    /// The proof that completing asks for, for whoever is to do it. Keep it secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub token: Option<SecretToken<'static>>,
+}
+
+/// An answer that was kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct IdempotencyAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers, each with its values.
+    pub headers: BTreeMap<String, Vec<String>>,
+    /// The body, where it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The body in base64, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<String>,
+}

@@ -1,0 +1,51 @@
+//! What the service reports about itself: `GET /v1/info`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What the service is and what it promises.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Info))]
+pub struct ServiceInfo {
+    /// Always `keylatch`.
+    #[cfg_attr(feature = "openapi", schema(example = "keylatch"))]
+    pub name: Cow<'static, str>,
+    /// The running version.
+    #[cfg_attr(feature = "openapi", schema(example = "0.1.0"))]
+    pub version: Cow<'static, str>,
+    /// The store behind it.
+    pub store: StoreInfo,
+    /// What holds for every store.
+    pub promise: Vec<Cow<'static, str>>,
+}
+
+/// The store and how much its grants are worth.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoreInfo {
+    /// The kind of store, as in its URL's scheme.
+    #[cfg_attr(feature = "openapi", schema(example = "redis"))]
+    pub kind: Cow<'static, str>,
+    /// Whether it answers now.
+    pub reachable: bool,
+    /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.
+    #[cfg_attr(feature = "openapi", schema(example = "strict"))]
+    pub tier: Option<Cow<'static, str>>,
+    /// The tier in a sentence.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "A grant is on disk before it is answered: a crash forgets none.")
+    )]
+    pub tier_means: Option<Cow<'static, str>>,
+    /// The longest TTL that it takes, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 86400000))]
+    pub max_ttl_ms: u64,
+    /// What the store said of itself.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))
+    )]
+    pub facts: BTreeMap<Cow<'static, str>, String>,
+}
