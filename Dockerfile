@@ -4,12 +4,13 @@ FROM rust:1.95-bookworm AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
+COPY crates/axum/Cargo.toml crates/axum/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/stores/Cargo.toml crates/stores/
 COPY crates/wire/Cargo.toml crates/wire/
 # Stand-ins: Cargo wants every target that a Cargo.toml names to be there.
-RUN mkdir -p src benches/throughput crates/core/src crates/stores/src crates/wire/src \
-    && touch src/lib.rs crates/core/src/lib.rs crates/stores/src/lib.rs crates/wire/src/lib.rs \
+RUN for crate in . crates/*; do mkdir -p $crate/src && touch $crate/src/lib.rs; done \
+    && mkdir -p benches/throughput \
     && echo 'fn main() {}' | tee src/main.rs benches/throughput/main.rs \
     && cargo build --release --locked
 

@@ -16,7 +16,7 @@ use axum::extract::Extension;
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, serve};
-use keylatch::http::idempotency::{IdempotencyLayer, Policy};
+use keylatch_axum::{IdempotencyLayer, Policy};
 use keylatch_core::lock::FencingToken;
 use keylatch_stores::MemoryStore;
 use tokio::net::TcpListener;

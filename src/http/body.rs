@@ -13,7 +13,7 @@ use keylatch_core::lock::{self, Holder, LockName, Owner, Token, Ttl, Validity};
 use keylatch_core::store::Page;
 use keylatch_wire::{
     self as wire, CreateLockRequest, HoldLockRequest, Lease, LockPage, PublicLock,
-    RenewLockRequest, SecretToken,
+    RenewLockRequest, SecretToken, millis,
 };
 
 /// What the core is to acquire.
@@ -109,11 +109,6 @@ pub(super) fn holder_body(holder: &Holder) -> wire::Holder {
         fencing_token: holder.fence.get(),
         expires_in_ms: millis(holder.expires_in),
     }
-}
-
-/// Whole milliseconds.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The TTL that is asked for, or the default, if the store takes that long a one.

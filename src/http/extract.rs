@@ -2,16 +2,15 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use keylatch_axum::read_body;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
+use super::Api;
 use super::problem::{Code, Problem};
-use super::{Api, BodyLimits};
 use keylatch_core::lock::{InvalidToken, LockName, Token};
 use keylatch_core::store::{Cursor, ListLocks};
 
@@ -106,7 +105,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Api>> for OptionalJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
-        let body = read(request.into_body(), api.body_limits).await?;
+        let body = read_body(request.into_body(), api.body_limits).await?;
         if body.is_empty() { Ok(Self(T::default())) } else { parse(&body).map(Self) }
     }
 }
@@ -129,28 +128,6 @@ pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Pro
         Problem::new(Code::InvalidBody, format!("The body is more than one JSON object: {error}."))
     })?;
     Ok(value.unwrap_or_default())
-}
-
-/// The whole body, within the limits of size and time.
-pub(super) async fn read(body: Body, limits: BodyLimits) -> Result<Bytes, Problem> {
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
-    let too_large = || {
-        let detail = format!("The body has more than {} bytes.", limits.bytes);
-        Problem::new(Code::PayloadTooLarge, detail)
-    };
-    // What says that it is too large is not even read.
-    if body.size_hint().lower() > limits.bytes as u64 {
-        return Err(too_large());
-    }
-    let limited = Limited::new(body, limits.bytes);
-    match tokio::time::timeout(limits.time, limited.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "The body broke off.")),
-        Err(_) => Err(Problem::new(Code::RequestTimeout, "The body did not arrive in time.")),
-    }
 }
 
 /// After how many events a stream is to end.

@@ -8,14 +8,14 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Api;
-use super::body::{hold_request, in_millis, lease_body, millis};
+use super::body::{hold_request, in_millis, lease_body};
 use super::events::{event, overloaded};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken};
 use super::openapi::{HoldProblems, TOKEN_EXAMPLE};
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, held, of_lock_error};
 use crate::metrics::StreamKind;
 use keylatch_core::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
-use keylatch_wire::{HoldLockRequest, LossEvent, RenewalEvent, WaitingEvent};
+use keylatch_wire::{HoldLockRequest, LossEvent, RenewalEvent, WaitingEvent, millis};
 
 /// Hold a lock by a connection
 ///
@@ -54,7 +54,8 @@ pub(super) async fn hold(
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<HoldLockRequest>,
 ) -> Result<Response, Problem> {
-    let token = token.map_or_else(Token::generate, Ok).map_err(LockError::from)?;
+    let token =
+        token.map_or_else(Token::generate, Ok).map_err(LockError::from).map_err(of_lock_error)?;
     let max_ttl = api.locks.max_ttl();
     let hold =
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
@@ -116,8 +117,8 @@ fn why(lost: Lost) -> LossEvent {
 
 fn problem(refused: Refused) -> Problem {
     match refused {
-        Refused::Held { contention, waited } => Problem::held(&contention, Some(waited)),
-        Refused::Failed(error) => error.into(),
+        Refused::Held { contention, waited } => held(&contention, Some(waited)),
+        Refused::Failed(error) => of_lock_error(error),
         Refused::Shutdown => overloaded("The service is shutting down."),
     }
 }

@@ -14,7 +14,7 @@ use super::extract::{
 use super::openapi::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, held, lock_not_held, of_lock_error, token_mismatch};
 use keylatch_core::lock::{Acquired, Grant, LockName, ReleaseReply, Renewed};
 use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};
 
@@ -58,7 +58,7 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     let wait = request.wait;
-    match api.locks.acquire(request).await? {
+    match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquired::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
@@ -66,7 +66,7 @@ pub(super) async fn create(
         }
         Acquired::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
         Acquired::Held { contention, waited } => {
-            Err(Problem::held(&contention, (!wait.is_zero()).then_some(waited)))
+            Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }
     }
 }
@@ -97,12 +97,13 @@ pub(super) async fn renew(
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLockRequest>,
 ) -> Result<Response, Problem> {
-    match api.locks.renew(&name, &token, renewal_ttl(&body, api.locks.max_ttl())?).await? {
+    let ttl = renewal_ttl(&body, api.locks.max_ttl())?;
+    match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
         Renewed::Renewed { lease, validity } => {
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
-        Renewed::NotHeld => Err(Problem::lock_not_held()),
-        Renewed::Mismatch => Err(Problem::token_mismatch()),
+        Renewed::NotHeld => Err(lock_not_held()),
+        Renewed::Mismatch => Err(token_mismatch()),
     }
 }
 
@@ -127,8 +128,8 @@ pub(super) async fn release(
 ) -> Result<StatusCode, Problem> {
     match api.locks.release(&name, &token).await? {
         ReleaseReply::Released => Ok(StatusCode::NO_CONTENT),
-        ReleaseReply::NotHeld => Err(Problem::lock_not_held()),
-        ReleaseReply::Mismatch => Err(Problem::token_mismatch()),
+        ReleaseReply::NotHeld => Err(lock_not_held()),
+        ReleaseReply::Mismatch => Err(token_mismatch()),
     }
 }
 
@@ -148,7 +149,7 @@ pub(super) async fn get(
 ) -> Result<Json<PublicLock>, Problem> {
     match api.locks.get(&name).await? {
         Some(holder) => Ok(Json(public_lock(&holder))),
-        None => Err(Problem::lock_not_held()),
+        None => Err(lock_not_held()),
     }
 }
 

@@ -14,8 +14,9 @@ use tokio::time::{Instant, Sleep};
 use tower::{Layer, Service};
 
 use super::origin::{OriginPolicy, Surface};
-use super::problem::{Cause, Code, Problem};
+use super::problem::{Code, Problem};
 use crate::metrics::Metrics;
+use keylatch_axum::Cause;
 use keylatch_core::store::Effect;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -41,6 +41,7 @@ use keylatch_core::lock::LockService;
 pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
+pub use keylatch_axum::BodyLimits;
 pub use middleware::{AccessLog, Observe, ObserveLayer};
 pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
@@ -82,15 +83,6 @@ impl Api {
 pub struct About {
     /// The kind of store, as in its URL's scheme.
     pub store: &'static str,
-}
-
-/// What the body of a request may be.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimits {
-    /// How large.
-    pub bytes: usize,
-    /// How long on its way.
-    pub time: Duration,
 }
 
 /// Every route of the service.

@@ -1,241 +1,70 @@
-//! A problem as a response: the builder that every handler fails with.
+//! Problems of this service alone: the errors and refusals of locks, and a panic.
 //!
-//! The table of codes and the JSON are in `keylatch-wire`; here a problem of this request is put
-//! together, turned into a response, and made from the errors of the core.
+//! The problem itself is that of `keylatch-axum`, and the table of codes that of `keylatch-wire`.
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::Response;
 use axum::response::IntoResponse;
 
-use super::body::{holder_body, millis};
-use keylatch_core::idempotency::IdempotencyError;
+use super::body::holder_body;
 use keylatch_core::lock::{Contention, LockError};
-use keylatch_core::store::{self, StoreError};
-use keylatch_wire::{Effect, Holder, ProblemDocument};
+use keylatch_core::store::Effect;
 
-pub use keylatch_wire::Code;
+pub use keylatch_axum::{Code, Problem};
 
-/// A refusal or a failure, as RFC 9457 has it.
-#[derive(Debug)]
-pub struct Problem(Box<Parts>);
-
-#[derive(Debug)]
-struct Parts {
-    code: Code,
-    document: ProblemDocument,
-    cause: Option<Cause>,
+/// Another client holds the lock, or is before this one in line.
+pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem {
+    let detail = match &contention.holder {
+        Some(_) => "Somebody else holds the lock.",
+        None => "The lock is about to be given to somebody else.",
+    };
+    let free_in = contention.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
+    Problem::new(Code::LockHeld, detail)
+        .with_retry_after(free_in)
+        .with_holder(contention.holder.as_ref().map(holder_body), contention.ahead)
+        .with_waited(waited)
 }
 
-/// What made a request fail: for the log, never for the client.
-#[derive(Debug, Clone)]
-pub(super) struct Cause(pub(super) Arc<dyn Error + Send + Sync>);
-
-impl Problem {
-    /// A problem with this code; `detail` says what is the matter with this request.
-    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Parts { code, document: ProblemDocument::new(code, detail), cause: None }))
-    }
-
-    /// Names the member, parameter or header of the request that is wrong.
-    #[must_use]
-    pub fn with_field(mut self, field: impl Into<String>) -> Self {
-        self.0.document.field = Some(field.into());
-        self
-    }
-
-    /// Says who holds the lock, and how many are in line before.
-    #[must_use]
-    pub fn with_holder(mut self, holder: Option<Holder>, ahead: u64) -> Self {
-        self.0.document.holder = holder;
-        self.0.document.ahead = Some(ahead);
-        self
-    }
-
-    /// Says when it is worth trying again.
-    #[must_use]
-    pub fn with_retry_after(mut self, after: Duration) -> Self {
-        self.0.document.retry_after_ms = Some(millis(after));
-        self
-    }
-
-    /// Says what a request that failed did to the store.
-    #[must_use]
-    pub fn with_outcome(mut self, outcome: store::Effect) -> Self {
-        self.0.document.outcome = Some(match outcome {
-            store::Effect::NotExecuted => Effect::NotExecuted,
-            store::Effect::Unknown => Effect::Unknown,
-        });
-        self
-    }
-
-    /// Says which key to use next, and where the problem is explained.
-    #[must_use]
-    pub fn with_retry(mut self) -> Self {
-        self.0.document.retry = Some(self.0.code.retry());
-        self
-    }
-
-    /// Keeps the error behind the problem, for the log.
-    #[must_use]
-    pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
-        self.0.cause = Some(Cause(Arc::new(cause)));
-        self
-    }
-
-    /// What the client reads.
-    pub fn document(&self) -> &ProblemDocument {
-        &self.0.document
-    }
-
-    /// The lock is not to be had; `waited` says for how long the client waited, if it asked to.
-    pub(super) fn held(busy: &Contention, waited: Option<Duration>) -> Self {
-        let detail = match &busy.holder {
-            Some(_) => "Somebody else holds the lock.",
-            None => "The lock is about to be given to somebody else.",
-        };
-        let free_in = busy.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
-        let mut held = Self::new(Code::LockHeld, detail)
-            .with_retry_after(free_in)
-            .with_holder(busy.holder.as_ref().map(holder_body), busy.ahead);
-        held.0.document.waited_ms = waited.map(millis);
-        held
-    }
-
-    pub(super) fn lock_not_held() -> Self {
-        Self::new(Code::LockNotHeld, "Nobody holds the lock: it was released or has expired.")
-    }
-
-    pub(super) fn token_mismatch() -> Self {
-        Self::new(Code::TokenMismatch, "The lock is held, and not with this token.")
-    }
+pub(super) fn lock_not_held() -> Problem {
+    Problem::new(Code::LockNotHeld, "Nobody holds the lock: it was released or has expired.")
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> axum::response::Response {
-        let Parts { code, document, cause } = *self.0;
-        let json = serde_json::to_vec(&document).unwrap_or_default();
-        let mut response = (status_code(code), json).into_response();
-        let headers = response.headers_mut();
-        let problem_json = HeaderValue::from_static("application/problem+json");
-        headers.insert(header::CONTENT_TYPE, problem_json);
-        if ends_connection(code) {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+pub(super) fn token_mismatch() -> Problem {
+    Problem::new(Code::TokenMismatch, "The lock is held, and not with this token.")
+}
+
+/// What the service of locks could not do.
+pub(super) fn of_lock_error(error: LockError) -> Problem {
+    match error {
+        LockError::Store(error) => error.into(),
+        LockError::TooLate => {
+            let detail = "Nothing was left of the lease when the store answered.";
+            Problem::new(Code::StoreTooSlow, detail)
+                .with_outcome(Effect::Unknown)
+                .with_retry_after(Duration::from_secs(1))
+                .caused_by(error)
         }
-        if let Some(after) = document.retry_after_ms {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
+        LockError::TooManyWaiters => {
+            Problem::new(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
+                .with_outcome(Effect::NotExecuted)
+                .with_retry_after(Duration::from_secs(1))
         }
-        if document.retry.is_some() {
-            let link = format!("<{}>; rel=\"describedby\"; type=\"text/html\"", code.page());
-            // A slug is lower case ASCII, which a header always takes.
-            headers.extend(HeaderValue::try_from(link).ok().map(|link| (header::LINK, link)));
+        LockError::Random(_) => {
+            Problem::new(Code::Internal, "No token could be made. Nothing was done.")
+                .with_outcome(Effect::NotExecuted)
+                .caused_by(error)
         }
-        if let Some(cause) = cause {
-            response.extensions_mut().insert(cause);
-        }
-        response
-    }
-}
-
-/// The status that a code is answered with.
-pub(super) fn status_code(code: Code) -> StatusCode {
-    StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-/// Whole seconds, rounded up, at least one: what `Retry-After` can say.
-fn whole_seconds(millis: u64) -> u64 {
-    millis.div_ceil(1000).max(1)
-}
-
-/// Whether nothing can follow on the connection, because the rest of the body is not read.
-fn ends_connection(code: Code) -> bool {
-    let of_body = matches!(code, Code::RequestTimeout | Code::PayloadTooLarge);
-    let of_origin = matches!(code, Code::CrossOrigin | Code::UnsupportedMediaType);
-    of_body || of_origin || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
-}
-
-impl From<StoreError> for Problem {
-    fn from(error: StoreError) -> Self {
-        let outcome = error.effect();
-        let detail = match outcome {
-            store::Effect::NotExecuted => "The store cannot be used now. Nothing was done.",
-            store::Effect::Unknown => {
-                "The store's answer was lost, so it is unknown whether this was done. The same \
-                 request with the same token may be repeated safely."
-            }
-        };
-        Self::new(Code::StoreUnavailable, detail)
-            .with_outcome(outcome)
-            .with_retry_after(Duration::from_secs(1))
-            .caused_by(error)
-    }
-}
-
-impl From<IdempotencyError> for Problem {
-    /// Whatever became of the record, the work was not begun.
-    fn from(error: IdempotencyError) -> Self {
-        let (code, detail) = match &error {
-            IdempotencyError::Store(_) => {
-                (Code::StoreUnavailable, "The store cannot be used now. Nothing was run.")
-            }
-            IdempotencyError::Random(_) => {
-                (Code::Internal, "No token could be made. Nothing was run.")
-            }
-        };
-        Self::new(code, detail)
-            .with_outcome(store::Effect::NotExecuted)
-            .with_retry_after(Duration::from_secs(1))
-            .caused_by(error)
-    }
-}
-
-impl From<LockError> for Problem {
-    fn from(error: LockError) -> Self {
-        match error {
-            LockError::Store(error) => error.into(),
-            LockError::TooLate => {
-                let detail = "Nothing was left of the lease when the store answered.";
-                Self::new(Code::StoreTooSlow, detail)
-                    .with_outcome(store::Effect::Unknown)
-                    .with_retry_after(Duration::from_secs(1))
-                    .caused_by(error)
-            }
-            LockError::TooManyWaiters => {
-                Self::new(Code::TooManyWaiters, "As many wait as may. Nothing was done.")
-                    .with_outcome(store::Effect::NotExecuted)
-                    .with_retry_after(Duration::from_secs(1))
-            }
-            LockError::Random(_) => {
-                Self::new(Code::Internal, "No token could be made. Nothing was done.")
-                    .with_outcome(store::Effect::NotExecuted)
-                    .caused_by(error)
-            }
-            _ => Self::new(Code::Internal, "The service has no answer.")
-                .with_outcome(store::Effect::Unknown)
-                .caused_by(error),
-        }
+        _ => Problem::new(Code::Internal, "The service has no answer.")
+            .with_outcome(Effect::Unknown)
+            .caused_by(error),
     }
 }
 
 /// The answer to a request whose handler panicked. The panic itself is logged by the hook.
 pub(super) fn of_panic(_: Box<dyn Any + Send>) -> Response<axum::body::Body> {
     let detail = "The service failed. It is unknown whether the request was carried out.";
-    let problem = Problem::new(Code::Internal, detail).with_outcome(store::Effect::Unknown);
+    let problem = Problem::new(Code::Internal, detail).with_outcome(Effect::Unknown);
     problem.with_retry().into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_code_has_an_http_status() {
-        for code in Code::all() {
-            assert_eq!(status_code(code).as_u16(), code.status(), "{code:?}");
-        }
-    }
 }

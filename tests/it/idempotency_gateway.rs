@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use futures_util::stream;
 use keylatch::http::Guard;
-use keylatch::http::idempotency::OnFailure;
+use keylatch_axum::OnFailure;
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;

@@ -101,7 +101,7 @@ async fn a_server_error_is_an_unknown_outcome(store: &str) {
 }
 
 async fn a_server_error_gives_the_key_back_where_the_route_says_so(store: &str) {
-    let release = keylatch::http::idempotency::OnFailure::Release;
+    let release = keylatch_axum::OnFailure::Release;
     let shop = Shop::open_with(store, |guard| guard.on_failure = release).await;
     for status in FAILED {
         let (key, before) = (format!("k-{status}"), shop.upstream.runs());

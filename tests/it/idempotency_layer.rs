@@ -13,7 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
-use keylatch::http::idempotency::{IdempotencyLayer, Keep, OnFailure, Policy};
+use keylatch_axum::{IdempotencyLayer, Keep, OnFailure, Policy};
 use keylatch_core::idempotency::{Idempotency, RecordStore};
 use keylatch_core::lock::FencingToken;
 use keylatch_stores::MemoryStore;

@@ -38,6 +38,8 @@ pub mod record;
 mod secret;
 pub mod system;
 
+use std::time::Duration;
+
 pub use event::{EmptyEvent, EndEvent, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent};
 pub use lock::{
     CreateLockRequest, HoldLockRequest, Holder, Lease, LockPage, PublicLock, RenewLockRequest,
@@ -49,3 +51,8 @@ pub use record::{
 };
 pub use secret::SecretToken;
 pub use system::{ServiceInfo, StoreInfo};
+
+/// A length of time as the API writes it: whole milliseconds, rounded down.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -7,7 +7,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::api_body;
-use super::incoming::normal_path;
 use crate::http::Api;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
 use crate::http::openapi::{
@@ -15,6 +14,7 @@ use crate::http::openapi::{
     ResolveProblems, TOKEN_EXAMPLE,
 };
 use crate::http::problem::{Code, Problem};
+use keylatch_axum::{normal_path, of_view};
 use keylatch_core::idempotency::{
     Abandonment, Begun, Completion, End, Extension, IdempotencyKey, Phase, RecordKey, Resolution,
     Scope, View,
@@ -269,7 +269,7 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
 fn found(view: &View) -> Result<Response, Problem> {
     match view.phase {
         Phase::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
-        Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(super::answer::of_view(view.clone())),
+        Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(of_view(view.clone())),
     }
 }
 

@@ -12,16 +12,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::answer::{CHOSEN, kept_headers};
-use crate::http::body::{at_millis, invalid, millis};
+use crate::http::body::{at_millis, invalid};
 use crate::http::problem::Problem;
+use keylatch_axum::{CHOSEN, kept_headers};
 use keylatch_core::idempotency::{
     Answer, Begin, Fingerprint, Kept, OnCrash, Phase, RecordKey, Resolve, Run, View,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash, Ttl};
 use keylatch_wire::{
     self as wire, BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer,
-    IdempotencyRecord, ResolveRecordRequest, SecretToken,
+    IdempotencyRecord, ResolveRecordRequest, SecretToken, millis,
 };
 
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1000;

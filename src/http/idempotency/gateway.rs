@@ -15,9 +15,8 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{By, refuse};
-use super::{FENCE, Keep};
 use crate::http::problem::{Code, Problem};
+use keylatch_axum::{By, IDEMPOTENCY_FENCE, Keep};
 use keylatch_core::store::Effect;
 
 /// How long a connection to the service behind may stay unused. Shorter than what servers close
@@ -117,7 +116,7 @@ impl Gateway {
         if let Some(host) = parts.headers.insert(header::HOST, self.host.clone()) {
             parts.headers.insert(HeaderName::from_static("x-forwarded-host"), host);
         }
-        if parts.headers.contains_key(FENCE) {
+        if parts.headers.contains_key(IDEMPOTENCY_FENCE) {
             // Of what is kept, every client can read only the plain form.
             parts.headers.remove(header::ACCEPT_ENCODING);
         }
@@ -125,11 +124,11 @@ impl Gateway {
     }
 
     async fn send(&self, request: Request) -> Response {
-        let fenced = request.headers().contains_key(FENCE);
+        let fenced = request.headers().contains_key(IDEMPOTENCY_FENCE);
         let end = Instant::now() + self.timeout;
         let request = match self.outgoing(request) {
             Ok(request) => request,
-            Err(problem) => return kept_as(refuse(problem), Keep::Release),
+            Err(problem) => return kept_as(problem.with_retry().into_response(), Keep::Release),
         };
         if self.tries == 1 || !fenced {
             return self.send_once(request, end).await.unwrap_or_else(Unsent::into_response);
@@ -192,14 +191,14 @@ impl IntoResponse for Unsent {
                     .with_outcome(Effect::NotExecuted)
                     .with_retry_after(Duration::from_secs(1))
                     .caused_by(io::Error::other(cause));
-                kept_as(refuse(problem), Keep::Release)
+                kept_as(problem.with_retry().into_response(), Keep::Release)
             }
             Self::Silent(cause) => {
                 let detail = "The request was sent on, and no answer came back.";
                 let problem = Problem::new(Code::UpstreamSilent, detail)
                     .with_outcome(Effect::Unknown)
                     .caused_by(io::Error::other(cause));
-                kept_as(refuse(problem), Keep::Unknown)
+                kept_as(problem.with_retry().into_response(), Keep::Unknown)
             }
         }
     }
@@ -207,7 +206,9 @@ impl IntoResponse for Unsent {
 
 async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
     if request.method() == Method::CONNECT {
-        return refuse(Problem::new(Code::MethodNotAllowed, "CONNECT is not sent on."));
+        return Problem::new(Code::MethodNotAllowed, "CONNECT is not sent on.")
+            .with_retry()
+            .into_response();
     }
     gateway.send(request).await
 }

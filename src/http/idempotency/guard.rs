@@ -8,8 +8,9 @@ use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
 use super::gateway::{Client, Gateway};
-use super::{IdempotencyLayer, OnFailure, Policy, sandbox};
-use crate::http::{BodyLimits, CrossOrigin};
+use super::sandbox;
+use crate::http::CrossOrigin;
+use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
 use keylatch_core::idempotency::{Idempotency, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.

@@ -15,12 +15,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{HttpMethod, Paths};
 use utoipa::{Path as _, ToSchema};
 
-use super::answer::refuse;
 use super::document;
-use crate::http::BodyLimits;
-use crate::http::extract::{parse, read};
+use crate::http::extract::parse;
 use crate::http::openapi::{GuardedProblems, PageProblems, SandboxProblems, SystemProblems};
 use crate::http::problem::{Code, Problem};
+use keylatch_axum::{BodyLimits, read_body};
 use keylatch_core::lock::FencingToken;
 
 /// How many are remembered.
@@ -152,7 +151,7 @@ async fn create(
     let wants_page = wants_page(request.headers());
     let new = match read_new(request).await {
         Ok(new) => new,
-        Err(problem) => return refuse(problem),
+        Err(problem) => return problem.with_retry().into_response(),
     };
     // A sleep of no time sets a timer all the same, and takes until its next tick.
     if new.delay_ms > 0 {
@@ -213,7 +212,7 @@ async fn look(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> Re
 
 async fn read_new(request: Request) -> Result<New, Problem> {
     let form = content_type(request.headers()).starts_with("application/x-www-form-urlencoded");
-    let body = read(request.into_body(), LIMITS).await?;
+    let body = read_body(request.into_body(), LIMITS).await?;
     // curl sends JSON as a form unless it is told otherwise.
     let json = body.trim_ascii_start().starts_with(b"{");
     let new = if form && !json { of_form(&body)? } else { parse::<New>(&body)? };

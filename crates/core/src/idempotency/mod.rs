@@ -15,7 +15,7 @@ mod service;
 mod snapshot;
 mod waiting;
 
-pub use fingerprint::{Fingerprint, Request, form_field};
+pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
 pub use once::{Ask, IdempotencyError, Once, Worked};
 pub use record::{

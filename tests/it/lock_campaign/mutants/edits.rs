@@ -128,9 +128,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "what was lost is not there (404)",
         Store::DurableRedis,
-        "src/http/problem.rs",
+        "crates/axum/src/problem.rs",
         "        let detail = match outcome {",
-        "        if mutant!() && outcome == Outcome::Unknown {\n            return Self::lock_not_held();\n        }\n        let detail = match outcome {",
+        "        if mutant!() && outcome == Outcome::Unknown {\n            return Self::new(Code::LockNotHeld, \"\");\n        }\n        let detail = match outcome {",
     ),
     edit(
         "validity without what has elapsed",

@@ -7,12 +7,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
-use super::{KEY, Policy};
-use crate::http::extract::read;
-use crate::http::problem::{Code, Problem};
-use keylatch_core::idempotency::{
-    self, Ask, Fingerprint, IdempotencyKey, InvalidKey, Scope, form_field,
-};
+use crate::fingerprint::{FingerprintInput, form_field};
+use crate::{Code, IDEMPOTENCY_KEY, OnFailure, Policy, Problem, read_body};
+use keylatch_core::idempotency::{Ask, IdempotencyKey, InvalidKey, Scope};
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
@@ -38,22 +35,22 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'@');
 
 /// A request of a guarded method, with what it wants to be done once.
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     /// `None` for a request that runs unguarded, because it has no key and need not have one.
-    pub(super) intent: Option<Intent>,
-    pub(super) request: Request,
+    pub(crate) intent: Option<Intent>,
+    pub(crate) request: Request,
 }
 
 /// What is to be done once.
-pub(super) struct Intent {
-    pub(super) ask: Ask,
+pub(crate) struct Intent {
+    pub(crate) ask: Ask,
     /// Whether the client would rather wait than be told that somebody is at it.
-    pub(super) waits: bool,
+    pub(crate) waits: bool,
 }
 
 impl Incoming {
     /// Reads the key and, where that matters, the whole body.
-    pub(super) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
+    pub(crate) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let key = header_key(&parts.headers)?;
         let content_type = text(&parts.headers, &header::CONTENT_TYPE);
@@ -64,7 +61,7 @@ impl Incoming {
                 Ok(Self { intent: None, request: Request::from_parts(parts, body) })
             };
         }
-        let body = read(body, policy.body_limits).await?;
+        let body = read_body(body, policy.body_limits).await?;
         let content_type = content_type.into_owned();
         let fields = form_field(&content_type, &body, FIELD).await;
         let key = match (key, field_key(&fields)?) {
@@ -96,8 +93,8 @@ impl Intent {
         let principal = (policy.principal)(parts).unwrap_or_default();
         let query = parts.uri.query().unwrap_or_default();
         let (path, ignore) = (&*path, &*policy.ignore);
-        let request = idempotency::Request { method, path, query, content_type, body, ignore };
-        let fingerprint = Fingerprint::of(request).await;
+        let request = FingerprintInput { method, path, query, content_type, body, ignore };
+        let fingerprint = request.fingerprint().await;
         let preferred = preferred_wait(&parts.headers);
         // A form without JavaScript is sent twice by a double click, and the page that comes of it
         // is that of the second.
@@ -111,7 +108,7 @@ impl Intent {
             lease: policy.lease,
             retention: policy.retention,
             on_crash: policy.on_crash,
-            panic_releases: policy.on_failure == super::OnFailure::Release,
+            panic_releases: policy.on_failure == OnFailure::Release,
             wait: wait.unwrap_or_default(),
         };
         Self { ask, waits: preferred.is_some() }
@@ -120,7 +117,7 @@ impl Intent {
 
 /// The path with each character spelt in the one way that all its spellings have in common
 /// (RFC 3986, section 6.2.2), and without a slash at its end.
-pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
+pub fn normal_path(path: &str) -> Cow<'_, str> {
     let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
     if !path.contains('%') {
         return Cow::Borrowed(path);
@@ -134,7 +131,7 @@ pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
 }
 
 fn header_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
-    let mut values = headers.get_all(KEY).iter();
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(invalid_key("there is more than one Idempotency-Key header"));
@@ -167,9 +164,9 @@ fn key_required() -> Problem {
 /// A key that came in a form is the upstream's to know as well.
 fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
     if let (false, Ok(value)) =
-        (parts.headers.contains_key(KEY), HeaderValue::from_str(key.as_str()))
+        (parts.headers.contains_key(IDEMPOTENCY_KEY), HeaderValue::from_str(key.as_str()))
     {
-        parts.headers.insert(KEY, value);
+        parts.headers.insert(IDEMPOTENCY_KEY, value);
     }
 }
 

@@ -5,14 +5,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::Request;
+use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
-use super::answer::{self, refuse};
-use super::incoming::{Incoming, Intent};
-use super::{FENCE, Policy};
+use crate::Policy;
+use crate::response::{self, refuse};
+use crate::submission::{Incoming, Intent};
 use keylatch_core::idempotency::{Idempotency, Once, Run};
 use keylatch_core::store::Store;
+
+/// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The fencing token of a run, for the handler to hand to what it changes.
+pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
 /// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
 /// gives every repeat the first one's answer.
@@ -20,7 +26,7 @@ use keylatch_core::store::Store;
 /// The request that comes first is handed to the inner service with the header
 /// `Idempotency-Fence` and, as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It
 /// runs to its end also when its client goes away. What is kept of the answer is said in
-/// [`Keep`](super::Keep), with which a handler may choose otherwise.
+/// [`Keep`](crate::Keep), with which a handler may choose otherwise.
 ///
 /// Put it inside of authentication and limits, and outside of everything that a repeat must not
 /// run again. It reads the whole body of a request that it guards. It does not serve the pages
@@ -85,7 +91,7 @@ where
 
     fn call(&mut self, mut request: Request) -> Self::Future {
         // Only the service says what a fence is.
-        request.headers_mut().remove(FENCE);
+        request.headers_mut().remove(IDEMPOTENCY_FENCE);
         if !self.layer.policy.methods.contains(request.method()) {
             return Box::pin(self.inner.call(request));
         }
@@ -114,20 +120,20 @@ impl IdempotencyLayer {
         let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
         let work = move |run: Run| async move {
             let Ok(response) = inner.call(fenced(request, run)).await;
-            answer::worked(response, &policy, &*service).await
+            response::worked(response, &policy, &*service).await
         };
         let response = match self.service.once(ask, work).await {
-            Ok(Once::Ran { answer, kept }) => answer::with_expiry(answer, kept),
-            Ok(Once::Found(view)) => answer::of_view(view),
-            Ok(Once::Reused(view)) => answer::reused(&view),
+            Ok(Once::Ran { answer, kept }) => response::with_expiry(answer, kept),
+            Ok(Once::Found(view)) => response::of_view(view),
+            Ok(Once::Reused(view)) => response::reused(&view),
             Err(error) => refuse(error.into()),
         };
-        if waits { answer::with_wait(response, ask.wait) } else { response }
+        if waits { response::with_wait(response, ask.wait) } else { response }
     }
 }
 
 fn fenced(mut request: Request, run: Run) -> Request {
-    request.headers_mut().insert(FENCE, run.fence.get().into());
+    request.headers_mut().insert(IDEMPOTENCY_FENCE, run.fence.get().into());
     request.extensions_mut().insert(run.fence);
     request
 }

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -16,7 +16,7 @@ const STREAMS: [&str; 3] =
 const DRAIN: Duration = Duration::from_secs(60);
 
 /// Whether an answer is a stream, which has no end to wait for.
-pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
     STREAMS.iter().any(|stream| media_type.eq_ignore_ascii_case(stream))
@@ -24,7 +24,7 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
 
 /// A body of what was read and what is still to come. A task of the service reads it to its end
 /// also when the client goes away, since the work behind it may stop where nobody reads.
-pub(super) fn pass_on(read: Vec<Bytes>, rest: Body, service: &Idempotency) -> Body {
+pub(crate) fn pass_on(read: Vec<Bytes>, rest: Body, service: &Idempotency) -> Body {
     let (sender, receiver) = mpsc::channel(8);
     service.spawn(pump(read, rest, sender));
     Body::new(StreamBody::new(ReceiverStream::new(receiver)))

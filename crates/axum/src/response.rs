@@ -4,23 +4,17 @@ use std::time::{Duration, SystemTime};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use http_body::Frame;
 use http_body_util::BodyExt as _;
-use hyper::body::Frame;
 use tokio::time::{Instant, timeout_at};
 
-use super::stream;
-use super::{Keep, Policy};
-use crate::http::problem::{Code, Problem};
+use crate::{Code, Keep, Policy, Problem, stream};
 use keylatch_core::idempotency::{Answer, End, Idempotency, Kept, Phase, Reason, View, Worked};
 use keylatch_core::store::Effect;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Until when the key of an answer is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
-
-/// Stands among the headers of an answer that a client chose, by `complete` or `resolve`, and that no
-/// upstream gave. No header has such a name.
-pub(super) const CHOSEN: &str = ":chosen";
 
 /// What belongs to one answer on one connection and not to its repeats.
 const NOT_KEPT: [&str; 23] = [
@@ -49,12 +43,16 @@ const NOT_KEPT: [&str; 23] = [
     "x-request-id",
 ];
 
+/// Stands among the headers of a response that a client chose, by `complete` or `resolve`, and that no
+/// upstream gave. No header has such a name.
+pub const CHOSEN: &str = ":chosen";
+
 /// By when an answer that is to be kept has to be there as a whole, in a response's extensions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct By(pub(super) Instant);
+pub struct By(pub Instant);
 
 /// What a handler's answer comes to: what goes to the client, and what is kept of it.
-pub(super) async fn worked(
+pub(crate) async fn worked(
     response: Response,
     policy: &Policy,
     service: &Idempotency,
@@ -74,7 +72,7 @@ pub(super) async fn worked(
 }
 
 /// The answer that is known of a record.
-pub(super) fn of_view(view: View) -> Response {
+pub fn of_view(view: View) -> Response {
     let expires_in = view.expires_in;
     let response = match view.phase {
         Phase::Done { kept: Kept::Answer(answer), .. } => replay(&answer),
@@ -101,17 +99,17 @@ pub(super) fn of_view(view: View) -> Response {
 }
 
 /// The answer to another request under a key that was used.
-pub(super) fn reused(view: &View) -> Response {
+pub(crate) fn reused(view: &View) -> Response {
     let detail = "The key was used for a request with other content. Nothing was run.";
     with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
 }
 
-pub(super) fn refuse(problem: Problem) -> Response {
+pub(crate) fn refuse(problem: Problem) -> Response {
     problem.with_retry().into_response()
 }
 
 /// Says until when the key is remembered.
-pub(super) fn with_expiry(mut response: Response, expires_in: Option<Duration>) -> Response {
+pub(crate) fn with_expiry(mut response: Response, expires_in: Option<Duration>) -> Response {
     let at = expires_in.and_then(|expires_in| SystemTime::now().checked_add(expires_in));
     let at = at.and_then(|at| HeaderValue::try_from(httpdate::fmt_http_date(at)).ok());
     response.headers_mut().extend(at.map(|at| (EXPIRES, at)));
@@ -119,7 +117,7 @@ pub(super) fn with_expiry(mut response: Response, expires_in: Option<Duration>) 
 }
 
 /// Says that waiting was granted (RFC 7240, section 3).
-pub(super) fn with_wait(mut response: Response, wait: Duration) -> Response {
+pub(crate) fn with_wait(mut response: Response, wait: Duration) -> Response {
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_secs()));
     let name = HeaderName::from_static("preference-applied");
     response.headers_mut().extend(applied.ok().map(|applied| (name, applied)));
@@ -139,7 +137,7 @@ fn replay(answer: &Answer) -> Response {
         }
     }
     if answer.headers.iter().any(|(name, _)| name == CHOSEN) {
-        // A browser would run it as a page of the service, and anybody may have written it.
+        // A browser would run it as a page of the service, and any client may have written it.
         headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
@@ -177,9 +175,9 @@ async fn keep(response: Response, policy: &Policy, service: &Idempotency) -> Wor
     let body = joined(&chunks);
     let kept = Answer { status, headers: kept_headers(&parts.headers), body: body.clone() };
     let mut answer = Response::from_parts(parts, Body::from(body));
+    answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    answer.headers_mut().remove(header::TRANSFER_ENCODING);
     Worked { answer, end: Some(End::Done(Kept::Answer(Arc::new(kept)))) }
 }
 
@@ -207,7 +205,7 @@ fn joined(chunks: &[Bytes]) -> Bytes {
 }
 
 /// The headers that every repeat is given.
-pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
+pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let named: Vec<_> = headers
         .get_all(header::CONNECTION)
         .iter()

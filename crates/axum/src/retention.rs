@@ -1,6 +1,6 @@
 use axum::http::StatusCode;
 
-use super::OnFailure;
+use crate::OnFailure;
 
 /// What is kept of an answer. A handler that knows better than its status says so puts one into
 /// the extensions of its response.

@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use serde::Deserialize;
 
-use crate::http::BodyLimits;
+use crate::BodyLimits;
 use keylatch_core::idempotency::OnCrash;
 
 /// What a server error or a panic of the handler comes to.

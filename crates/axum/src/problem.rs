@@ -1,0 +1,186 @@
+//! A problem as a response: the builder that every handler fails with.
+//!
+//! The table of codes and the JSON are in `keylatch-wire`; here a problem of this request is put
+//! together, turned into a response, and made from the errors of the core.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use keylatch_core::idempotency::IdempotencyError;
+use keylatch_core::store::{Effect, StoreError};
+use keylatch_wire::{self as wire, Code, Holder, ProblemDocument, millis};
+
+/// A refusal or a failure, as RFC 9457 has it.
+#[derive(Debug)]
+pub struct Problem(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    code: Code,
+    document: ProblemDocument,
+    cause: Option<Cause>,
+}
+
+/// What made a request fail: for the log, never for the client.
+#[derive(Debug, Clone)]
+pub struct Cause(pub Arc<dyn Error + Send + Sync>);
+
+impl Problem {
+    /// A problem with this code; `detail` says what is the matter with this request.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Parts { code, document: ProblemDocument::new(code, detail), cause: None }))
+    }
+
+    /// Names the member, parameter or header of the request that is wrong.
+    #[must_use]
+    pub fn with_field(mut self, field: impl Into<String>) -> Self {
+        self.0.document.field = Some(field.into());
+        self
+    }
+
+    /// Says who holds the lock, and how many are in line before.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<Holder>, ahead: u64) -> Self {
+        self.0.document.holder = holder;
+        self.0.document.ahead = Some(ahead);
+        self
+    }
+
+    /// Says how long the request waited for the lock, if it asked to wait.
+    #[must_use]
+    pub fn with_waited(mut self, waited: Option<Duration>) -> Self {
+        self.0.document.waited_ms = waited.map(millis);
+        self
+    }
+
+    /// Says when it is worth trying again.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.document.retry_after_ms = Some(millis(after));
+        self
+    }
+
+    /// Says what a request that failed did to the store.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: Effect) -> Self {
+        self.0.document.outcome = Some(match outcome {
+            Effect::NotExecuted => wire::Effect::NotExecuted,
+            Effect::Unknown => wire::Effect::Unknown,
+        });
+        self
+    }
+
+    /// Says which key to use next, and where the problem is explained.
+    #[must_use]
+    pub fn with_retry(mut self) -> Self {
+        self.0.document.retry = Some(self.0.code.retry());
+        self
+    }
+
+    /// Keeps the error behind the problem, for the log.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        self.0.cause = Some(Cause(Arc::new(cause)));
+        self
+    }
+
+    /// What the client reads.
+    pub fn document(&self) -> &ProblemDocument {
+        &self.0.document
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Parts { code, document, cause } = *self.0;
+        let json = serde_json::to_vec(&document).unwrap_or_default();
+        let mut response = (status_code(code), json).into_response();
+        let headers = response.headers_mut();
+        let problem_json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, problem_json);
+        if ends_connection(code) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(after) = document.retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
+        }
+        if document.retry.is_some() {
+            let link = format!("<{}>; rel=\"describedby\"; type=\"text/html\"", code.page());
+            // A slug is lower case ASCII, which a header always takes.
+            headers.extend(HeaderValue::try_from(link).ok().map(|link| (header::LINK, link)));
+        }
+        if let Some(cause) = cause {
+            response.extensions_mut().insert(cause);
+        }
+        response
+    }
+}
+
+/// The status that a code is answered with.
+pub fn status_code(code: Code) -> StatusCode {
+    StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Whole seconds, rounded up, at least one: what `Retry-After` can say.
+fn whole_seconds(millis: u64) -> u64 {
+    millis.div_ceil(1000).max(1)
+}
+
+/// Whether nothing can follow on the connection, because the rest of the body is not read.
+fn ends_connection(code: Code) -> bool {
+    let of_body = matches!(code, Code::RequestTimeout | Code::PayloadTooLarge);
+    let of_origin = matches!(code, Code::CrossOrigin | Code::UnsupportedMediaType);
+    of_body || of_origin || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let outcome = error.effect();
+        let detail = match outcome {
+            Effect::NotExecuted => "The store cannot be used now. Nothing was done.",
+            Effect::Unknown => {
+                "The store's answer was lost, so it is unknown whether this was done. The same \
+                 request with the same token may be repeated safely."
+            }
+        };
+        Self::new(Code::StoreUnavailable, detail)
+            .with_outcome(outcome)
+            .with_retry_after(Duration::from_secs(1))
+            .caused_by(error)
+    }
+}
+
+impl From<IdempotencyError> for Problem {
+    /// Whatever became of the record, the work was not begun.
+    fn from(error: IdempotencyError) -> Self {
+        let (code, detail) = match &error {
+            IdempotencyError::Store(_) => {
+                (Code::StoreUnavailable, "The store cannot be used now. Nothing was run.")
+            }
+            IdempotencyError::Random(_) => {
+                (Code::Internal, "No token could be made. Nothing was run.")
+            }
+        };
+        Self::new(code, detail)
+            .with_outcome(Effect::NotExecuted)
+            .with_retry_after(Duration::from_secs(1))
+            .caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_an_http_status() {
+        for code in Code::all() {
+            assert_eq!(status_code(code).as_u16(), code.status(), "{code:?}");
+        }
+    }
+}
