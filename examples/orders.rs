@@ -18,7 +18,6 @@ use axum::routing::post;
 use axum::{Router, serve};
 use keylatch_axum::{IdempotencyLayer, Policy};
 use keylatch_core::lock::FencingToken;
-use keylatch_stores::MemoryStore;
 use tokio::net::TcpListener;
 
 /// Runs once for each key. The fencing token is for whatever the order changes: a database that
@@ -29,9 +28,9 @@ async fn order(Extension(fence): Extension<FencingToken>, what: String) -> (Stat
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    // Several processes that share the work share a store: `RedisStore`, or `EmbeddedStore` for
+    // Several processes that share the work share a store: `keylatch_stores::redis`, or `embedded` for
     // one process that must not forget.
-    let store = Arc::new(MemoryStore::new());
+    let store = keylatch_stores::memory();
     let policy = Policy {
         // Who asks, so that one customer's key is not another's.
         principal: Arc::new(|parts| {

@@ -1,0 +1,95 @@
+//! The store matrix, and the attribute that runs a test on every store of it.
+//!
+//! A test says what it needs, the matrix says what each store can do, and `#[store_test]` makes an
+//! ordinary test for each store that can do all of it. So nothing lists test functions: a function is a
+//! test by its attribute, as with `#[test]`.
+//!
+//! To add a store, add a line to [`MATRIX`] and a function of that name to `keylatch_testkit::stores`.
+
+use std::fmt::Write as _;
+
+use proc_macro::{TokenStream, TokenTree};
+
+/// Each store, and what a test may need of it.
+///
+/// - `locks`: locks and their listing.
+/// - `queue`: waiters are served in the order in which they came.
+/// - `records`: records of idempotency keys.
+/// - `restart`: what it knows outlives a process of keylatch.
+/// - `service`: the tests over HTTP run on it.
+const MATRIX: [(&str, &[&str]); 6] = [
+    ("memory", &["locks", "queue", "records", "service"]),
+    ("embedded", &["locks", "queue", "records", "service", "restart"]),
+    ("redis", &["locks", "queue", "records", "service", "restart"]),
+    ("sentinel", &["locks", "queue", "records"]),
+    ("cluster", &["locks", "queue", "records"]),
+    ("redlock", &["locks"]),
+];
+
+/// Makes a test of a function for every store that can do what it needs.
+///
+/// ```text
+/// #[store_test(queue)]
+/// async fn release_wakes_first_waiter(store: &Locks) { … }
+/// ```
+///
+/// makes the tests `release_wakes_first_waiter::memory`, `release_wakes_first_waiter::embedded` and so
+/// on. The function takes one reference, to anything that is `FromStore`. A function that is not `async`
+/// takes the future that starts the store, for tests with a runtime of their own.
+///
+/// A test that needs `service` or `restart` runs on two threads, since a service runs beside it. All
+/// others run on one thread, where time can be stopped.
+#[proc_macro_attribute]
+pub fn store_test(needs: TokenStream, function: TokenStream) -> TokenStream {
+    let expanded = expand(&needs.to_string(), function);
+    expanded.unwrap_or_else(|error| {
+        let error = format!("compile_error!({error:?});");
+        error.parse().unwrap_or_default()
+    })
+}
+
+fn expand(needs: &str, function: TokenStream) -> Result<TokenStream, String> {
+    let needs: Vec<_> = needs.split(',').map(str::trim).collect();
+    let known = |need: &&str| MATRIX.iter().any(|(_, abilities)| abilities.contains(need));
+    if let Some(unknown) = needs.iter().find(|need| !known(need)) {
+        return Err(format!("no store of the matrix has `{unknown}`"));
+    }
+    let (name, is_async) = name(function.clone()).ok_or("only a function can be a test")?;
+    let on_two_threads = needs.iter().any(|need| ["service", "restart"].contains(need));
+    let flavor =
+        if on_two_threads { "(flavor = \"multi_thread\", worker_threads = 2)" } else { "" };
+    let mut tests = String::new();
+    let stores = MATRIX.iter().filter(|(_, can)| needs.iter().all(|need| can.contains(need)));
+    for (store, _) in stores {
+        let start = format!("::keylatch_testkit::stores::{store}()");
+        let test = if is_async {
+            format!(
+                "#[::tokio::test{flavor}]
+                async fn {store}() {{
+                    ::keylatch_testkit::stores::run({start}, super::{name}).await;
+                }}"
+            )
+        } else {
+            format!("#[test] fn {store}() {{ super::{name}({start}); }}")
+        };
+        let _ = writeln!(tests, "{test}");
+    }
+    let tests = format!("mod {name} {{ {tests} }}").parse::<TokenStream>();
+    Ok(function.into_iter().chain(tests.map_err(|error| error.to_string())?).collect())
+}
+
+/// The function's name, and whether it is `async`.
+fn name(function: TokenStream) -> Option<(String, bool)> {
+    let mut is_async = false;
+    let mut tokens = function.into_iter();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Ident(word) if word.to_string() == "async" => is_async = true,
+            TokenTree::Ident(word) if word.to_string() == "fn" => {
+                return tokens.next().map(|name| (name.to_string(), is_async));
+            }
+            _ => {}
+        }
+    }
+    None
+}

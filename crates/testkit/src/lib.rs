@@ -1,0 +1,108 @@
+//! What keylatch's tests stand on: the service, real Redis servers, a real browser, and a proxy that
+//! loses answers.
+//!
+//! A test talks to the service over HTTP, as users do. Nothing here is a mock of keylatch's own parts.
+//!
+//! | To | use |
+//! | --- | --- |
+//! | start the service in the test's process | [`Service`], [`config`] |
+//! | start it as a process, or run a command of it | [`Program`], [`Process`], [`Exit`] |
+//! | call its HTTP API and look at an answer | [`Api`], [`Answer`] |
+//! | read server-sent events | [`EventStream`] |
+//! | send bytes that no HTTP client sends | [`RawConnection`] |
+//! | guard `POST /orders` in front of a service that counts its runs | [`Shop`], [`Upstream`] |
+//! | answer a guarded request with bytes of the test's own | [`raw_upstream`] |
+//! | run a script under `keylatch run` | [`ScriptDirectory`] |
+//! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
+//! | lose, delay or cut what is on the way | [`Proxy`] |
+//! | look at a page in Chromium | [`Browser`], [`Page`] |
+//! | read the log | [`LogCapture`] |
+//! | run a test on every store, and let time pass for it | [`store_test`], [`Locks`], [`Records`], [`TestStore`] |
+//!
+//! # Waiting
+//!
+//! A test waits for what has to happen, never for time to pass:
+//!
+//! - [`soon`] gives what a future gives, and fails the test after 20 s with the caller's line.
+//! - [`eventually`] asks again and again, for what another process does in its own time.
+//! - [`TestStore::advance`] lets time pass for a store.
+//!
+//! The 20 s are for the slowest machine. No test asserts that something was quick: on a busy machine
+//! it is not. A test of a deadline asserts what came first.
+//!
+//! # How much
+//!
+//! [`scaled`] is the number of rounds, cases or keys of a test that can do more: `KEYLATCH_TEST_SCALE`
+//! multiplies it. [`scale`] lists every environment variable that the tests read.
+//!
+//! # Processes
+//!
+//! Every server takes a free port and ends with the test, also when the test fails. A child's environment
+//! is what the test says and its signals have their default action, so a result does not depend on how
+//! the tests were started.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod browser;
+mod events;
+mod log_capture;
+mod orders;
+mod program;
+mod proxy;
+mod random;
+mod raw_http;
+mod redis;
+pub mod scale;
+mod scripts;
+mod service;
+pub mod stores;
+mod upstream;
+
+use std::time::Duration;
+
+pub use browser::{Browser, Page, PausedRequest};
+pub use events::{Event, EventStream, refusal_of};
+pub use keylatch_testkit_macros::store_test;
+pub use log_capture::LogCapture;
+pub use orders::{Shop, guard_orders};
+pub use program::{Exit, Process, Program, RunningCommand};
+pub use proxy::Proxy;
+pub use random::Dice;
+pub use raw_http::{RawConnection, get_request, post_head};
+pub use redis::{
+    Cluster, RedisServer, RedlockNodes, Sentinels, free_port, open_redlock, redlock_url,
+    with_generous_timeouts,
+};
+pub use scale::{scaled, seed};
+pub use scripts::ScriptDirectory;
+pub use service::{Answer, Api, Service, config};
+pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore};
+pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
+
+/// How long anything that has to happen may take, on the slowest machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a future gives; it has to come within 20 s. `what` names it in the failure.
+#[track_caller]
+pub fn soon<T>(what: &str, future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let came = tokio::time::timeout(LIMIT, future).await;
+        came.unwrap_or_else(|_| panic!("{caller}: {what} did not happen in time"))
+    }
+}
+
+/// Asks every 10 ms until there is an answer, which has to come within 20 s.
+#[track_caller]
+pub fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
+    soon("what the test waits for", async move {
+        let mut tick = tokio::time::interval(Duration::from_millis(10));
+        loop {
+            tick.tick().await;
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+        }
+    })
+}

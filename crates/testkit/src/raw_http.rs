@@ -1,0 +1,149 @@
+//! HTTP by hand: bytes on a TCP connection, for what no HTTP client would send or wait for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::{Answer, soon};
+
+/// A TCP connection to a service.
+#[derive(Debug)]
+pub struct RawConnection {
+    stream: BufReader<TcpStream>,
+}
+
+impl RawConnection {
+    /// A connection on which nothing was sent.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = soon("a connection", TcpStream::connect(address)).await;
+        Self { stream: BufReader::new(stream.expect("the service accepts connections")) }
+    }
+
+    /// A connection on which these bytes were sent.
+    pub async fn sending(address: SocketAddr, bytes: &str) -> Self {
+        let mut wire = Self::connect(address).await;
+        wire.send(bytes).await;
+        wire
+    }
+
+    /// Sends bytes to a service that has to take them.
+    pub async fn send(&mut self, bytes: &str) {
+        assert!(self.try_send(bytes).await, "the service has closed the connection");
+    }
+
+    /// Closes this side for sending. The answer can still come.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.expect("the connection is open");
+    }
+
+    /// Sends bytes; `false` where the service has closed the connection.
+    pub async fn try_send(&mut self, bytes: &str) -> bool {
+        soon("sending", self.stream.write_all(bytes.as_bytes())).await.is_ok()
+    }
+
+    /// The next answer, which has to come.
+    #[track_caller]
+    pub fn answer(&mut self) -> impl Future<Output = Answer> {
+        soon("an answer", self.read_answer())
+    }
+
+    /// Sends `GET path` and reads the answer.
+    pub async fn get(&mut self, path: &str) -> Answer {
+        self.send(&get_request(path)).await;
+        self.answer().await
+    }
+
+    /// Waits until the service closes the connection; it must not send another byte before.
+    pub async fn closed(&mut self) {
+        let rest = self.rest().await;
+        assert_eq!(rest, "", "the service sent something before it closed the connection");
+    }
+
+    /// Waits until the service closes the connection, and gives what it sent before.
+    #[track_caller]
+    pub fn rest(&mut self) -> impl Future<Output = String> {
+        soon("the end of the connection", async {
+            let mut rest = Vec::new();
+            // A connection that is closed with unread bytes in it is reset.
+            let _ = self.stream.read_to_end(&mut rest).await;
+            String::from_utf8(rest).expect("text")
+        })
+    }
+
+    /// Whether the connection is still open after `time`, in which the service has to be silent.
+    pub async fn stays_open(&mut self, time: Duration) -> bool {
+        match timeout(time, self.stream.read_u8()).await {
+            Err(_) => true,
+            Ok(Err(_)) => false,
+            Ok(Ok(byte)) => panic!("the service sent the byte {byte} without being asked"),
+        }
+    }
+
+    async fn read_answer(&mut self) -> Answer {
+        let line = self.line().await;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("not a status line: {line:?}"));
+        let mut headers = HeaderMap::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            let name: HeaderName = name.parse().expect("a header's name");
+            headers.append(name, HeaderValue::from_str(value).expect("a header's value"));
+        }
+        let body = match headers.get("transfer-encoding") {
+            Some(_) => self.read_chunks().await,
+            None => self.read_bytes(length_of(&headers)).await,
+        };
+        let text = String::from_utf8(body).expect("a body of text");
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let status = StatusCode::from_u16(status).expect("a status");
+        Answer { status, headers, json, text }
+    }
+
+    /// The body of an answer in chunks, which has no trailers.
+    async fn read_chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let length = usize::from_str_radix(&self.line().await, 16).expect("a chunk's length");
+            body.extend(self.read_bytes(length).await);
+            assert_eq!(self.line().await, "", "a chunk is as long as it says");
+            if length == 0 {
+                return body;
+            }
+        }
+    }
+
+    async fn read_bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).await.expect("the whole body");
+        bytes
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.expect("a line of the answer's head");
+        assert!(!line.is_empty(), "the service closed the connection in place of an answer");
+        line.trim_end().to_owned()
+    }
+}
+
+fn length_of(headers: &HeaderMap) -> usize {
+    let length = headers.get("content-length").map_or(Ok("0"), HeaderValue::to_str);
+    length.ok().and_then(|length| length.parse().ok()).expect("a length")
+}
+
+/// The bytes of a `GET` request.
+pub fn get_request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
+/// The head of a `POST` request with a body of `length` bytes.
+pub fn post_head(path: &str, length: usize) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n")
+}

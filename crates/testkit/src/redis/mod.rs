@@ -1,0 +1,11 @@
+//! Real Redis in each form that keylatch takes: one server, Sentinel, Cluster, and nodes for Redlock.
+
+mod cluster;
+mod redlock;
+mod sentinel;
+mod server;
+
+pub use cluster::Cluster;
+pub use redlock::{RedlockNodes, open_redlock, redlock_url, with_generous_timeouts};
+pub use sentinel::Sentinels;
+pub use server::{RedisServer, free_port};

@@ -1,0 +1,230 @@
+//! One real redis-server on a free port.
+//!
+//! Time passes for its keys when a test says so: [`RedisServer::age`] makes every key older by a script,
+//! so a test of an expiry does not wait for it.
+
+use std::net::TcpListener;
+use std::process::{Command as Program, Stdio};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A redis-server for one test, on a free port; it ends with the test.
+#[derive(Debug)]
+pub struct RedisServer {
+    process: Child,
+    port: u16,
+    options: Vec<String>,
+    environment: Vec<(String, String)>,
+    directory: TempDir,
+}
+
+impl RedisServer {
+    /// A server without persistence.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// A server with further options, such as `["--maxmemory", "1mb"]`.
+    pub async fn start_with(options: &[&str]) -> Self {
+        Self::start_in(options, &[]).await
+    }
+
+    /// A server with further options and environment variables.
+    pub async fn start_in(options: &[&str], environment: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let environment: Vec<_> = environment.iter().map(owned).collect();
+        loop {
+            // Another process may take a free port before the server does; then the next is tried.
+            let port = free_port();
+            if let Some(process) = spawn(port, &options, &environment, &directory).await {
+                return Self { process, port, options, environment, directory };
+            }
+        }
+    }
+
+    /// Its URL for the service.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills the server; only what it has persisted is left.
+    pub async fn kill(&mut self) {
+        self.process.kill().await.expect("redis-server can be killed");
+    }
+
+    /// Starts a server that was killed, on the same port and directory.
+    pub async fn restart(&mut self) {
+        let process = spawn(self.port, &self.options, &self.environment, &self.directory).await;
+        self.process = process.expect("redis-server starts again on its port");
+    }
+
+    /// Starts a server that was killed, and lets it take so many microseconds for each command that it
+    /// reads from its log.
+    pub async fn restart_slowly(&mut self, micros: u64) {
+        let options = self.options.clone();
+        self.options.extend(["--key-load-delay".to_owned(), micros.to_string()]);
+        self.restart().await;
+        self.options = options;
+    }
+
+    /// Starts a server that was killed, on the same port with other options and an empty disk.
+    pub async fn restart_empty(&mut self, options: &[&str]) {
+        self.directory = tempfile::tempdir().expect("a temporary directory");
+        self.options = options.iter().map(|option| (*option).to_owned()).collect();
+        self.restart().await;
+    }
+
+    /// Stops the process without ending it: connections stay open and get no answers.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Continues a paused server.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Runs a command, such as `["FLUSHALL"]`.
+    pub async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_run(command).await.expect("redis-server takes the command")
+    }
+
+    /// Runs a command on a server that may cut the connection.
+    pub async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
+        let mut connection = self.try_connect().await?;
+        let mut cmd = Cmd::new();
+        cmd.arg(command);
+        cmd.query_async(&mut connection).await
+    }
+
+    /// The messages of a channel from now on.
+    pub async fn messages(&self, channel: &str) -> impl Stream<Item = String> + Unpin {
+        let client = Client::open(self.url()).expect("a Redis URL");
+        let mut connection =
+            client.get_async_pubsub().await.expect("redis-server takes connections");
+        connection.subscribe(channel).await.expect("redis-server takes subscriptions");
+        let messages = connection.into_on_message();
+        messages.map(|message| message.get_payload().expect("a message of text"))
+    }
+
+    /// Makes all locks, queues and records older, as if this time had passed.
+    pub async fn age(&self, by: Duration) {
+        let mut connection = self.connect().await;
+        let by = u64::try_from(by.as_millis()).expect("a short time");
+        let aged = redis::Script::new(AGE).arg(by).invoke_async(&mut connection).await;
+        let () = aged.expect("redis-server takes the script");
+    }
+
+    async fn connect(&self) -> MultiplexedConnection {
+        self.try_connect().await.expect("redis-server takes connections")
+    }
+
+    async fn try_connect(&self) -> RedisResult<MultiplexedConnection> {
+        let client = Client::open(self.url())?;
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().expect("redis-server runs").to_string();
+        let sent = Program::new("kill").args([signal, &pid]).status().expect("kill runs");
+        assert!(sent.success(), "redis-server takes {signal}");
+    }
+}
+
+/// An expiry that is not in the future deletes the key, and a key without one does not age. The end
+/// of a record's lease and of a place in line are the times that are no expiry.
+const AGE: &str = r"
+local parts = {'lock', 'record', 'line', 'places', 'attempts'}
+for _, part in ipairs(parts) do
+  for _, key in ipairs(redis.call('KEYS', '*}:' .. part .. ':*')) do
+    if part == 'record' and redis.call('HGET', key, 'stage') == 'in-flight' then
+      redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
+    end
+    if part == 'places' then
+      for _, token in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+        redis.call('ZINCRBY', key, 0 - ARGV[1], token)
+      end
+    end
+    local left = redis.call('PTTL', key)
+    if left >= 0 then
+      redis.call('PEXPIRE', key, left - ARGV[1])
+    end
+  end
+end";
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // The process is killed on drop, which a stopped one takes as well.
+        let _ = self.process.start_kill();
+    }
+}
+
+/// A port that is free, with one for the bus of a cluster 10,000 above it.
+pub fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        if port < u16::MAX - 10_000 {
+            return port;
+        }
+    }
+}
+
+/// Starts a server and waits until it says that it is ready; `None` when the port is taken.
+async fn spawn(
+    port: u16,
+    options: &[String],
+    environment: &[(String, String)],
+    directory: &TempDir,
+) -> Option<Child> {
+    // A file comes before all else, and what is to be saved after what is not.
+    let (file, options) = match options {
+        [first, rest @ ..] if !first.starts_with("--") => (Some(first), rest),
+        options => (None, options),
+    };
+    let mut process = Command::new("redis-server")
+        .args(file)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(options)
+        .args(["--dir".as_ref(), directory.path().as_os_str()])
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect(
+            "redis-server is installed: `make test` installs it, or `apt-get install redis-server`",
+        );
+    let output = process.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await.expect("redis-server's output") {
+        if line.contains("Address already in use") || line.contains("ailed listening on port") {
+            return None;
+        }
+        if line.contains("eady to accept connections") || line.contains("+monitor master") {
+            // Goes on reading, so that the server never waits for a full pipe.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Some(process);
+        }
+    }
+    panic!("redis-server with {options:?} ended before it was ready");
+}

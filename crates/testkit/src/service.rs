@@ -1,0 +1,178 @@
+//! The service in the test's own process, its HTTP API, and what it answers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+
+use keylatch::app::App;
+use keylatch::config::{Config, Flags};
+use reqwest::header::HeaderMap;
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// The default configuration with the store at a URL.
+pub fn config(store: &str) -> Config {
+    let flags = Flags { store: Some(store.to_owned()), ..Flags::default() };
+    Config::load(&flags, []).expect("the defaults are valid")
+}
+
+/// A service on a free port, in the test's own process; it ends with the test.
+#[derive(Debug)]
+pub struct Service {
+    api: Api,
+    _guard: DropGuard,
+}
+
+impl Service {
+    /// A service with default settings over the store at `url`.
+    pub async fn start(url: &str) -> Self {
+        Self::start_with(config(url)).await
+    }
+
+    /// A service with a configuration of the test's.
+    pub async fn start_with(config: Config) -> Self {
+        Self::start_at("127.0.0.1:0", config).await
+    }
+
+    /// The same on another address; requests go to it on loopback.
+    pub async fn start_at(address: &str, config: Config) -> Self {
+        let app = App::new(config).await.expect("the store opens");
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let closing = CancellationToken::new();
+        tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
+        Self { api: Api::at(address), _guard: closing.drop_guard() }
+    }
+}
+
+impl Deref for Service {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+/// The HTTP API of a service, in the test's process or in another one.
+#[derive(Debug)]
+pub struct Api {
+    /// Where the service listens.
+    pub address: SocketAddr,
+    client: Client,
+}
+
+impl Api {
+    /// The API of the service at an address.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            client: Client::builder()
+                .no_proxy()
+                .redirect(Policy::none())
+                .build()
+                .expect("a client"),
+        }
+    }
+
+    /// A request; `path` is percent-encoded already.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("http://{}{path}", self.address))
+    }
+
+    /// `GET path`.
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::GET, path)).await
+    }
+
+    /// `POST /v1/locks/{name}` with a JSON body.
+    pub async fn create(&self, name: &str, body: &Value) -> Answer {
+        Answer::of(self.request(Method::POST, &lock(name)).json(body)).await
+    }
+
+    /// `POST /v1/locks/{name}` with a token of the client's own.
+    pub async fn create_as(&self, name: &str, token: &str, body: &Value) -> Answer {
+        let request = self.request(Method::POST, &lock(name)).header("Lock-Token", token);
+        Answer::of(request.json(body)).await
+    }
+
+    /// `PUT /v1/locks/{name}`.
+    pub async fn renew(&self, name: &str, token: &str, body: &Value) -> Answer {
+        let request = self.request(Method::PUT, &lock(name)).header("Lock-Token", token);
+        Answer::of(request.json(body)).await
+    }
+
+    /// `DELETE /v1/locks/{name}`.
+    pub async fn release(&self, name: &str, token: &str) -> Answer {
+        Answer::of(self.request(Method::DELETE, &lock(name)).header("Lock-Token", token)).await
+    }
+
+    /// `GET /v1/locks/{name}`.
+    pub async fn look(&self, name: &str) -> Answer {
+        self.get(&lock(name)).await
+    }
+}
+
+fn lock(name: &str) -> String {
+    format!("/v1/locks/{name}")
+}
+
+/// A whole answer of the service.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// The body as JSON; `Null` where it is none.
+    pub json: Value,
+    /// The body as text.
+    pub text: String,
+}
+
+impl Answer {
+    /// Sends a request and reads the answer, which has to come.
+    pub async fn of(request: RequestBuilder) -> Self {
+        Self::try_of(request).await.expect("the service answers")
+    }
+
+    /// Sends a request to a service that may end before it has answered.
+    pub async fn try_of(request: RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let text = response.text().await?;
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Ok(Self { status, headers, json, text })
+    }
+
+    /// The token of a lease.
+    pub fn token(&self) -> String {
+        self.json["token"].as_str().unwrap_or_else(|| panic!("a lease: {self:?}")).to_owned()
+    }
+
+    /// The fencing token of a lease or a lock.
+    pub fn fence(&self) -> u64 {
+        self.json["fencing_token"].as_u64().unwrap_or_else(|| panic!("a lease: {self:?}"))
+    }
+
+    /// A header as text; empty where there is none.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("a header of text"))
+    }
+
+    /// Asserts that this is a problem document with every member that such a document has.
+    #[track_caller]
+    pub fn is_problem(&self, status: u16, code: &str) {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
+        assert_eq!(self.json["code"], code, "{self:?}");
+        assert_eq!(self.json["type"], format!("/problems/{code}"), "{self:?}");
+        assert_eq!(self.json["status"], status, "{self:?}");
+        for member in ["title", "detail"] {
+            assert!(self.json[member].as_str().is_some_and(|text| !text.is_empty()), "{self:?}");
+        }
+        assert!(self.headers.contains_key("x-request-id"), "{self:?}");
+    }
+}

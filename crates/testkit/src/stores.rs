@@ -1,0 +1,340 @@
+//! The stores of the matrix: how each is started, and what a test can do with it.
+//!
+//! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
+//! a function here that starts the store.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use keylatch::config::Config;
+use keylatch_core::lock::{AcquireCommand, AcquireReply, Attempt, LockName, Owner, TokenHash, Ttl};
+use keylatch_core::store::{Hints, Store, StoreError, Topic};
+use tempfile::TempDir;
+
+use crate::{Cluster, RedisServer, RedlockNodes, Sentinels, Service, config};
+
+/// How often a store in the test's process removes expired locks.
+const SWEEP_PERIOD: Duration = Duration::from_secs(5);
+/// After how many of them it removes expired records as well, and one.
+const SWEEPS: u32 = 7;
+/// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
+const TURNS: u32 = 600;
+
+/// Locks in the memory of the test's process.
+pub async fn memory() -> TestStore {
+    TestStore::new(config("memory:"), TokioClock::default())
+}
+
+/// A file in a directory of its own.
+pub async fn embedded() -> TestStore {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let url = format!("embedded:{}", directory.path().display());
+    TestStore::new(config(&url), TokioClock::in_directory(directory))
+}
+
+/// One Redis without persistence.
+pub async fn redis() -> TestStore {
+    let server = RedisServer::start().await;
+    TestStore::new(config(&server.url()), server)
+}
+
+/// A master that a sentinel monitors.
+pub async fn sentinel() -> TestStore {
+    let sentinels = Sentinels::start(0, 1).await;
+    TestStore::new(config(&sentinels.url()), sentinels)
+}
+
+/// A cluster of three masters.
+pub async fn cluster() -> TestStore {
+    let cluster = Cluster::start(3, 0).await;
+    TestStore::new(config(&cluster.url()), cluster)
+}
+
+/// Five independent nodes.
+pub async fn redlock() -> TestStore {
+    let nodes = RedlockNodes::start().await;
+    TestStore::new(nodes.config(), nodes)
+}
+
+/// A store that was started for one test. Clones are the same store; it ends with the last.
+#[derive(Debug, Clone)]
+pub struct TestStore {
+    config: Config,
+    clock: Arc<dyn StoreClock>,
+}
+
+impl TestStore {
+    fn new(config: Config, clock: impl StoreClock + 'static) -> Self {
+        Self { config, clock: Arc::new(clock) }
+    }
+
+    /// Its URL, as in the configuration.
+    pub fn url(&self) -> &str {
+        self.config.store.expose()
+    }
+
+    /// The default configuration over it.
+    pub fn config(&self) -> Config {
+        self.config.clone()
+    }
+
+    /// Lets time pass for its locks and records.
+    pub async fn advance(&self, by: Duration) {
+        self.clock.advance(by).await;
+    }
+
+    /// Lets so much time pass that the store removes what has expired, records included.
+    pub async fn pass_a_sweep(&self) {
+        for _ in 0..SWEEPS {
+            self.advance(SWEEP_PERIOD).await;
+            // The store's own task comes in between.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Opens it as the service does.
+    pub async fn open(&self) -> OpenStore {
+        let opened = keylatch_stores::open(self.url(), self.config.stores()).await;
+        OpenStore(opened.expect("the store opens"))
+    }
+}
+
+/// A store that is open: the port, and steps as tests write them.
+#[derive(Debug, Clone)]
+pub struct OpenStore(pub Arc<dyn Store>);
+
+impl Deref for OpenStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl OpenStore {
+    /// Acquires a lock, or keeps a queue entry.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn acquire(&self, acquire: &Acquire) -> Result<AcquireReply, StoreError> {
+        self.0.acquire(&acquire.name, acquire.command()).await
+    }
+
+    /// Resolves at the next wakeup of a waiter from now on.
+    pub fn wakeup(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let mut hints = self.0.subscribe(Topic::Turn(name.clone(), *token));
+        async move { drop(hints.next().await) }
+    }
+
+    /// Hints about a lock from now on.
+    pub fn changes(&self, name: &LockName) -> Hints {
+        self.0.subscribe(Topic::Changes(name.clone()))
+    }
+}
+
+/// An acquire and the lock that it is for.
+#[derive(Debug, Clone)]
+pub struct Acquire {
+    /// The lock.
+    pub name: LockName,
+    /// The token that is to hold it.
+    pub token: TokenHash,
+    /// How long the lease is to last.
+    pub ttl: Ttl,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// Which try this is.
+    pub attempt: Attempt,
+    /// How long a queue entry lasts, if one is wanted.
+    pub queue: Option<Duration>,
+}
+
+impl Acquire {
+    /// The command for the store.
+    pub fn command(&self) -> AcquireCommand {
+        let Self { token, ttl, owner, attempt, queue, .. } = self.clone();
+        AcquireCommand { token, ttl, owner, attempt, queue }
+    }
+}
+
+/// What a `#[store_test]` takes.
+pub trait FromStore: Sized {
+    /// Makes it on a store that has just been started.
+    fn from_store(store: &TestStore) -> impl Future<Output = Self>;
+}
+
+/// Starts a store and runs a test on it; what `#[store_test]` makes of a function calls this.
+pub async fn run<S: FromStore>(start: impl Future<Output = TestStore>, test: impl AsyncFn(&S)) {
+    let store = start.await;
+    test(&S::from_store(&store).await).await;
+}
+
+impl FromStore for TestStore {
+    async fn from_store(store: &TestStore) -> Self {
+        store.clone()
+    }
+}
+
+/// A service with the default configuration.
+impl FromStore for Service {
+    async fn from_store(store: &TestStore) -> Self {
+        Self::start_with(store.config()).await
+    }
+}
+
+/// The locks of a store whose time stands still between the steps of a test.
+#[derive(Debug)]
+pub struct Locks {
+    locks: OpenStore,
+    store: TestStore,
+}
+
+impl FromStore for Locks {
+    async fn from_store(store: &TestStore) -> Self {
+        let locks = store.open().await;
+        store.clock.stop();
+        Self { locks, store: store.clone() }
+    }
+}
+
+impl Locks {
+    /// Lets time pass.
+    pub async fn advance(&self, by: Duration) {
+        self.store.advance(by).await;
+    }
+
+    /// Lets so much time pass that the store removes what has expired.
+    pub async fn pass_a_sweep(&self) {
+        self.store.pass_a_sweep().await;
+    }
+}
+
+impl Deref for Locks {
+    type Target = OpenStore;
+
+    fn deref(&self) -> &OpenStore {
+        &self.locks
+    }
+}
+
+/// The records of a store whose time stands still between the steps of a test.
+#[derive(Debug)]
+pub struct Records {
+    records: OpenStore,
+    store: TestStore,
+}
+
+impl FromStore for Records {
+    async fn from_store(store: &TestStore) -> Self {
+        let records = store.open().await;
+        store.clock.stop();
+        Self { records, store: store.clone() }
+    }
+}
+
+impl Records {
+    /// Lets time pass.
+    pub async fn advance(&self, by: Duration) {
+        self.store.advance(by).await;
+    }
+
+    /// Lets so much time pass that the store removes what has expired.
+    pub async fn pass_a_sweep(&self) {
+        self.store.pass_a_sweep().await;
+    }
+}
+
+impl Deref for Records {
+    type Target = OpenStore;
+
+    fn deref(&self) -> &OpenStore {
+        &self.records
+    }
+}
+
+/// The time of a store, which a test moves forward, so that no test waits for a lease to end.
+#[async_trait]
+trait StoreClock: fmt::Debug + Send + Sync {
+    /// Stops the time where that is possible.
+    fn stop(&self) {}
+
+    /// Lets time pass.
+    async fn advance(&self, by: Duration);
+}
+
+/// tokio's clock, by which the stores in the test's process count.
+#[derive(Debug, Default)]
+struct TokioClock {
+    is_stopped: AtomicBool,
+    /// Where the store keeps its file.
+    _directory: Option<TempDir>,
+}
+
+impl TokioClock {
+    /// A clock that keeps a directory for as long as it lives.
+    fn in_directory(directory: TempDir) -> Self {
+        Self { _directory: Some(directory), ..Self::default() }
+    }
+}
+
+#[async_trait]
+impl StoreClock for TokioClock {
+    fn stop(&self) {
+        tokio::time::pause();
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    async fn advance(&self, by: Duration) {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return tokio::time::advance(by).await;
+        }
+        // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk. So
+        // it is stopped no longer than this.
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
+    }
+}
+
+/// A Redis counts by its own clock, so its keys become older.
+#[async_trait]
+impl StoreClock for RedisServer {
+    async fn advance(&self, by: Duration) {
+        self.age(by).await;
+    }
+}
+
+#[async_trait]
+impl StoreClock for Sentinels {
+    async fn advance(&self, by: Duration) {
+        self.servers[0].age(by).await;
+    }
+}
+
+#[async_trait]
+impl StoreClock for Cluster {
+    async fn advance(&self, by: Duration) {
+        for master in self.masters() {
+            master.age(by).await;
+        }
+    }
+}
+
+#[async_trait]
+impl StoreClock for RedlockNodes {
+    async fn advance(&self, by: Duration) {
+        self.age(by).await;
+    }
+}

@@ -1,0 +1,347 @@
+//! The server against the open network: clients that are slow, silent, too many or too large.
+//!
+//! Each test makes one limit short and leaves the others long, so that what happens is that
+//! limit's doing.
+
+use std::time::{Duration, Instant};
+
+use keylatch::config::Config;
+use keylatch::http::Settings;
+use keylatch_testkit::{
+    Answer, RawConnection, Service, config, eventually, get_request, post_head, soon,
+};
+use reqwest::Method;
+
+const SHORT: Duration = Duration::from_millis(200);
+const SHORT_MS: u64 = 200;
+const LONG_MS: u64 = 60_000;
+
+/// A service on which every time limit is long, but for what `set` changes.
+async fn service(set: impl FnOnce(&mut Settings)) -> Service {
+    Service::start_with(patient(set)).await
+}
+
+fn patient(set: impl FnOnce(&mut Settings)) -> Config {
+    let mut config = config("memory:");
+    // A request that may wait has more time.
+    config.wait.max_wait_ms = 0;
+    let server = &mut config.server;
+    server.request_timeout_ms = LONG_MS;
+    server.body_timeout_ms = LONG_MS;
+    server.first_byte_timeout_ms = LONG_MS;
+    server.header_timeout_ms = LONG_MS;
+    server.keep_alive_timeout_ms = LONG_MS;
+    set(server);
+    config
+}
+
+/// Sends `bytes` one at a time, slowly and for ever, until the service closes the connection.
+async fn dribble(wire: &mut RawConnection, bytes: &str) {
+    for byte in bytes.split("").filter(|byte| !byte.is_empty()).cycle() {
+        if !wire.stays_open(SHORT / 10).await || !wire.try_send(byte).await {
+            return;
+        }
+    }
+}
+
+/// How many connections the service says that it has; the one that asks is among them.
+async fn connections(service: &Service) -> usize {
+    let metrics = service.get("/metrics").await.text;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("keylatch_http_connections "));
+    line.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
+}
+
+#[track_caller]
+fn is_overloaded(answer: &Answer) {
+    answer.is_problem(503, "overloaded");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+    assert!(answer.header("retry-after").parse::<u64>().is_ok_and(|s| s > 0), "{answer:?}");
+}
+
+/// Asserts that a connection ended without a word or with an error of the client's.
+#[track_caller]
+fn is_refusal(rest: &str) {
+    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 4"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_connection_that_never_sends_a_byte_is_closed() {
+    let service = service(|server| server.first_byte_timeout_ms = SHORT_MS).await;
+    let started = Instant::now();
+    let mut silent = RawConnection::connect(service.address).await;
+    silent.closed().await;
+    assert!(started.elapsed() >= SHORT, "closed too early, after {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn half_a_head_is_closed_in_time_although_bytes_keep_dribbling_in() {
+    let service = service(|server| server.header_timeout_ms = SHORT_MS).await;
+    let started = Instant::now();
+    let mut slow = RawConnection::sending(service.address, "GET /livez HTTP/1.1\r\n").await;
+    soon("the close", dribble(&mut slow, "X-Slow: slow\r\n")).await;
+    assert!(started.elapsed() >= SHORT, "closed too early, after {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn half_a_head_after_an_answered_request_is_closed_in_time_too() {
+    let service = service(|server| server.header_timeout_ms = SHORT_MS).await;
+    let mut slow = RawConnection::connect(service.address).await;
+    assert_eq!(slow.get("/livez").await.status, 200);
+    slow.send("GET /livez HTTP/1.1\r\n").await;
+    soon("the close", dribble(&mut slow, "X-Slow: slow\r\n")).await;
+}
+
+#[tokio::test]
+async fn half_a_head_behind_a_pipelined_request_is_closed_in_time_too() {
+    let service = service(|server| {
+        server.header_timeout_ms = SHORT_MS;
+        server.keep_alive_timeout_ms = SHORT_MS;
+    })
+    .await;
+    let both = format!("{}GET /livez HTTP/1.1\r\n", get_request("/livez"));
+    let mut slow = RawConnection::sending(service.address, &both).await;
+    assert_eq!(slow.answer().await.status, 200);
+    soon("the close", dribble(&mut slow, "X-Slow: slow\r\n")).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
+    let service = service(|server| server.keep_alive_timeout_ms = SHORT_MS).await;
+    let mut idle = RawConnection::connect(service.address).await;
+    let started = Instant::now();
+    assert_eq!(idle.get("/livez").await.status, 200);
+    idle.closed().await;
+    assert!(started.elapsed() >= SHORT, "closed too early, after {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_busy_connection_outlives_every_timeout() {
+    let limit = Duration::from_secs(1);
+    let service = service(|server| {
+        server.request_timeout_ms = 1000;
+        server.body_timeout_ms = 1000;
+        server.first_byte_timeout_ms = 1000;
+        server.header_timeout_ms = 1000;
+        server.keep_alive_timeout_ms = 1000;
+    })
+    .await;
+    let mut busy = RawConnection::connect(service.address).await;
+    let started = Instant::now();
+    while started.elapsed() < 3 * limit {
+        assert_eq!(busy.get("/livez").await.status, 200);
+        assert!(busy.stays_open(limit / 10).await, "closed between two requests");
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_not_cut_off_by_the_limits_for_idling() {
+    let service = service(|server| {
+        server.first_byte_timeout_ms = SHORT_MS;
+        server.header_timeout_ms = SHORT_MS;
+        server.keep_alive_timeout_ms = SHORT_MS;
+    })
+    .await;
+    let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 2)).await;
+    assert!(slow.stays_open(2 * SHORT).await, "closed before its body");
+    slow.send("{").await;
+    assert!(slow.stays_open(2 * SHORT).await, "closed within its body");
+    slow.send("}").await;
+    assert_eq!(slow.answer().await.status, 201);
+}
+
+#[tokio::test]
+async fn a_body_that_never_arrives_is_answered_408() {
+    let service = service(|server| server.body_timeout_ms = SHORT_MS).await;
+    let head = post_head("/v1/locks/a", 100);
+    let mut never = RawConnection::sending(service.address, &head).await;
+    let answer = never.answer().await;
+    answer.is_problem(408, "request-timeout");
+    assert_eq!(answer.header("connection"), "close");
+    never.closed().await;
+    let mut half = RawConnection::sending(service.address, &format!("{head}{{\"ttl_ms\":")).await;
+    half.answer().await.is_problem(408, "request-timeout");
+    half.closed().await;
+    service.look("a").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_answered_413_while_it_is_still_sent() {
+    let service = service(|_| {}).await;
+    let body = "x".repeat(10_000_000);
+    for _ in 0..20 {
+        // The client must read the answer, and must not use the connection again.
+        let request = service.request(Method::POST, "/v1/locks/a").body(body.clone());
+        let answer = Answer::of(request).await;
+        answer.is_problem(413, "payload-too-large");
+        assert_eq!(answer.header("connection"), "close");
+        assert_eq!(service.look("a").await.status, 404);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_takes_longer_than_its_deadline_is_answered_503() {
+    let service = service(|server| server.request_timeout_ms = SHORT_MS).await;
+    let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 100)).await;
+    let answer = slow.answer().await;
+    answer.is_problem(503, "timeout");
+    assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
+    assert!(!answer.header("retry-after").is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_is_closed() {
+    let service = service(|server| {
+        server.header_timeout_ms = SHORT_MS;
+        server.keep_alive_timeout_ms = SHORT_MS;
+    })
+    .await;
+    // More than the kernel buffers between the two.
+    let many = get_request("/docs/swagger-ui-bundle.js").repeat(40);
+    let mut deaf = RawConnection::connect(service.address).await;
+    assert_eq!(deaf.get("/livez").await.status, 200);
+    deaf.send(&many).await;
+    assert_eq!(connections(&service).await, 2);
+    eventually(async || (connections(&service).await == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_cap_is_answered_503_until_another_leaves() {
+    let service = service(|server| server.max_connections = 2).await;
+    let (mut one, mut two) = (
+        RawConnection::connect(service.address).await,
+        RawConnection::connect(service.address).await,
+    );
+    assert_eq!(one.get("/livez").await.status, 200);
+    assert_eq!(two.get("/livez").await.status, 200);
+
+    let mut three = RawConnection::connect(service.address).await;
+    let refusal = three.get("/livez").await;
+    is_overloaded(&refusal);
+    assert_eq!(refusal.header("connection"), "close");
+    three.closed().await;
+    assert_eq!(one.get("/livez").await.status, 200);
+    assert_eq!(two.get("/livez").await.status, 200);
+
+    drop(two);
+    eventually(async || {
+        let answer = RawConnection::connect(service.address).await.get("/livez").await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(one.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_cap_that_says_nothing_is_closed() {
+    let service = service(|server| server.max_connections = 1).await;
+    let mut one = RawConnection::connect(service.address).await;
+    assert_eq!(one.get("/livez").await.status, 200);
+    let mut silent = RawConnection::connect(service.address).await;
+    silent.closed().await;
+    assert_eq!(one.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_cap_is_answered_503_while_another_is_under_way() {
+    let service = service(|server| server.max_requests = 1).await;
+    let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 2)).await;
+    let mut other = RawConnection::connect(service.address).await;
+    // The service may have read this one's request before the slow one's head.
+    let shed = eventually(async || Some(other.get("/v1/info").await).filter(|a| a.status != 200));
+    is_overloaded(&shed.await);
+    is_overloaded(&other.get("/v1/info").await);
+
+    slow.send("{}").await;
+    assert_eq!(slow.answer().await.status, 201);
+    assert_eq!(other.get("/v1/info").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_with_too_many_lines_is_refused() {
+    let service = service(|server| server.max_headers = 10).await;
+    let head = |lines: usize| {
+        let lines: String = (0..lines).map(|line| format!("X-{line}: x\r\n")).collect();
+        format!("GET /livez HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")
+    };
+    let mut wire = RawConnection::sending(service.address, &head(9)).await;
+    assert_eq!(wire.answer().await.status, 200);
+    wire.send(&head(10)).await;
+    let refusal = wire.answer().await;
+    assert_eq!((refusal.status.as_u16(), refusal.text.as_str()), (431, ""));
+    wire.closed().await;
+    assert_eq!(service.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let service = service(|server| server.header_limit_bytes = 2048).await;
+    let head = |bytes: usize| {
+        let (start, end) = ("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Large: ", "\r\n\r\n");
+        format!("{start}{}{end}", "x".repeat(bytes - start.len() - end.len()))
+    };
+    let mut wire = RawConnection::sending(service.address, &head(2048)).await;
+    assert_eq!(wire.answer().await.status, 200);
+    wire.send(&head(2049)).await;
+    let refusal = wire.answer().await;
+    assert_eq!((refusal.status.as_u16(), refusal.text.as_str()), (431, ""));
+
+    let mut huge = RawConnection::connect(service.address).await;
+    huge.try_send(&head(1_000_000)).await;
+    is_refusal(&huge.rest().await);
+    assert_eq!(service.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_refused() {
+    let service = service(|_| {}).await;
+    let (tls, http2) = ("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    for nonsense in [tls, http2, "hello\r\n\r\n", "GET /livez\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let mut wire = RawConnection::sending(service.address, nonsense).await;
+        is_refusal(&wire.rest().await);
+    }
+    assert_eq!(service.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn six_hundred_half_open_connections_stop_nobody_and_are_closed() {
+    // Both ends are files of this process, more than a process is usually given.
+    rlimit::increase_nofile_limit(4096).expect("more open files");
+    let service = service(|server| {
+        server.first_byte_timeout_ms = 3000;
+        server.header_timeout_ms = 3000;
+    })
+    .await;
+    let mut half_open = Vec::new();
+    for _ in 0..300 {
+        half_open.push(RawConnection::connect(service.address).await);
+        half_open
+            .push(RawConnection::sending(service.address, "GET /livez HTTP/1.1\r\nHost:").await);
+    }
+    assert_eq!(connections(&service).await, 601);
+    assert_eq!(service.create("a", &serde_json::json!({})).await.status, 201);
+    for wire in &mut half_open {
+        wire.closed().await;
+    }
+    eventually(async || (connections(&service).await == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let service = service(|_| {}).await;
+    let token = "a-token-of-some-length";
+    let request = |number: usize, method: &str| {
+        format!(
+            "{method} /v1/locks/a HTTP/1.1\r\nHost: localhost\r\nLock-Token: {token}\r\n\
+             X-Request-Id: {number}\r\nContent-Length: 2\r\n\r\n{{}}"
+        )
+    };
+    let methods = ["POST", "PUT", "DELETE", "PUT", "GET", "POST"];
+    let all: String = (0..).zip(methods).map(|(number, method)| request(number, method)).collect();
+    let mut wire = RawConnection::sending(service.address, &all).await;
+    for (number, status) in [201, 200, 204, 404, 404, 201].into_iter().enumerate() {
+        let answer = wire.answer().await;
+        assert_eq!(answer.header("x-request-id"), number.to_string());
+        assert_eq!(answer.status, status, "{answer:?}");
+    }
+    assert!(wire.stays_open(SHORT).await, "closed after the last answer");
+}

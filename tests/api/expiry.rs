@@ -1,0 +1,140 @@
+//! Leases that run out, on every store, over a router without sockets: so a test can move on the
+//! clock of a store in its own process.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use axum::http::request::Builder;
+use keylatch::app::App;
+use keylatch_testkit::{Answer, FromStore, TestStore, store_test};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+const MINE: &str = "a-token-of-the-clients-own";
+const OTHER: &str = "a-token-of-somebody-else";
+const TTL: Duration = Duration::from_secs(60);
+
+#[store_test(locks)]
+async fn an_expired_lock_is_free(subject: &Subject) {
+    let lease = subject.create(MINE).await;
+    subject.advance(TTL / 2).await;
+    let seen = subject.send("GET", None, "").await;
+    assert_eq!((seen.status.as_u16(), seen.fence()), (200, lease.fence()), "{seen:?}");
+    let page = subject.ask(Request::get("/v1/locks"), "").await;
+    for shown in [&seen.json, &page.json["locks"][0]] {
+        let left = shown["expires_in_ms"].as_u64().unwrap();
+        assert!((20_000..=30_000).contains(&left), "{shown}");
+    }
+    subject.advance(TTL / 2).await;
+    subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
+    let page = subject.ask(Request::get("/v1/locks"), "").await;
+    assert_eq!(page.json, json!({"locks": []}));
+    let next = subject.create(OTHER).await;
+    assert_eq!(next.status, 201, "{next:?}");
+    assert!(next.fence() > lease.fence(), "{next:?} after {lease:?}");
+}
+
+#[store_test(locks)]
+async fn an_expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
+    for method in ["PUT", "DELETE"] {
+        assert_eq!(subject.create(MINE).await.status, 201);
+        subject.advance(TTL).await;
+        subject.send(method, Some(MINE), "").await.is_problem(404, "lock-not-held");
+    }
+    subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
+}
+
+#[store_test(locks)]
+async fn an_expired_lease_does_nothing_to_the_next_holder(subject: &Subject) {
+    subject.create(MINE).await;
+    subject.advance(TTL).await;
+    let next = subject.create(OTHER).await;
+    assert_eq!(next.status, 201, "{next:?}");
+    for method in ["PUT", "DELETE"] {
+        subject.send(method, Some(MINE), "").await.is_problem(412, "token-mismatch");
+    }
+    subject.create(MINE).await.is_problem(409, "lock-held");
+    let seen = subject.send("GET", None, "").await;
+    assert_eq!(seen.fence(), next.fence());
+    assert_eq!(subject.send("DELETE", Some(OTHER), "").await.status, 204);
+}
+
+#[store_test(locks)]
+async fn the_token_of_an_expired_lease_is_a_new_grant(subject: &Subject) {
+    let first = subject.create(MINE).await;
+    subject.advance(TTL).await;
+    let second = subject.create(MINE).await;
+    assert_eq!(second.status, 201, "{second:?}");
+    assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
+}
+
+#[store_test(locks)]
+async fn a_grant_that_is_repeated_is_valid_for_what_is_left(subject: &Subject) {
+    subject.create(MINE).await;
+    subject.advance(TTL / 2).await;
+    let again = subject.create(MINE).await;
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!(again.json["ttl_ms"], 60_000);
+    // Half of the TTL less the margin of the whole TTL, and less what the test took.
+    let valid_for = again.json["valid_for_ms"].as_u64().unwrap();
+    assert!((20_000..=30_000 - 602).contains(&valid_for), "{valid_for}");
+    let refused = subject.create(OTHER).await;
+    let left = refused.json["holder"]["expires_in_ms"].as_u64().unwrap();
+    assert!((20_000..=30_000).contains(&left), "{left}");
+}
+
+#[store_test(locks)]
+async fn a_renewed_lease_outlives_its_first_ttl(subject: &Subject) {
+    let lease = subject.create(MINE).await;
+    subject.advance(TTL / 2).await;
+    let renewed = subject.send("PUT", Some(MINE), r#"{"ttl_ms": 60000}"#).await;
+    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{renewed:?}");
+    subject.advance(TTL / 2).await;
+    subject.create(OTHER).await.is_problem(409, "lock-held");
+    subject.advance(TTL / 2).await;
+    assert_eq!(subject.create(OTHER).await.status, 201);
+}
+
+/// The routes of a service, and its store.
+struct Subject {
+    router: Router,
+    store: TestStore,
+}
+
+impl FromStore for Subject {
+    async fn from_store(store: &TestStore) -> Self {
+        let app = App::new(store.config()).await.expect("the store opens");
+        Self { router: app.router(), store: store.clone() }
+    }
+}
+
+impl Subject {
+    /// Lets time pass for the locks.
+    async fn advance(&self, by: Duration) {
+        self.store.advance(by).await;
+    }
+
+    async fn create(&self, token: &str) -> Answer {
+        self.send("POST", Some(token), r#"{"ttl_ms": 60000}"#).await
+    }
+
+    async fn send(&self, method: &str, token: Option<&str>, body: &'static str) -> Answer {
+        let mut request = Request::builder().method(method).uri("/v1/locks/deploy");
+        if let Some(token) = token {
+            request = request.header("Lock-Token", token);
+        }
+        self.ask(request, body).await
+    }
+
+    async fn ask(&self, request: Builder, body: &'static str) -> Answer {
+        let request = request.body(Body::from(body)).expect("a request");
+        let Ok(response) = self.router.clone().oneshot(request).await;
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.expect("the body arrives");
+        let json = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        let text = String::from_utf8(bytes.to_vec()).expect("a body of text");
+        Answer { status: parts.status, headers: parts.headers, json, text }
+    }
+}

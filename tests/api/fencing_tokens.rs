@@ -1,0 +1,79 @@
+//! Fencing tokens rise, whatever is forgotten.
+
+use keylatch_core::lock::{FencingToken, LockName};
+use keylatch_testkit::{RedisServer, Service};
+use serde_json::json;
+
+#[tokio::test]
+async fn fences_rise_over_flushall() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let before = fence(&service).await;
+    let () = redis.run(&["FLUSHALL"]).await;
+    assert!(fence(&service).await > before);
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_redis_that_forgets_everything() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let before = fence(&service).await;
+    redis.kill().await;
+    redis.restart().await;
+    let after = Service::start(&redis.url()).await;
+    assert!(fence(&after).await > before);
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_restart_of_the_service() {
+    let redis = RedisServer::start().await;
+    for url in ["memory:".to_owned(), redis.url()] {
+        let before = fence(&Service::start(&url).await).await;
+        let () = redis.run(&["FLUSHALL"]).await;
+        assert!(fence(&Service::start(&url).await).await > before, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn fences_follow_a_counter_that_is_ahead_of_the_clock() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    // The largest that JavaScript reads exactly is 2^53 - 1; near it no digit may get lost.
+    let ahead = (1_u64 << 53) - 10;
+    let bucket = LockName::parse("deploy").unwrap().bucket();
+    let counter = format!("keylatch:{{{bucket:02x}}}:fence");
+    let () = redis.run(&["SET", &counter, &ahead.to_string()]).await;
+    for expected in ahead + 1..ahead + 5 {
+        assert_eq!(fence(&service).await, expected);
+    }
+    assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 4).to_string());
+}
+
+#[tokio::test]
+async fn a_million_names_leave_only_the_counters_behind() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    // A thousand stand for a million: the counters are as many as the buckets, at most.
+    for number in 0..1000 {
+        let name = format!("once-{number}");
+        let lease = service.create(&name, &json!({})).await;
+        assert_eq!(service.release(&name, &lease.token()).await.status, 204);
+    }
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    assert!(keys.len() <= LockName::BUCKETS, "{} keys", keys.len());
+    assert!(keys.iter().all(|key| key.ends_with(":fence")), "{keys:?}");
+}
+
+#[test]
+fn a_fence_is_above_the_last_and_not_below_the_time() {
+    let next = |last, micros| FencingToken::new(last).next(micros).get();
+    assert_eq!([next(0, 7), next(7, 7), next(9, 7), next(6, 7)], [7, 8, 10, 7]);
+}
+
+/// Takes the lock, gives it back if it was given, and says which fencing token it came with.
+async fn fence(service: &Service) -> u64 {
+    let lease = service.create("deploy", &json!({})).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+    assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
+    lease.fence()
+}

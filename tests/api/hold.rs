@@ -1,0 +1,226 @@
+//! Holding a lock by a connection, on every store.
+
+use std::time::Duration;
+
+use keylatch_testkit::{
+    Api, EventStream, Service, config, eventually, refusal_of, soon, store_test,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
+
+#[store_test(service)]
+async fn a_lock_is_held_for_as_long_as_the_connection_is_open(service: &Service) {
+    let mut events = hold(service, &json!({"owner": "the holder"})).await;
+    let header = events.response.headers()["lock-token"].clone();
+    assert_eq!(events.response.headers()["cache-control"], "no-cache");
+    let acquired = events.next("acquired").await;
+    assert_eq!(acquired.token(), header);
+    let seen = service.look("deploy").await;
+    assert_eq!((seen.fence(), &seen.json["owner"]), (acquired.fence(), &json!("the holder")));
+    let valid = acquired.data["valid_for_ms"].as_u64().unwrap();
+    assert!((20_000..30_000).contains(&valid), "{acquired:?}");
+    drop(events);
+    is_free(service).await;
+}
+
+#[store_test(service)]
+async fn a_lease_is_renewed_long_after_it_would_have_expired(service: &Service) {
+    let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
+    let fence = events.next("acquired").await.fence();
+    for _ in 0..4 {
+        let renewed = events.next("renewed").await;
+        let valid = renewed.data["valid_for_ms"].as_u64().unwrap();
+        assert!((300..1500).contains(&valid), "{renewed:?}");
+        assert_eq!(renewed.fence(), fence, "{renewed:?}");
+        assert_eq!(service.look("deploy").await.fence(), fence);
+    }
+}
+
+#[store_test(service)]
+async fn who_has_to_wait_is_told_its_place_and_then_has_the_lock(service: &Service) {
+    let mut first = hold(service, &json!({})).await;
+    let fence = first.next("acquired").await.fence();
+    let mut second = hold(service, &json!({"wait_ms": 60_000})).await;
+    assert_eq!(second.next("waiting").await.data, json!({"ahead": 0}));
+    let mut third = hold(service, &json!({"wait_ms": 60_000})).await;
+    assert_eq!(third.next("waiting").await.data, json!({"ahead": 1}));
+    drop(first);
+    let after = second.next("acquired").await.fence();
+    assert_eq!(third.next("waiting").await.data, json!({"ahead": 0}));
+    drop(second);
+    assert!(fence < after && after < third.next("acquired").await.fence());
+}
+
+#[store_test(service)]
+async fn what_was_waited_makes_no_lease_valid_for_longer(service: &Service) {
+    let held = service.create("deploy", &json!({"ttl_ms": 500})).await;
+    let mut events = hold(service, &json!({"ttl_ms": 1500, "wait_ms": 60_000})).await;
+    events.next("waiting").await;
+    let acquired = events.next("acquired").await;
+    assert!(acquired.fence() > held.fence());
+    assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 1500, "{acquired:?}");
+}
+
+#[store_test(service)]
+async fn a_lock_that_is_held_is_refused_before_the_stream_begins(service: &Service) {
+    let held = service.create("deploy", &json!({"owner": "the holder"})).await;
+    assert_eq!(held.status, 201, "{held:?}");
+    let answer = refusal_of(request(service, &json!({}))).await;
+    answer.is_problem(409, "lock-held");
+    assert_eq!(answer.json["holder"]["owner"], "the holder");
+}
+
+#[store_test(service)]
+async fn a_wait_that_is_over_ends_the_stream_with_a_problem(service: &Service) {
+    let held = service.create("deploy", &json!({"owner": "the holder"})).await;
+    assert_eq!(held.status, 201, "{held:?}");
+    let mut events = hold(service, &json!({"wait_ms": 50})).await;
+    events.next("waiting").await;
+    let problem = events.next("refused").await.data;
+    assert_eq!((&problem["code"], &problem["status"]), (&json!("lock-held"), &json!(409)));
+    assert_eq!(problem["holder"]["owner"], "the holder");
+    events.ended().await;
+}
+
+#[store_test(service)]
+async fn who_goes_away_while_waiting_leaves_the_line(service: &Service) {
+    let held = service.create("deploy", &json!({})).await;
+    let mut events = hold(service, &json!({"wait_ms": 60_000})).await;
+    events.next("waiting").await;
+    assert_eq!(service.look("deploy").await.json["waiting"], 1);
+    drop(events);
+    eventually(async || (service.look("deploy").await.json["waiting"] == 0).then_some(())).await;
+    service.release("deploy", &held.token()).await;
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+}
+
+#[store_test(service)]
+async fn a_lock_is_held_no_longer_than_was_asked_for(service: &Service) {
+    let mut events = hold(service, &json!({"max_hold_ms": 300})).await;
+    let fence = events.next("acquired").await.fence();
+    let lost = events.next("lost").await;
+    assert_eq!(lost.data["reason"], "max-hold", "{lost:?}");
+    // Whoever reads that has a moment to stop before somebody else has the lock.
+    assert_eq!(service.look("deploy").await.fence(), fence);
+    events.ended().await;
+    is_free(service).await;
+}
+
+#[store_test(service)]
+async fn a_lock_that_is_released_with_its_token_is_lost(service: &Service) {
+    let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
+    let token = events.next("acquired").await.token().to_owned();
+    assert_eq!(service.release("deploy", &token).await.status, 204);
+    let lost = events.after_renewals("lost").await;
+    assert_eq!(lost.data["reason"], "lock-not-held", "{lost:?}");
+    events.ended().await;
+    let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
+    let token = events.next("acquired").await.token().to_owned();
+    service.release("deploy", &token).await;
+    let other = service.create("deploy", &json!({})).await;
+    let lost = events.after_renewals("lost").await;
+    assert_eq!(lost.data["reason"], "token-mismatch", "{lost:?}");
+    events.ended().await;
+    assert_eq!(service.look("deploy").await.fence(), other.fence());
+}
+
+#[store_test(service)]
+async fn a_token_that_holds_the_lock_already_holds_it_on(service: &Service) {
+    let held = service.create_as("deploy", TOKEN, &json!({"ttl_ms": 60_000})).await;
+    let request = request(service, &json!({"ttl_ms": 1500})).header("Lock-Token", TOKEN);
+    let mut events = EventStream::of(request).await;
+    let acquired = events.next("acquired").await;
+    assert_eq!((acquired.fence(), acquired.token()), (held.fence(), TOKEN));
+    drop(events);
+    is_free(service).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_is_refused_before_the_stream_begins() {
+    let service = Service::start("memory:").await;
+    for body in [
+        json!({"ttl_ms": 1}),
+        json!({"wait_ms": 300_001}),
+        json!({"max_hold_ms": 0}),
+        json!({"max_hold_ms": 86_400_001}),
+        json!({"max_hold": 1}),
+        json!([]),
+    ] {
+        refusal_of(request(&service, &body)).await.is_problem(400, "invalid-body");
+    }
+    let bad_token = request(&service, &json!({})).header("Lock-Token", "short");
+    refusal_of(bad_token).await.is_problem(400, "invalid-token");
+    let path = "/v1/locks/deploy/hold?ttl_ms=1000";
+    refusal_of(service.request(Method::POST, path)).await.is_problem(400, "invalid-query");
+    let get = refusal_of(service.request(Method::GET, "/v1/locks/deploy/hold")).await;
+    get.is_problem(405, "method-not-allowed");
+    assert_eq!(service.look("deploy").await.status, 404);
+}
+
+#[tokio::test]
+async fn no_more_hold_and_wait_than_may() {
+    let mut config = config("memory:");
+    (config.stream.max_streams, config.wait.max_waiters) = (2, 0);
+    let service = Service::start_with(config).await;
+    let mut first = hold(&service, &json!({})).await;
+    first.next("acquired").await;
+    let too_many = refusal_of(request(&service, &json!({"wait_ms": 1000}))).await;
+    too_many.is_problem(429, "too-many-waiters");
+    let path = |number: u32| format!("/v1/locks/another-{number}/hold");
+    let second = EventStream::of(service.request(Method::POST, &path(2))).await;
+    let third = refusal_of(service.request(Method::POST, &path(3))).await;
+    third.is_problem(503, "overloaded");
+    assert_ne!(third.header("retry-after"), "");
+    assert!(streams(&service, 2).await);
+    drop(second);
+    eventually(async || streams(&service, 1).await.then_some(())).await;
+    EventStream::of(service.request(Method::POST, &path(3))).await.next("acquired").await;
+}
+
+#[tokio::test]
+async fn comments_are_sent_while_nothing_happens() {
+    let mut config = config("memory:");
+    config.stream.heartbeat_ms = 20;
+    let service = Service::start_with(config).await;
+    let mut events = hold(&service, &json!({})).await;
+    events.next("acquired").await;
+    for _ in 0..3 {
+        let chunk = soon("a heartbeat", events.response.chunk()).await.unwrap().unwrap();
+        assert_eq!(chunk.as_ref(), b":\n\n");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_outlives_every_time_limit_of_a_request() {
+    let mut config = config("memory:");
+    config.server.request_timeout_ms = 700;
+    config.server.keep_alive_timeout_ms = 700;
+    config.server.header_timeout_ms = 700;
+    let service = Service::start_with(config).await;
+    let mut events = hold(&service, &json!({"max_hold_ms": 2500})).await;
+    events.next("acquired").await;
+    let lost = events.next("lost").await;
+    assert_eq!(lost.data["reason"], "max-hold", "{lost:?}");
+}
+
+/// Whether the service says that so many locks are held by connections.
+async fn streams(service: &Service, count: usize) -> bool {
+    let line = format!("keylatch_http_streams{{kind=\"Hold\"}} {count}");
+    service.get("/metrics").await.text.lines().any(|found| found == line)
+}
+
+fn request(service: &Api, body: &Value) -> reqwest::RequestBuilder {
+    service.request(Method::POST, "/v1/locks/deploy/hold").json(body)
+}
+
+async fn hold(service: &Api, body: &Value) -> EventStream {
+    EventStream::of(request(service, body)).await
+}
+
+/// Waits until nobody holds the lock, which has to be long before its lease would end.
+async fn is_free(service: &Api) {
+    let free = eventually(async || (service.look("deploy").await.status == 404).then_some(()));
+    tokio::time::timeout(Duration::from_secs(5), free).await.expect("the lock is released");
+}

@@ -1,0 +1,153 @@
+//! How a lock that is held by a connection comes to its end when the service, the store or the
+//! network does.
+
+use std::time::{Duration, Instant};
+
+use keylatch_testkit::{Api, EventStream, Proxy, RedisServer, Service, eventually, refusal_of};
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::KEYLATCH;
+
+#[tokio::test]
+async fn a_store_that_is_away_is_said_before_the_lease_can_have_ended() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    for pause in [true, false] {
+        let mut events = hold(&service, &json!({"ttl_ms": 4000})).await;
+        events.next("acquired").await;
+        let asked = Instant::now();
+        if pause {
+            redis.pause();
+        } else {
+            refuse(&redis).await;
+        }
+        let lost = events.after_renewals("lost").await;
+        assert_eq!(lost.data["reason"], "store-unavailable", "{lost:?}");
+        // A quarter of the TTL before it, give or take what this machine is slow by.
+        assert!(asked.elapsed() < Duration::from_millis(3600), "{:?}", asked.elapsed());
+        if pause {
+            redis.resume();
+        } else {
+            allow(&redis).await;
+        }
+        events.ended().await;
+        eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_fails_now_and_then_loses_nothing() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let mut events = hold(&service, &json!({"ttl_ms": 3000})).await;
+    events.next("acquired").await;
+    for _ in 0..2 {
+        refuse(&redis).await;
+        let failed = async || {
+            let metrics = service.get("/metrics").await.text;
+            metrics.contains("operation=\"Renew\",outcome=\"Error\"").then_some(())
+        };
+        eventually(failed).await;
+        allow(&redis).await;
+        events.next("renewed").await;
+    }
+}
+
+#[tokio::test]
+async fn sigterm_says_lost_releases_the_lock_and_ends_in_time() {
+    let redis = RedisServer::start().await;
+    let other = Service::start(&redis.url()).await;
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
+    let fence = events.next("acquired").await.fence();
+    let mut waiting = hold(&Api::at(process.address), &json!({"wait_ms": 60_000})).await;
+    waiting.next("waiting").await;
+    let started = Instant::now();
+    process.signal("-TERM");
+    let refused = waiting.next("refused").await;
+    assert_eq!(refused.data["code"], "overloaded", "{refused:?}");
+    let lost = events.next("lost").await;
+    assert_eq!(lost.data["reason"], "shutdown", "{lost:?}");
+    events.ended().await;
+    assert_eq!(process.ended().await.code, Some(0));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let next = other.create("deploy", &json!({})).await;
+    assert!(next.status == 201 && next.fence() > fence, "{next:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_does_not_keep_a_holder_from_ending() {
+    let redis = RedisServer::start().await;
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
+    events.next("acquired").await;
+    redis.pause();
+    let started = Instant::now();
+    process.signal("-TERM");
+    assert_eq!(events.next("lost").await.data["reason"], "shutdown");
+    events.ended().await;
+    assert_eq!(process.ended().await.code, Some(0));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_release_that_fails_ends_the_stream_and_is_tried_again() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let body = json!({"ttl_ms": 60_000, "max_hold_ms": 300});
+    let mut events = hold(&service, &body).await;
+    let fence = events.next("acquired").await.fence();
+    refuse(&redis).await;
+    assert_eq!(events.next("lost").await.data["reason"], "max-hold");
+    events.ended().await;
+    allow(&redis).await;
+    let free = async || {
+        let next = service.create("deploy", &json!({})).await;
+        (next.status == 201).then(|| next.fence())
+    };
+    assert!(eventually(free).await > fence);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    redis.kill().await;
+    let answer = refusal_of(request(&service, &json!({}))).await;
+    answer.is_problem(503, "store-unavailable");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_on_the_way_releases_the_lock() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    for round in 0..100 {
+        let url = format!("{}/v1/locks/deploy/hold", proxy.http_url());
+        let client = Client::builder().no_proxy().build().expect("a client");
+        let mut events = EventStream::of(client.post(url).json(&json!({"wait_ms": 60_000}))).await;
+        let held = events.read().await.expect("an event");
+        assert!(held.name == "acquired" || held.name == "waiting", "{round}: {held:?}");
+        proxy.refuse();
+        drop(events);
+        proxy.forward();
+    }
+    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+}
+
+/// Has Redis answer every script with an error.
+async fn refuse(redis: &RedisServer) {
+    let () = redis.run(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).await;
+}
+
+async fn allow(redis: &RedisServer) {
+    let () = redis.run(&["ACL", "SETUSER", "default", "+@all"]).await;
+}
+
+fn request(service: &Api, body: &Value) -> RequestBuilder {
+    service.request(Method::POST, "/v1/locks/deploy/hold").json(body)
+}
+
+async fn hold(service: &Api, body: &Value) -> EventStream {
+    EventStream::of(request(service, body)).await
+}

@@ -1,0 +1,183 @@
+//! A process that dies, stops or ends in the middle of a run, beside others or alone.
+
+use std::io::Write as _;
+
+use keylatch_testkit::{
+    Answer, Api, Process, RedisServer, TestStore, Upstream, eventually, guard_orders, store_test,
+};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::KEYLATCH;
+
+/// A process that guards `/orders`, and its API.
+async fn process(store: &str, upstream: &Upstream, settings: &str) -> (Process, Api) {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let guard = format!("[[guard]]\npath = \"/orders\"\nupstream = \"{}\"", upstream.url());
+    writeln!(file, "{guard}\n{settings}").expect("the file takes it");
+    let path = file.path().to_str().expect("a plain path");
+    let process = KEYLATCH.serve(&["--config", path, "--store", store], &[]).await;
+    let api = Api::at(process.address);
+    (process, api)
+}
+
+/// A request that the upstream has begun and holds.
+async fn begin(api: &Api, upstream: &Upstream, key: &str) -> JoinHandle<reqwest::Result<Answer>> {
+    upstream.hold();
+    let runs = upstream.runs();
+    let first = tokio::spawn(Answer::try_of(api.order(key)));
+    upstream.begun(runs + 1).await;
+    first
+}
+
+/// Repeats a request that is in progress until it is told something else.
+async fn in_progress_until(api: &Api, key: &str) -> Answer {
+    let mut seen = 0;
+    let answer = eventually(async || {
+        let answer = api.buy(key).await;
+        let in_progress = answer.json["code"] == "request-in-progress";
+        seen += usize::from(in_progress);
+        if in_progress {
+            answer.is_refusal(409, "request-in-progress", "same-key");
+        }
+        (!in_progress).then_some(answer)
+    })
+    .await;
+    assert!(seen > 0, "it was never in progress: {answer:?}");
+    answer
+}
+
+fn fence(upstream: &Upstream) -> u64 {
+    let fence = upstream.last().headers["idempotency-fence"].clone();
+    fence.to_str().ok().and_then(|fence| fence.parse().ok()).expect("a fence")
+}
+
+/// A run whose process is killed is in progress until its lease ends, and unknown from then on.
+#[store_test(restart)]
+async fn a_killed_run_is_unknown_until_it_is_resolved(store: &TestStore) {
+    let upstream = Upstream::start().await;
+    let (one, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
+    let first = begin(&api, &upstream, "k-1").await;
+    one.ended_by("-KILL").await;
+    assert!(first.await.expect("an end").is_err(), "nobody answers");
+    let (_two, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
+    in_progress_until(&api, "k-1").await.is_refusal(409, "outcome-unknown", "never");
+    upstream.resume();
+    api.buy("k-1").await.is_refusal(409, "outcome-unknown", "never");
+    let record = api.record("k-1").await;
+    assert_eq!((&record["state"], &record["reason"]), (&json!("unknown"), &json!("interrupted")));
+    assert_eq!((&record["fencing_token"], upstream.runs()), (&json!(fence(&upstream)), 1));
+
+    let path = "/v1/idempotency/k-1/resolve?method=POST&path=/orders";
+    let outcome = json!({"outcome": "completed", "answer": {"status": 201, "json": {"run": 1}}});
+    let resolved = Answer::of(api.request(reqwest::Method::POST, path).json(&outcome)).await;
+    assert_eq!(resolved.status, 200, "{resolved:?}");
+    api.buy("k-1").await.is_replay_of(1);
+    assert_eq!(upstream.runs(), 1);
+}
+
+/// The same where the route says that it may be run again.
+#[store_test(restart)]
+async fn a_killed_run_is_run_again_where_the_route_says_so(store: &TestStore) {
+    let settings = "lease_ms = 2000\non_crash = \"rerun\"";
+    let upstream = Upstream::start().await;
+    let (one, api) = process(store.url(), &upstream, settings).await;
+    let first = begin(&api, &upstream, "k-1").await;
+    let before = fence(&upstream);
+    one.ended_by("-KILL").await;
+    assert!(first.await.expect("an end").is_err(), "nobody answers");
+    upstream.resume();
+    let (_two, api) = process(store.url(), &upstream, settings).await;
+    in_progress_until(&api, "k-1").await.is_run(2);
+    assert!(fence(&upstream) > before, "{before} is not below {}", fence(&upstream));
+    api.buy("k-1").await.is_replay_of(2);
+    let record = api.record("k-1").await;
+    assert_eq!((&record["attempts"], upstream.runs()), (&json!(2), 2));
+}
+
+/// What was done is done after a kill.
+#[store_test(restart)]
+async fn an_answer_that_was_kept_outlives_the_process(store: &TestStore) {
+    let upstream = Upstream::start().await;
+    let (one, api) = process(store.url(), &upstream, "").await;
+    api.buy("k-1").await.is_run(1);
+    upstream.answers(|_| axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(api.buy("k-2").await.status, 500);
+    one.ended_by("-KILL").await;
+    let (_two, api) = process(store.url(), &upstream, "").await;
+    api.buy("k-1").await.is_replay_of(1);
+    api.buy("k-2").await.is_refusal(409, "outcome-unknown", "never");
+    assert_eq!(upstream.runs(), 2);
+}
+
+/// A run that is under way at the end of the process is brought to its end, and is kept.
+#[store_test(restart)]
+async fn a_run_under_way_is_finished_before_the_process_ends(store: &TestStore) {
+    let upstream = Upstream::start().await;
+    let (one, api) = process(store.url(), &upstream, "").await;
+    let first = begin(&api, &upstream, "k-1").await;
+    let leaving = begin(&api, &upstream, "k-2").await;
+    leaving.abort();
+    one.signal("-TERM");
+    eventually(async || tokio::net::TcpStream::connect(one.address).await.err()).await;
+    upstream.resume();
+    first.await.expect("an end").expect("an answer").is_run(1);
+    assert_eq!(one.ended().await.code, Some(0));
+    let (_two, api) = process(store.url(), &upstream, "").await;
+    api.buy("k-1").await.is_replay_of(1);
+    api.buy("k-2").await.is_replay_of(2);
+    assert_eq!(upstream.runs(), 2);
+}
+
+#[tokio::test]
+async fn the_answer_of_an_owner_that_was_paused_past_its_lease_is_refused() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let (paused, api) = process(&redis.url(), &upstream, "lease_ms = 1000").await;
+    let other = guard_orders(&redis.url(), &upstream.url(), |guard| guard.lease_ms = 1000).await;
+    let first = begin(&api, &upstream, "k-1").await;
+    paused.signal("-STOP");
+    in_progress_until(&other, "k-1").await.is_refusal(409, "outcome-unknown", "never");
+    let before = other.record("k-1").await;
+    upstream.resume();
+    paused.signal("-CONT");
+    // Its client reads what the upstream said, which is nothing that a repeat could be given.
+    let late = first.await.expect("an end").expect("an answer");
+    late.is_run(1);
+    assert_eq!(late.header("idempotency-key-expires"), "", "{late:?}");
+    for api in [&api, &*other] {
+        api.buy("k-1").await.is_refusal(409, "outcome-unknown", "never");
+    }
+    let after = other.record("k-1").await;
+    for member in ["state", "reason", "fencing_token", "attempts", "ended_at"] {
+        assert_eq!(after[member], before[member], "{member}");
+    }
+    assert_eq!(upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_answer_of_an_owner_that_was_paused_does_not_replace_that_of_a_later_run() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let settings = "lease_ms = 1000\non_crash = \"rerun\"";
+    let (paused, api) = process(&redis.url(), &upstream, settings).await;
+    let rerun = keylatch_core::idempotency::OnCrash::Rerun;
+    let other = guard_orders(&redis.url(), &upstream.url(), |guard| {
+        (guard.lease_ms, guard.on_crash) = (1000, rerun);
+    })
+    .await;
+    let first = begin(&api, &upstream, "k-1").await;
+    let before = fence(&upstream);
+    paused.signal("-STOP");
+    // The second run begins when the lease of the first is over, so that its owner surely stands.
+    let second_begins = async {
+        upstream.begun(2).await;
+        upstream.resume();
+    };
+    let (second, ()) = tokio::join!(in_progress_until(&other, "k-1"), second_begins);
+    second.is_run(2);
+    assert!(fence(&upstream) > before);
+    paused.signal("-CONT");
+    // All read one answer, also the client of the run that came too late.
+    first.await.expect("an end").expect("an answer").is_replay_of(2);
+    other.buy("k-1").await.is_replay_of(2);
+    assert_eq!((upstream.runs(), &other.record("k-1").await["attempts"]), (2, &json!(2)));
+}

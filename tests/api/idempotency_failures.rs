@@ -1,0 +1,258 @@
+//! What goes wrong around a run: its client leaves, its upload breaks off, its work takes long, its
+//! store is away.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use keylatch_testkit::{
+    Answer, Api, Proxy, RawConnection, RedisServer, Shop, TestStore, Upstream, created, eventually,
+    guard_orders, scaled, soon, store_test,
+};
+use serde_json::json;
+
+#[store_test(service)]
+async fn the_work_of_a_client_that_leaves_is_done_and_its_answer_kept(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    shop.upstream.hold();
+    let leaving = tokio::spawn(Answer::of(shop.order("k-1")));
+    shop.upstream.begun(1).await;
+    leaving.abort();
+    shop.has_in_hand(0).await;
+    shop.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
+    shop.upstream.resume();
+    let repeat = eventually(async || {
+        let repeat = shop.buy("k-1").await;
+        (repeat.status != 409).then_some(repeat)
+    });
+    repeat.await.is_replay_of(1);
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[store_test(service)]
+async fn an_upload_that_breaks_off_leaves_nothing_behind(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
+    for half in ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":"] {
+        let upload = RawConnection::sending(shop.address, &format!("{head}{half}")).await;
+        shop.has_in_hand(1).await;
+        drop(upload);
+        shop.has_in_hand(0).await;
+        assert!(shop.record("k-1").await.is_null());
+    }
+    assert_eq!(shop.upstream.runs(), 0);
+    shop.buy("k-1").await.is_run(1);
+}
+
+#[store_test(service)]
+async fn an_upload_that_is_too_large_or_too_slow_leaves_nothing_behind(store: &TestStore) {
+    let shop = Shop::open_with(store.url(), |guard| {
+        guard.body_limit_bytes = 1000;
+        guard.body_timeout_ms = 200;
+    })
+    .await;
+    let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
+    let large = format!("Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n", "x".repeat(1001));
+    for (rest, status, code, retry) in [
+        ("Content-Length: 1001\r\n\r\n", 413, "payload-too-large", "new-key"),
+        (&large, 413, "payload-too-large", "new-key"),
+        ("Content-Length: 1000\r\n\r\n{", 408, "request-timeout", "same-key"),
+    ] {
+        let mut upload = RawConnection::sending(shop.address, &format!("{head}{rest}")).await;
+        upload.answer().await.is_refusal(status, code, retry);
+        assert!(shop.record("k-1").await.is_null());
+    }
+    assert_eq!(shop.upstream.runs(), 0);
+    let largest = shop.order("k-1").body("x".repeat(1000));
+    Answer::of(largest).await.is_run(1);
+}
+
+#[store_test(service)]
+async fn work_of_three_leases_runs_once(store: &TestStore) {
+    const LEASE: Duration = Duration::from_millis(300);
+    let shop = Shop::open_with(store.url(), |guard| guard.lease_ms = 300).await;
+    shop.upstream.hold();
+    let (begun, first) = (Instant::now(), tokio::spawn(Answer::of(shop.order("k-1"))));
+    shop.upstream.begun(1).await;
+    eventually(async || {
+        shop.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
+        (begun.elapsed() > 4 * LEASE).then_some(())
+    })
+    .await;
+    assert_eq!(shop.record("k-1").await["attempts"], 1);
+    shop.upstream.resume();
+    first.await.expect("an answer").is_run(1);
+    shop.buy("k-1").await.is_replay_of(1);
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn nothing_is_run_while_the_store_is_down() {
+    let mut redis = RedisServer::start().await;
+    let shop = Shop::open(&redis.url()).await;
+    shop.buy("k-1").await.is_run(1);
+    redis.kill().await;
+    for key in ["k-1", "k-2"] {
+        let down = shop.buy(key).await;
+        down.is_refusal(503, "store-unavailable", "same-key");
+        assert_eq!(down.json["outcome"], "not-executed");
+        assert_eq!(down.header("retry-after"), "1");
+    }
+    redis.restart().await;
+    unless_refused(&shop, "k-2").await.is_run(2);
+    assert_eq!(shop.upstream.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_beginning_whose_answer_is_lost_runs_nothing_and_leaves_the_key_free() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let proxy = Proxy::start(redis.address()).await;
+    let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+    service.buy("k-1").await.is_run(1);
+    proxy.lose_answers();
+    let lost = service.buy("k-2").await;
+    lost.is_refusal(503, "store-unavailable", "same-key");
+    assert_eq!((&lost.json["outcome"], upstream.runs()), (&json!("not-executed"), 1));
+    proxy.forward();
+    unless_refused(&service, "k-2").await.is_run(2);
+    service.buy("k-2").await.is_replay_of(2);
+}
+
+#[tokio::test]
+async fn a_beginning_that_the_store_takes_too_late_leaves_the_key_free() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
+    service.buy("k-1").await.is_run(1);
+    redis.pause();
+    service.buy("k-2").await.is_refusal(503, "store-unavailable", "same-key");
+    redis.resume();
+    unless_refused(&service, "k-2").await.is_run(2);
+    assert_eq!(upstream.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_store_that_is_gone_after_the_work_keeps_the_answer_once_it_is_back() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let proxy = Proxy::start(redis.address()).await;
+    let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+    let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
+    let first = begin(&one, &upstream, "k-1").await;
+    proxy.refuse();
+    upstream.resume();
+    first.await.expect("an answer").is_run(1);
+    two.buy("k-1").await.is_refusal(409, "request-in-progress", "same-key");
+    proxy.forward();
+    unless_refused(&two, "k-1").await.is_replay_of(1);
+    unless_refused(&one, "k-1").await.is_replay_of(1);
+    assert_eq!(upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_whose_keeping_got_no_answer_is_kept() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let proxy = Proxy::start(redis.address()).await;
+    let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+    let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
+    // The scripts are loaded, so that the one that is lost has been carried out.
+    one.buy("k-1").await.is_run(1);
+    let first = begin(&one, &upstream, "k-2").await;
+    proxy.lose_answers();
+    upstream.resume();
+    first.await.expect("an answer").is_run(2);
+    unless_refused(&two, "k-2").await.is_replay_of(2);
+    proxy.forward();
+    unless_refused(&one, "k-2").await.is_replay_of(2);
+    assert_eq!(upstream.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_redis_that_dies_in_the_middle_keeps_the_answer_once_it_is_started_again() {
+    let mut redis =
+        RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let shop = Shop::open(&redis.url()).await;
+    let first = begin(&shop, &shop.upstream, "k-1").await;
+    redis.kill().await;
+    shop.upstream.resume();
+    first.await.expect("an answer").is_run(1);
+    shop.buy("k-1").await.is_refusal(503, "store-unavailable", "same-key");
+    redis.restart().await;
+    unless_refused(&shop, "k-1").await.is_replay_of(1);
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_after_the_work_keeps_the_answer_once_it_goes_on() {
+    let redis = RedisServer::start().await;
+    let shop = Shop::open(&redis.url()).await;
+    let first = begin(&shop, &shop.upstream, "k-1").await;
+    redis.pause();
+    shop.upstream.resume();
+    soon("the answer", first).await.expect("an answer").is_run(1);
+    redis.resume();
+    unless_refused(&shop, "k-1").await.is_replay_of(1);
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_key_that_could_not_be_given_back_is_given_back_later() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let proxy = Proxy::start(redis.address()).await;
+    let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
+    upstream.answers(|_| axum::http::StatusCode::TOO_MANY_REQUESTS);
+    let first = begin(&service, &upstream, "k-1").await;
+    proxy.refuse();
+    upstream.resume();
+    assert_eq!(first.await.expect("an answer").status, 429);
+    upstream.answers(|seen| created(seen.run));
+    proxy.forward();
+    unless_refused(&service, "k-1").await.is_run(2);
+}
+
+/// Fifty equal requests at once over three instances, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_at_once_over_three_instances_run_once() {
+    let rounds = usize::try_from(scaled(20)).expect("a number of rounds");
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let start = async || guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
+    let services = [start().await, start().await, start().await];
+    for round in 1..=rounds {
+        let key = format!("k-{round}");
+        let orders = (0..50).map(|number| {
+            let prefer = if number % 5 == 0 { "wait=20" } else { "" };
+            Answer::of(services[number % 3].order(&key).header("Prefer", prefer))
+        });
+        let mut first_runs = 0;
+        for answer in join_all(orders).await {
+            if answer.status == 409 {
+                answer.is_refusal(409, "request-in-progress", "same-key");
+                continue;
+            }
+            assert_eq!((answer.status.as_u16(), &answer.json), (201, &json!({"run": round})));
+            first_runs += usize::from(answer.header("idempotent-replayed").is_empty());
+        }
+        assert_eq!((first_runs, upstream.runs()), (1, round), "round {round}");
+        for service in &services {
+            service.buy(&key).await.is_replay_of(round);
+        }
+    }
+}
+
+/// A request that the upstream has begun and holds.
+async fn begin(api: &Api, upstream: &Upstream, key: &str) -> tokio::task::JoinHandle<Answer> {
+    upstream.hold();
+    let runs = upstream.runs();
+    let first = tokio::spawn(Answer::of(api.order(key)));
+    upstream.begun(runs + 1).await;
+    first
+}
+
+/// The answer to a request once it is neither in progress nor refused for want of the store.
+async fn unless_refused(api: &Api, key: &str) -> Answer {
+    eventually(async || {
+        let answer = api.buy(key).await;
+        if answer.status == 409 {
+            answer.is_refusal(409, "request-in-progress", "same-key");
+        }
+        (![409, 503].contains(&answer.status.as_u16())).then_some(answer)
+    })
+    .await
+}

@@ -1,0 +1,211 @@
+//! Which requests under one key are the same, and what another one is told.
+
+use keylatch_testkit::{Answer, Shop, TestStore, store_test};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// A request by its path, media type and body.
+type Asked<'a> = (&'a str, &'a str, &'a str);
+
+fn ask(shop: &Shop, key: &str, (path, kind, body): Asked<'_>) -> RequestBuilder {
+    let request = shop.request(Method::POST, path).header("Idempotency-Key", key);
+    request.header("Content-Type", kind).body(body.to_owned())
+}
+
+/// Asserts that the `same` requests are one with the `first`, and the `others` are not.
+async fn are_told_apart(shop: &Shop, first: Asked<'_>, same: &[Asked<'_>], others: &[Asked<'_>]) {
+    let run = shop.upstream.runs() + 1;
+    let key = format!("k-{run}");
+    Answer::of(ask(shop, &key, first)).await.is_run(run);
+    for asked in others {
+        let refused = Answer::of(ask(shop, &key, *asked)).await;
+        assert_eq!(refused.status, 422, "{asked:?}: {refused:?}");
+        refused.is_refusal(422, "idempotency-key-reused", "new-key");
+    }
+    for asked in [&[first], same].concat() {
+        let repeat = Answer::of(ask(shop, &key, asked)).await;
+        assert_eq!(repeat.status, 201, "{asked:?}: {repeat:?}");
+        repeat.is_replay_of(run);
+    }
+    assert_eq!(shop.upstream.runs(), run);
+}
+
+#[store_test(service)]
+async fn json_is_compared_by_what_it_says(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", JSON, body);
+    let first = of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2],"to":"a"}"#);
+    let same = [
+        of(r#"{"to":"a","items":[{"n":1,"name":"tea"},2],"amount":1999}"#),
+        of(
+            " {\n\t\"amount\" : 1999 , \"items\":[ { \"name\":\"tea\",\"n\":1 } ,2 ],\"to\":\"a\"} ",
+        ),
+        of(r#"{"amount":1999,"items":[{"name":"t\u0065a","n":1},2],"to":"\u0061"}"#),
+    ];
+    let others = [
+        of(r#"{"amount":1998,"items":[{"name":"tea","n":1},2],"to":"a"}"#),
+        of(r#"{"amount":"1999","items":[{"name":"tea","n":1},2],"to":"a"}"#),
+        of(r#"{"amount":1999,"items":[2,{"name":"tea","n":1}],"to":"a"}"#),
+        of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2],"to":"a","x":null}"#),
+        of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2]}"#),
+        of(""),
+    ];
+    are_told_apart(&shop, first, &same, &others).await;
+    // Two amounts that a float cannot tell apart are two amounts.
+    let (one, two) = (of(r#"{"a":9007199254740993}"#), of(r#"{"a":9007199254740992}"#));
+    are_told_apart(&shop, one, &[], &[two]).await;
+    let problem = |body| ("/orders", "application/vnd.shop+json", body);
+    are_told_apart(&shop, problem(r#"{"a":1,"b":2}"#), &[problem(r#"{"b":2, "a":1}"#)], &[]).await;
+}
+
+#[store_test(service)]
+async fn json_that_is_ambiguous_or_broken_is_compared_by_its_bytes(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", JSON, body);
+    for (first, other) in [
+        (r#"{"a":1,"a":2}"#, r#"{"a":1, "a":2}"#),
+        (r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#),
+        (r#"{"x":{"a":1,"a":1}}"#, r#"{"x": {"a":1,"a":1}}"#),
+        (r#"{"a":1"#, r#"{"a": 1"#),
+        ("{'a':1}", "{'a': 1}"),
+        (r#"{"a":1}{}"#, r#"{"a":1} {}"#),
+        ("nonsense", "nonsense "),
+    ] {
+        are_told_apart(&shop, of(first), &[], &[of(other)]).await;
+    }
+}
+
+#[store_test(service)]
+async fn the_fields_of_a_form_count_and_their_order_does_not(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", FORM, body);
+    let same = [of("b=2&a=1&a=3"), of("a=1&b=2&a=3"), of("a=%31&a=3&b=2")];
+    let others = [of("a=3&a=1&b=2"), of("a=1&a=3&b=4"), of("a=1&a=3"), of("a=1&a=3&b=2&c=")];
+    are_told_apart(&shop, of("a=1&a=3&b=2"), &same, &others).await;
+    // What is not UTF-8 is compared byte by byte.
+    are_told_apart(&shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
+}
+
+#[store_test(service)]
+async fn the_parts_of_a_form_count_and_their_boundary_does_not(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let parts = |boundary: &str, value: &str, file: &str| {
+        let head = format!("--{boundary}\r\nContent-Disposition: form-data; name=");
+        format!(
+            "{head}\"amount\"\r\n\r\n{value}\r\n{head}\"photo\"; filename=\"{file}\"\r\n\
+             Content-Type: image/png\r\n\r\n\0\r\n--{boundary}--\r\n"
+        )
+    };
+    let [x, y] = ["multipart/form-data; boundary=x", "multipart/form-data; boundary=\"y\""];
+    are_told_apart(
+        &shop,
+        ("/orders", x, &parts("x", "1", "a.png")),
+        &[("/orders", y, &parts("y", "1", "a.png"))],
+        &[
+            ("/orders", x, &parts("x", "2", "a.png")),
+            ("/orders", x, &parts("x", "1", "b.png")),
+            ("/orders", y, &parts("x", "1", "a.png")),
+        ],
+    )
+    .await;
+}
+
+#[store_test(service)]
+async fn the_query_counts_and_its_order_does_not(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |path| (path, JSON, "{}");
+    let same = [of("/orders?b=2&a=1&a=3"), of("/orders?a=1&b=%32&a=3")];
+    let others = [of("/orders"), of("/orders?a=3&a=1&b=2"), of("/orders?a=1&a=3&b=2&c=1")];
+    are_told_apart(&shop, of("/orders?a=1&a=3&b=2"), &same, &others).await;
+    let others = [of("/orders?a=%FE"), of("/orders?a=%EF%BF%BD")];
+    are_told_apart(&shop, of("/orders?a=%FF"), &[], &others).await;
+}
+
+#[store_test(service)]
+async fn the_media_type_counts_and_its_parameters_do_not(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |kind| ("/orders", kind, "{}");
+    let same = [of("Application/JSON"), of("application/json; charset=utf-8")];
+    are_told_apart(&shop, of(JSON), &same, &[of("text/plain"), of(FORM), of("")]).await;
+}
+
+#[store_test(service)]
+async fn other_bodies_are_compared_byte_by_byte(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", "text/plain", body);
+    let others = [of("a=1&b=2 "), of("b=2&a=1"), of("")];
+    are_told_apart(&shop, of("a=1&b=2"), &[], &others).await;
+}
+
+#[store_test(service)]
+async fn fields_that_the_route_ignores_may_differ(store: &TestStore) {
+    let ignored = vec!["sent_at".to_owned(), "nonce".to_owned()];
+    let shop = Shop::open_with(store.url(), |guard| guard.ignore_fields = ignored).await;
+    let json = |body| ("/orders", JSON, body);
+    are_told_apart(
+        &shop,
+        json(r#"{"amount":1,"sent_at":1}"#),
+        &[json(r#"{"amount":1,"sent_at":2,"nonce":"x"}"#), json(r#"{"amount":1}"#)],
+        &[json(r#"{"amount":2,"sent_at":1}"#), json(r#"{"amount":1,"x":{"nonce":1}}"#)],
+    )
+    .await;
+    let form = |body| ("/orders", FORM, body);
+    let same = [form("amount=1"), form("nonce=2&amount=1&nonce=3")];
+    are_told_apart(&shop, form("amount=1&nonce=1"), &same, &[form("amount=2&nonce=1")]).await;
+    let part = |name: &str, value: &str| {
+        format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let body = |amount: &str, nonce: &str| part("amount", amount) + &part("nonce", nonce) + "--x--";
+    let kind = "multipart/form-data; boundary=x";
+    let [first, same, other] = [body("1", "1"), body("1", "2"), body("2", "1")];
+    let (first, same) = (("/orders", kind, first.as_str()), ("/orders", kind, same.as_str()));
+    are_told_apart(&shop, first, &[same], &[("/orders", kind, &other)]).await;
+}
+
+#[store_test(service)]
+async fn another_body_is_refused_at_once_while_the_first_is_in_flight(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    shop.upstream.hold();
+    let first = tokio::spawn(Answer::of(shop.order("k-1")));
+    shop.upstream.begun(1).await;
+    let before = lasting(shop.record("k-1").await);
+    assert_eq!((&before["state"], &before["attempts"]), (&json!("in-flight"), &json!(1)));
+    for wait in ["", "wait=20"] {
+        let other = shop.order("k-1").json(&json!({"amount": 1})).header("Prefer", wait);
+        let refused = Answer::of(other).await;
+        refused.is_refusal(422, "idempotency-key-reused", "new-key");
+        assert_ne!(refused.header("idempotency-key-expires"), "", "{refused:?}");
+    }
+    assert_eq!(lasting(shop.record("k-1").await), before);
+    shop.upstream.resume();
+    first.await.expect("an answer").is_run(1);
+    shop.buy("k-1").await.is_replay_of(1);
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[store_test(service)]
+async fn another_body_is_refused_whatever_became_of_the_first(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    for (key, status, state) in
+        [("k-1", 201, "done"), ("k-2", 404, "done"), ("k-3", 500, "unknown")]
+    {
+        shop.upstream.answers(move |_| axum::http::StatusCode::from_u16(status).expect("a status"));
+        assert_eq!(shop.buy(key).await.status.as_u16(), status);
+        let before = lasting(shop.record(key).await);
+        assert_eq!(before["state"], state);
+        let other = Answer::of(shop.order(key).json(&json!({"amount": 1}))).await;
+        other.is_refusal(422, "idempotency-key-reused", "new-key");
+        assert_eq!(lasting(shop.record(key).await), before);
+    }
+    assert_eq!(shop.upstream.runs(), 3);
+}
+
+/// A record without what changes as time goes by.
+fn lasting(mut record: Value) -> Value {
+    let members = record.as_object_mut().expect("a record");
+    members.retain(|name, _| !name.ends_with("expires_in_ms"));
+    record
+}

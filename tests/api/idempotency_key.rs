@@ -1,0 +1,286 @@
+//! The Idempotency-Key of a request: what is one, where it may stand, and whose it is.
+
+use keylatch_testkit::{Answer, RawConnection, RedisServer, Shop, TestStore, store_test};
+use reqwest::Method;
+use reqwest::header::{HeaderName, HeaderValue};
+use serde_json::json;
+
+const FORM: &str = "application/x-www-form-urlencoded";
+const PARTS: &str = "multipart/form-data; boundary=x";
+
+#[store_test(service)]
+async fn quoted_and_bare_are_one_key(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    shop.buy("\"k-1\"").await.is_run(1);
+    for same in ["k-1", "\"k-1\"", "  k-1  "] {
+        shop.buy(same).await.is_replay_of(1);
+    }
+    shop.buy(r#""a\"b\\c""#).await.is_run(2);
+    shop.buy(r#""a\"b\\c""#).await.is_replay_of(2);
+    assert_eq!(shop.upstream.runs(), 2);
+}
+
+#[store_test(service)]
+async fn a_key_has_1_to_255_characters(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let longest = "k".repeat(255);
+    shop.buy("k").await.is_run(1);
+    shop.buy(&longest).await.is_run(2);
+    shop.buy(&format!("\"{longest}\"")).await.is_replay_of(2);
+    for long in ["k".repeat(256), format!("\"{longest}k\"")] {
+        shop.buy(&long).await.is_refusal(400, "invalid-key", "new-key");
+    }
+    assert_eq!(shop.upstream.runs(), 2);
+}
+
+#[store_test(service)]
+async fn keys_differ_by_case(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    shop.buy("order-a").await.is_run(1);
+    shop.buy("Order-A").await.is_run(2);
+    shop.buy("order-a").await.is_replay_of(1);
+}
+
+#[store_test(service)]
+async fn a_number_is_a_key(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    for (run, key) in (1..).zip(["42", "-1", "3.14", "0", "1700000000000", "?1", ":aGk=:"]) {
+        shop.buy(key).await.is_run(run);
+        shop.buy(key).await.is_replay_of(run);
+    }
+}
+
+#[store_test(service)]
+async fn the_parameters_of_a_key_are_ignored(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    shop.buy("k-1").await.is_run(1);
+    for same in ["\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", "k-1;a=b", "k-1; a"] {
+        shop.buy(same).await.is_replay_of(1);
+    }
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[store_test(service)]
+async fn what_is_no_key_is_refused_and_not_run(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let values: [&[u8]; 16] = [
+        b"",
+        b"\"\"",
+        b";a=b",
+        b"\"k",
+        b"k\"",
+        b"\"k\"x",
+        b"\"k\\x\"",
+        b"a, b",
+        b"\"a\", \"b\"",
+        b"\"a\";p=1, \"b\"",
+        b"a b",
+        b"\"a b\"",
+        b"a\tb",
+        "schl\u{fc}ssel".as_bytes(),
+        b"k\xff",
+        b"\"k\xff\"",
+    ];
+    for value in values {
+        let key = HeaderValue::from_bytes(value).expect("a value that travels");
+        let request = shop.request(Method::POST, "/orders").header("Idempotency-Key", key);
+        let refused = Answer::of(request.json(&json!({}))).await;
+        refused.is_refusal(400, "invalid-key", "new-key");
+        assert_eq!(refused.json["field"], "Idempotency-Key", "{refused:?}");
+    }
+    let two_lines = shop.order("a").header("Idempotency-Key", "a");
+    Answer::of(two_lines).await.is_refusal(400, "invalid-key", "new-key");
+    for control in ["\u{1}", "\u{7f}", "\u{0}"] {
+        let head = format!(
+            "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k{control}\r\n\r\n"
+        );
+        let mut wire = RawConnection::sending(shop.address, &head).await;
+        assert_eq!(wire.answer().await.status, 400, "{control:?}");
+    }
+    assert_eq!(shop.upstream.runs(), 0);
+}
+
+#[store_test(service)]
+async fn a_hidden_form_field_is_a_key(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let urlencoded = |key: &str| (FORM, format!("amount=1&idempotency_key={key}"));
+    let parts = |key: &str| (PARTS, part("amount", "1") + &part("idempotency_key", key) + "--x--");
+    for (run, (kind, form)) in (1..).zip([urlencoded("k-1"), parts("k-2")]) {
+        let send = || shop.request(Method::POST, "/orders").header("Content-Type", kind);
+        Answer::of(send().body(form.clone())).await.is_run(run);
+        assert_eq!(shop.upstream.last().headers["idempotency-key"], format!("k-{run}"));
+        assert_eq!(shop.upstream.last().body, form);
+        Answer::of(send().body(form.clone())).await.is_replay_of(run);
+        // The header may say the same beside it.
+        let both = send().header("Idempotency-Key", format!("\"k-{run}\""));
+        Answer::of(both.body(form)).await.is_replay_of(run);
+    }
+    let twice = |one: &str, rest| (PARTS, part("idempotency_key", one) + rest);
+    for (kind, form) in [
+        urlencoded("a+b"),
+        urlencoded(""),
+        urlencoded("a&idempotency_key=a"),
+        parts("a b"),
+        parts(""),
+        twice("k", &parts("k").1),
+    ] {
+        let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
+        Answer::of(request.body(form)).await.is_refusal(400, "invalid-key", "new-key");
+    }
+    assert_eq!(shop.upstream.runs(), 2);
+}
+
+#[store_test(service)]
+async fn a_header_and_a_field_that_differ_are_refused(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let field = part("idempotency_key", "k-1") + "--x--";
+    for (kind, form) in [(FORM, "idempotency_key=k-1"), (PARTS, &field)] {
+        let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
+        let request = request.header("Idempotency-Key", "K-1").body(form.to_owned());
+        Answer::of(request).await.is_refusal(400, "invalid-key", "new-key");
+    }
+    assert_eq!(shop.upstream.runs(), 0);
+}
+
+#[store_test(service)]
+async fn without_a_key_a_request_is_refused(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    for method in [Method::POST, Method::PATCH] {
+        for kind in ["application/json", FORM, PARTS, ""] {
+            let request = shop.request(method.clone(), "/orders").header("Content-Type", kind);
+            let refused = Answer::of(request.body("amount=1")).await;
+            refused.is_refusal(400, "key-required", "new-key");
+        }
+    }
+    assert_eq!(shop.upstream.runs(), 0);
+}
+
+#[store_test(service)]
+async fn without_a_key_a_request_runs_unguarded_where_the_route_says_so(store: &TestStore) {
+    let shop = Shop::open_with(store.url(), |guard| guard.require_key = false).await;
+    for (run, kind) in (1..).zip(["application/json", "application/json", FORM, FORM]) {
+        let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
+        let answer = Answer::of(request.body("amount=1")).await;
+        answer.is_run(run);
+        assert_eq!(answer.header("idempotency-key-expires"), "", "{answer:?}");
+        let seen = shop.upstream.last();
+        assert_eq!(seen.body, "amount=1");
+        assert!(!seen.headers.contains_key("idempotency-fence"), "{seen:?}");
+    }
+    // A key still counts, and one that is none is still refused.
+    shop.buy("k-1").await.is_run(5);
+    shop.buy("k-1").await.is_replay_of(5);
+    shop.buy("\"k-1").await.is_refusal(400, "invalid-key", "new-key");
+    assert_eq!(shop.upstream.runs(), 5);
+}
+
+#[store_test(service)]
+async fn methods_that_change_nothing_are_never_guarded(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let mut runs = 0;
+    for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE] {
+        for _ in 0..2 {
+            let request = shop.request(method.clone(), "/orders").header("Idempotency-Key", "k-1");
+            let answer = Answer::of(request).await;
+            runs += 1;
+            assert_eq!((answer.status.as_u16(), shop.upstream.runs()), (201, runs), "{method}");
+            assert_eq!(answer.header("idempotent-replayed"), "", "{answer:?}");
+        }
+    }
+    let patch = || shop.request(Method::PATCH, "/orders/17").header("Idempotency-Key", "k-1");
+    Answer::of(patch()).await.is_run(runs + 1);
+    Answer::of(patch()).await.is_replay_of(runs + 1);
+}
+
+#[store_test(service)]
+async fn a_route_says_which_methods_are_guarded(store: &TestStore) {
+    let shop = Shop::open_with(store.url(), |guard| guard.methods = vec!["PUT".to_owned()]).await;
+    let put = || shop.request(Method::PUT, "/orders/17").header("Idempotency-Key", "k-2");
+    Answer::of(put()).await.is_run(1);
+    Answer::of(put()).await.is_replay_of(1);
+    shop.buy("k-2").await.is_run(2);
+    shop.buy("k-2").await.is_run(3);
+}
+
+#[store_test(service)]
+async fn the_same_key_of_another_principal_is_another(store: &TestStore) {
+    let principal = HeaderName::from_static("x-user");
+    let header = principal.as_str().to_owned();
+    let shop = Shop::open_with(store.url(), |guard| guard.principal_header = header).await;
+    let buy = async |user: &str, credential: &str| {
+        let request =
+            shop.order("k-1").header(&principal, user).header("Authorization", credential);
+        Answer::of(request).await
+    };
+    buy("ada", "Bearer 1").await.is_run(1);
+    buy("bob", "Bearer 2").await.is_run(2);
+    // A credential that was refreshed is still the same person's.
+    buy("ada", "Bearer 3").await.is_replay_of(1);
+    buy("bob", "Bearer 1").await.is_replay_of(2);
+    shop.buy("k-1").await.is_run(3);
+    assert_eq!(shop.upstream.runs(), 3);
+}
+
+#[store_test(service)]
+async fn the_same_key_for_another_method_or_path_is_another(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let requests = [
+        (Method::POST, "/orders"),
+        (Method::PATCH, "/orders"),
+        (Method::POST, "/orders/1"),
+        (Method::POST, "/orders/1/2"),
+        (Method::POST, "/orders/1%2F2"),
+        (Method::POST, "/orders/A"),
+        (Method::POST, "/orders/a"),
+    ];
+    for round in 0..2 {
+        for (run, (method, path)) in (1..).zip(&requests) {
+            let request = shop.request(method.clone(), path).header("Idempotency-Key", "k-1");
+            let answer = Answer::of(request).await;
+            if round == 0 { answer.is_run(run) } else { answer.is_replay_of(run) }
+        }
+    }
+}
+
+#[store_test(service)]
+async fn spellings_of_one_path_are_one(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let spellings = ["/orders/a-b", "/orders/a%2Db", "/orders/a%2db", "/orders/%61-b/"];
+    for (number, path) in spellings.iter().enumerate() {
+        let request = shop.request(Method::POST, path).header("Idempotency-Key", "k-1");
+        let answer = Answer::of(request).await;
+        if number == 0 { answer.is_run(1) } else { answer.is_replay_of(1) }
+    }
+    assert_eq!(shop.upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn no_store_learns_a_key() {
+    const KEY: &str = "a-key-that-is-nobodys-business";
+    let (redis, directory) =
+        (RedisServer::start().await, tempfile::tempdir().expect("a directory"));
+    for store in [redis.url(), format!("embedded:{}", directory.path().display())] {
+        let shop = Shop::open(&store).await;
+        shop.buy(KEY).await.is_run(1);
+        shop.buy(KEY).await.is_replay_of(1);
+    }
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    let mut stored = vec![keys.concat().into_bytes()];
+    for key in keys {
+        stored.push(redis.run(&["DUMP", &key]).await);
+    }
+    for file in std::fs::read_dir(directory.path()).expect("a directory") {
+        stored.push(std::fs::read(file.expect("an entry").path()).expect("a file"));
+    }
+    let has =
+        |stored: &Vec<u8>, text: &str| stored.windows(text.len()).any(|it| it == text.as_bytes());
+    for answer in [&stored[1..stored.len() - 1], &stored[stored.len() - 1..]] {
+        assert!(answer.iter().any(|stored| has(stored, "application/json")), "the answer is there");
+    }
+    assert!(!stored.iter().any(|stored| has(stored, KEY)));
+}
+
+/// One field of a form in parts.
+fn part(name: &str, value: &str) -> String {
+    format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+}

@@ -1,0 +1,297 @@
+//! The layer on routes of one's own, in a program that is not keylatch.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Extension, Request};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use futures_util::future::{Ready, join_all, ready};
+use keylatch_axum::{IdempotencyLayer, Keep, OnFailure, Policy};
+use keylatch_core::idempotency::Idempotency;
+use keylatch_core::lock::FencingToken;
+use keylatch_core::store::Store;
+use keylatch_testkit::{
+    Answer, Api, RawConnection, TestStore, Upstream, config, created, eventually, store_test,
+};
+use reqwest::Method;
+use tokio::net::TcpListener;
+use tower::Service;
+use tower_http::catch_panic::CatchPanicLayer;
+
+/// Routes behind a layer over the store at a URL, and their API.
+async fn layered(store: &str, set: impl FnOnce(&mut Policy)) -> (Upstream, Api) {
+    let mut policy = Policy::default();
+    set(&mut policy);
+    let layer = IdempotencyLayer::new(records(store).await, policy);
+    let upstream =
+        Upstream::start_behind(|routes| routes.layer(layer).layer(CatchPanicLayer::new()));
+    let upstream = upstream.await;
+    let api = Api::at(upstream.address);
+    (upstream, api)
+}
+
+async fn records(url: &str) -> Arc<dyn Store> {
+    let config = config(url);
+    keylatch_stores::open(url, config.stores()).await.expect("the store opens")
+}
+
+/// Asserts that this is a refusal of the layer's.
+#[track_caller]
+fn is_refused(answer: &Answer, status: u16, code: &str, retry: &str) {
+    assert_eq!(answer.status.as_u16(), status, "{answer:?}");
+    assert_eq!(answer.header("content-type"), "application/problem+json");
+    assert_eq!((&answer.json["code"], &answer.json["retry"]), (&code.into(), &retry.into()));
+}
+
+#[store_test(service)]
+async fn a_request_runs_once_on_routes_of_ones_own(store: &TestStore) {
+    let (upstream, api) = layered(store.url(), |_| {}).await;
+    upstream.hold();
+    let first = tokio::spawn(Answer::of(api.order("k-1")));
+    upstream.begun(1).await;
+    is_refused(&api.buy("k-1").await, 409, "request-in-progress", "same-key");
+    let other = Answer::of(api.order("k-1").body("{}")).await;
+    is_refused(&other, 422, "idempotency-key-reused", "new-key");
+    upstream.resume();
+    first.await.expect("an answer").is_run(1);
+    for repeat in join_all((0..20).map(|_| api.buy("k-1"))).await {
+        repeat.is_replay_of(1);
+    }
+    let without = Answer::of(api.request(Method::POST, "/orders")).await;
+    is_refused(&without, 400, "key-required", "new-key");
+    for run in 2..4 {
+        let request = api.request(Method::GET, "/orders").header("Idempotency-Key", "k-1");
+        Answer::of(request.header("Idempotency-Fence", "1")).await.is_run(run);
+        assert!(!upstream.last().headers.contains_key("idempotency-fence"));
+    }
+}
+
+#[store_test(service)]
+async fn a_panic_is_an_unknown_outcome(store: &TestStore) {
+    let (upstream, api) = layered(store.url(), |_| {}).await;
+    upstream.answers(|_| -> StatusCode { panic!("told to") });
+    assert_eq!(api.buy("k-1").await.status, 500);
+    for _ in 0..2 {
+        is_refused(&api.buy("k-1").await, 409, "outcome-unknown", "never");
+    }
+    assert_eq!(upstream.runs(), 1);
+}
+
+#[store_test(service)]
+async fn a_panic_gives_the_key_back_where_the_policy_says_so(store: &TestStore) {
+    let (upstream, api) =
+        layered(store.url(), |policy| policy.on_failure = OnFailure::Release).await;
+    upstream.answers(|_| -> StatusCode { panic!("told to") });
+    for runs in 1..=2 {
+        assert_eq!((api.buy("k-1").await.status.as_u16(), upstream.runs()), (500, runs));
+    }
+    upstream.answers(|seen| created(seen.run));
+    api.buy("k-1").await.is_run(3);
+    api.buy("k-1").await.is_replay_of(3);
+}
+
+#[store_test(service)]
+async fn a_handler_may_say_itself_what_is_kept(store: &TestStore) {
+    let (upstream, api) = layered(store.url(), |_| {}).await;
+    let says = |status: u16, keep: Keep| {
+        upstream.answers(move |_| {
+            let mut answer = StatusCode::from_u16(status).expect("a status").into_response();
+            answer.extensions_mut().insert(keep);
+            answer
+        });
+    };
+    says(503, Keep::Answer);
+    for replayed in ["", "true", "true"] {
+        let answer = api.buy("k-1").await;
+        assert_eq!((answer.status.as_u16(), answer.header("idempotent-replayed")), (503, replayed));
+    }
+    says(201, Keep::Release);
+    for runs in 2..4 {
+        assert_eq!((api.buy("k-2").await.status.as_u16(), upstream.runs()), (201, runs));
+    }
+    says(200, Keep::Unknown);
+    assert_eq!(api.buy("k-3").await.status, 200);
+    is_refused(&api.buy("k-3").await, 409, "outcome-unknown", "never");
+    assert_eq!(upstream.runs(), 4);
+}
+
+#[store_test(service)]
+async fn an_answer_that_is_kept_is_as_long_as_its_body(store: &TestStore) {
+    let (upstream, api) = layered(store.url(), |_| {}).await;
+    for wrong in ["0", "2", "1000"] {
+        upstream.answers(move |_| ([("Content-Length", wrong)], "whole"));
+        let request = format!(
+            "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-{wrong}\r\n\
+             Content-Length: 2\r\n\r\n{{}}"
+        );
+        let mut wire = RawConnection::sending(api.address, &request).await;
+        for replayed in ["", "true"] {
+            let answer = wire.answer().await;
+            assert_eq!((&*answer.text, answer.header("content-length")), ("whole", "5"));
+            assert_eq!(answer.header("idempotent-replayed"), replayed, "{answer:?}");
+            wire.send(&request).await;
+        }
+    }
+}
+
+#[store_test(service)]
+async fn the_work_of_a_client_that_leaves_is_done(store: &TestStore) {
+    let layer = IdempotencyLayer::new(records(store.url()).await, Policy::default());
+    let in_hand = Arc::new(());
+    let request = Arc::clone(&in_hand);
+    let upstream = Upstream::start_behind(|routes| {
+        routes.layer(layer).layer(middleware::from_fn(move |asked: Request, next: Next| {
+            let request = Arc::clone(&request);
+            async move {
+                let answer = next.run(asked).await;
+                drop(request);
+                answer
+            }
+        }))
+    })
+    .await;
+    let api = Api::at(upstream.address);
+    let none = Arc::strong_count(&in_hand);
+    upstream.hold();
+    let leaving = tokio::spawn(Answer::of(api.order("k-1")));
+    upstream.begun(1).await;
+    assert!(Arc::strong_count(&in_hand) > none);
+    leaving.abort();
+    eventually(async || (Arc::strong_count(&in_hand) == none).then_some(())).await;
+    is_refused(&api.buy("k-1").await, 409, "request-in-progress", "same-key");
+    upstream.resume();
+    let repeat = eventually(async || {
+        let repeat = api.buy("k-1").await;
+        (repeat.status != 409).then_some(repeat)
+    });
+    repeat.await.is_replay_of(1);
+    assert_eq!(upstream.runs(), 1);
+}
+
+#[store_test(service)]
+async fn layers_over_one_service_share_their_records(store: &TestStore) {
+    let service = Idempotency::start(records(store.url()).await, Duration::from_secs(2));
+    let layer = || IdempotencyLayer::over(Arc::clone(&service), Policy::default());
+    let one = Upstream::start_behind(|routes| routes.layer(layer())).await;
+    let two = Upstream::start_behind(|routes| routes.layer(layer())).await;
+    Api::at(one.address).buy("k-1").await.is_run(1);
+    Api::at(two.address).buy("k-1").await.is_replay_of(1);
+    assert_eq!((one.runs(), two.runs()), (1, 0));
+}
+
+#[tokio::test]
+async fn principals_are_told_apart_as_the_policy_says() {
+    let (upstream, api) = layered("memory:", |policy| {
+        policy.principal = Arc::new(|parts| {
+            let (user, _) = parts.headers.get("authorization")?.to_str().ok()?.split_once(' ')?;
+            Some(user.to_owned())
+        });
+    })
+    .await;
+    let buy = async |credential: &str| {
+        Answer::of(api.order("k-1").header("Authorization", credential)).await
+    };
+    for (run, credential) in (1..).zip(["ada 1", "bob 1", ""]) {
+        buy(credential).await.is_run(run);
+    }
+    for (run, credential) in [(1, "ada 2"), (2, "bob 3"), (3, "nonsense")] {
+        buy(credential).await.is_replay_of(run);
+    }
+    assert_eq!(upstream.runs(), 3);
+}
+
+#[tokio::test]
+async fn a_handler_is_given_its_fence() {
+    let fence = async |Extension(fence): Extension<FencingToken>, headers: HeaderMap| {
+        let header = headers["idempotency-fence"].to_str().expect("text").to_owned();
+        assert_eq!(header, fence.get().to_string());
+        header
+    };
+    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let api = serve(Router::new().route("/orders", post(fence)).layer(layer)).await;
+    let [one, two] = [api.buy("k-1").await.text, api.buy("k-2").await.text]
+        .map(|text| text.parse::<u64>().expect("a fence"));
+    assert!(one < two, "{one} is not below {two}");
+    assert_eq!(api.buy("k-1").await.text, one.to_string());
+}
+
+#[tokio::test]
+async fn authentication_comes_before_the_layer_and_the_handler_behind_it() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let order = async move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        "paid"
+    };
+    let authenticated =
+        async |request: Request, next: Next| match request.headers().get("authorization") {
+            Some(_) => next.run(request).await,
+            None => StatusCode::UNAUTHORIZED.into_response(),
+        };
+    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let routes = Router::new().route("/orders", post(order)).layer(layer);
+    let api = serve(routes.layer(middleware::from_fn(authenticated))).await;
+    let buy = || api.order("k-1").header("Authorization", "a");
+    assert_eq!(api.buy("k-1").await.status, 401);
+    assert_eq!(Answer::of(buy()).await.text, "paid");
+    assert_eq!(Answer::of(buy()).await.header("idempotent-replayed"), "true");
+    // A stored answer is for those alone who may ask.
+    assert_eq!(api.buy("k-1").await.status, 401);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// A service that has to be asked whether it is ready before each call, as tower demands.
+#[derive(Debug, Default)]
+struct Particular {
+    ready: bool,
+}
+
+impl Clone for Particular {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Service<Request> for Particular {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Ready<Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request) -> Self::Future {
+        let status = if std::mem::take(&mut self.ready) { 201 } else { 500 };
+        ready(Ok(StatusCode::from_u16(status).expect("a status").into_response()))
+    }
+}
+
+#[tokio::test]
+async fn the_service_within_is_called_when_it_is_ready() {
+    use tower::{Layer as _, ServiceExt as _};
+    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let mut guarded = layer.layer(Particular::default());
+    for (method, key) in [("POST", "k-1"), ("GET", "k-2"), ("POST", "k-3"), ("PATCH", "k-4")] {
+        let request = Request::builder().method(method).header("Idempotency-Key", key);
+        let request = request.body(axum::body::Body::empty()).expect("a request");
+        let guarded = guarded.ready().await.expect("it is ready");
+        let answer = guarded.call(request).await.expect("an answer");
+        assert_eq!(answer.status(), 201, "{method}");
+    }
+}
+
+async fn serve(routes: Router) -> Api {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    Api::at(address)
+}

@@ -1,0 +1,380 @@
+//! Records by the API: for callers in any language who do the work themselves.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use keylatch_testkit::{Answer, Api, Service, eventually, store_test};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+const MINE: &str = "a-token-of-the-clients-own";
+const OTHER: &str = "a-token-of-somebody-else";
+
+fn call(api: &Api, method: Method, path: &str, token: &str, body: &Value) -> RequestBuilder {
+    let request = api.request(method, &format!("/v1/idempotency/{path}")).json(body);
+    if token.is_empty() { request } else { request.header("Lock-Token", token) }
+}
+
+async fn begin(api: &Api, key: &str, token: &str, body: Value) -> Answer {
+    Answer::of(call(api, Method::POST, key, token, &body)).await
+}
+
+async fn complete(api: &Api, key: &str, token: &str, body: Value) -> Answer {
+    Answer::of(call(api, Method::PUT, key, token, &body)).await
+}
+
+async fn abandon(api: &Api, key: &str, token: &str) -> Answer {
+    Answer::of(call(api, Method::DELETE, key, token, &json!({}))).await
+}
+
+async fn renew(api: &Api, key: &str, token: &str) -> Answer {
+    Answer::of(call(api, Method::POST, &format!("{key}/renew"), token, &json!({}))).await
+}
+
+async fn resolve(api: &Api, key: &str, body: Value) -> Answer {
+    Answer::of(call(api, Method::POST, &format!("{key}/resolve"), "", &body)).await
+}
+
+async fn find(api: &Api, key: &str) -> Answer {
+    api.get(&format!("/v1/idempotency/{key}")).await
+}
+
+fn at(record: &Answer, member: &str) -> Timestamp {
+    let time = record.json[member].as_str().and_then(|time| time.parse().ok());
+    time.unwrap_or_else(|| panic!("no {member} in {record:?}"))
+}
+
+#[store_test(service)]
+async fn whoever_begins_first_is_to_do_it(service: &Service) {
+    let first = begin(service, "order-17", "", json!({"fingerprint": "2 coffees"})).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    let members = ["state", "attempts", "lease_expires_in_ms"].map(|name| &first.json[name]);
+    assert_eq!(members, [&json!("in-flight"), &json!(1), &json!(30_000)], "{first:?}");
+    assert_eq!(first.header("lock-token"), first.token());
+    assert!(first.fence() > 0);
+    for token in ["", OTHER] {
+        let second = begin(service, "order-17", token, json!({"fingerprint": "2 coffees"})).await;
+        second.is_refusal(409, "request-in-progress", "same-key");
+        assert_eq!(second.header("retry-after"), "1");
+    }
+    let record = find(service, "order-17").await;
+    assert_eq!((record.status.as_u16(), record.fence()), (200, first.fence()));
+    for member in ["begun_at", "expires_in_ms", "lease_expires_in_ms"] {
+        assert!(!record.json[member].is_null(), "{member}: {record:?}");
+    }
+    for member in ["token", "answer", "ended_at", "reason", "status"] {
+        assert!(record.json[member].is_null(), "{member}: {record:?}");
+    }
+    assert!(!record.text.contains(&first.token()));
+}
+
+#[store_test(service)]
+async fn the_same_token_again_is_the_same_beginning(service: &Service) {
+    let first = begin(service, "k", MINE, json!({})).await;
+    let again = begin(service, "k", MINE, json!({})).await;
+    assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200), "{again:?}");
+    assert_eq!((first.token(), first.fence()), (again.token(), again.fence()));
+    assert_eq!((&again.json["state"], &again.json["attempts"]), (&json!("in-flight"), &json!(1)));
+}
+
+#[store_test(service)]
+async fn another_fingerprint_is_refused_and_changes_nothing(service: &Service) {
+    begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
+    for (token, body) in [
+        (OTHER, json!({"fingerprint": "b"})),
+        (MINE, json!({"fingerprint": "b"})),
+        ("", json!({})),
+        ("", json!({"fingerprint": "A"})),
+    ] {
+        let refused = begin(service, "k", token, body).await;
+        refused.is_refusal(422, "idempotency-key-reused", "new-key");
+    }
+    assert_eq!(complete(service, "k", MINE, json!({})).await.status, 200);
+    let refused = begin(service, "k", "", json!({"fingerprint": "b"})).await;
+    refused.is_refusal(422, "idempotency-key-reused", "new-key");
+}
+
+#[store_test(service)]
+async fn what_was_completed_is_given_to_whoever_begins_again(service: &Service) {
+    let begun = begin(service, "k", MINE, json!({"retention_ms": 3_600_000})).await;
+    let headers = json!({"Location": "/orders/17", "Link": ["</a>", "</b>"]});
+    let result = json!({"status": 201, "headers": headers, "json": {"id": 17}});
+    let completed = complete(service, "k", MINE, result).await;
+    assert_eq!(completed.status, 200, "{completed:?}");
+    let expected = json!({
+        "status": 201,
+        "headers": {
+            "location": ["/orders/17"],
+            "link": ["</a>", "</b>"],
+            "content-type": ["application/json"],
+        },
+        "body": "{\"id\":17}",
+    });
+    for token in ["", OTHER, MINE] {
+        let again = begin(service, "k", token, json!({})).await;
+        assert_eq!((again.status.as_u16(), &again.json["answer"]), (200, &expected), "{again:?}");
+        assert_eq!((&again.json["state"], again.fence()), (&json!("done"), begun.fence()));
+        assert!(again.json["token"].is_null() && again.header("lock-token").is_empty());
+    }
+    let record = find(service, "k").await;
+    let members = ["state", "status", "answer_kept"].map(|name| &record.json[name]);
+    assert_eq!(members, [&json!("done"), &json!(201), &json!(true)]);
+    assert!(record.json["answer"].is_null(), "{record:?}");
+    assert!(record.json["expires_in_ms"].as_u64().is_some_and(|left| left <= 3_600_000));
+    assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
+}
+
+#[store_test(service)]
+async fn an_answer_may_be_json_text_or_bytes(service: &Service) {
+    for (key, result, status, headers, body) in [
+        ("a", json!({}), 200, json!({}), json!({"body": ""})),
+        ("b", json!({"body": "b\u{e4}"}), 200, json!({}), json!({"body": "b\u{e4}"})),
+        ("c", json!({"body_base64": "/v8="}), 200, json!({}), json!({"body_base64": "/v8="})),
+        ("d", json!({"body_base64": "YQ=="}), 200, json!({}), json!({"body": "a"})),
+        (
+            "e",
+            json!({"json": [1], "headers": {"content-type": "application/x+json"}, "status": 404}),
+            404,
+            json!({"content-type": ["application/x+json"]}),
+            json!({"body": "[1]"}),
+        ),
+    ] {
+        begin(service, key, MINE, json!({})).await;
+        assert_eq!(complete(service, key, MINE, result).await.status, 200);
+        let answer = &begin(service, key, "", json!({})).await.json["answer"];
+        assert_eq!((&answer["status"], &answer["headers"]), (&json!(status), &headers), "{key}");
+        for member in ["body", "body_base64"] {
+            assert_eq!(answer[member], body[member], "{key}");
+        }
+    }
+}
+
+#[store_test(service)]
+async fn completing_again_is_the_same_and_otherwise_is_refused(service: &Service) {
+    begin(service, "k", MINE, json!({})).await;
+    for _ in 0..3 {
+        assert_eq!(complete(service, "k", MINE, json!({"body": "a"})).await.status, 200);
+    }
+    let other = complete(service, "k", MINE, json!({"body": "b"})).await;
+    other.is_problem(412, "token-mismatch");
+    let stranger = complete(service, "k", OTHER, json!({"body": "a"})).await;
+    stranger.is_problem(412, "token-mismatch");
+    abandon(service, "k", MINE).await.is_problem(412, "token-mismatch");
+    renew(service, "k", MINE).await.is_problem(412, "token-mismatch");
+    let again = begin(service, "k", "", json!({})).await;
+    assert_eq!(again.json["answer"]["body"], "a");
+}
+
+#[store_test(service)]
+async fn what_was_abandoned_is_free(service: &Service) {
+    let first = begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
+    assert_eq!(abandon(service, "k", MINE).await.status, 204);
+    find(service, "k").await.is_problem(404, "no-record");
+    abandon(service, "k", MINE).await.is_problem(404, "no-record");
+    complete(service, "k", MINE, json!({})).await.is_problem(404, "no-record");
+    let second = begin(service, "k", OTHER, json!({"fingerprint": "b"})).await;
+    assert_eq!((second.status.as_u16(), &second.json["attempts"]), (201, &json!(1)));
+    assert!(second.fence() > first.fence());
+}
+
+#[store_test(service)]
+async fn nothing_ends_without_its_token(service: &Service) {
+    begin(service, "k", MINE, json!({})).await;
+    for (token, status, code) in [
+        ("", 428, "token-required"),
+        (OTHER, 412, "token-mismatch"),
+        ("short", 400, "invalid-token"),
+    ] {
+        complete(service, "k", token, json!({})).await.is_problem(status, code);
+        abandon(service, "k", token).await.is_problem(status, code);
+        renew(service, "k", token).await.is_problem(status, code);
+    }
+    assert_eq!(find(service, "k").await.json["state"], "in-flight");
+}
+
+#[store_test(service)]
+async fn a_lease_that_is_renewed_goes_on(service: &Service) {
+    begin(service, "k", MINE, json!({"lease_ms": 86_400_000})).await;
+    assert_eq!(renew(service, "k", MINE).await.status, 204);
+    let left = find(service, "k").await.json["lease_expires_in_ms"].as_u64();
+    assert!(left.is_some_and(|left| left > 86_300_000), "{left:?}");
+    let begun = Instant::now();
+    begin(service, "short", MINE, json!({"lease_ms": 2000})).await;
+    eventually(async || {
+        assert_eq!(renew(service, "short", MINE).await.status, 204);
+        (begun.elapsed() > Duration::from_millis(2200)).then_some(())
+    })
+    .await;
+    assert_eq!(complete(service, "short", MINE, json!({})).await.status, 200);
+}
+
+/// Waits for the end of a lease.
+async fn unheard(service: &Service, key: &str) {
+    eventually(async || (find(service, key).await.json["state"] == "unknown").then_some(())).await;
+}
+
+#[store_test(service)]
+async fn whoever_is_not_heard_of_leaves_an_unknown_outcome(service: &Service) {
+    let first = begin(service, "k", MINE, json!({"lease_ms": 100})).await;
+    unheard(service, "k").await;
+    for token in ["", OTHER, MINE] {
+        let refused = begin(service, "k", token, json!({})).await;
+        refused.is_refusal(409, "outcome-unknown", "never");
+    }
+    let late = complete(service, "k", MINE, json!({})).await;
+    late.is_refusal(409, "outcome-unknown", "never");
+    abandon(service, "k", MINE).await.is_refusal(409, "outcome-unknown", "never");
+    renew(service, "k", MINE).await.is_problem(412, "token-mismatch");
+    let record = find(service, "k").await;
+    assert_eq!((record.fence(), &record.json["reason"]), (first.fence(), &json!("interrupted")));
+    assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
+}
+
+#[store_test(service)]
+async fn whoever_is_not_heard_of_is_followed_where_that_was_asked_for(service: &Service) {
+    let ask = || json!({"lease_ms": 100, "on_crash": "rerun"});
+    let first = begin(service, "k", MINE, ask()).await;
+    let long = json!({"lease_ms": 60_000, "on_crash": "rerun"});
+    let second = eventually(async || {
+        let second = begin(service, "k", OTHER, long.clone()).await;
+        (second.status == 201).then_some(second)
+    })
+    .await;
+    assert!(second.fence() > first.fence());
+    assert_eq!(second.json["attempts"], 2);
+    complete(service, "k", MINE, json!({})).await.is_problem(412, "token-mismatch");
+    abandon(service, "k", MINE).await.is_problem(412, "token-mismatch");
+    assert_eq!(complete(service, "k", OTHER, json!({"body": "b"})).await.status, 200);
+    assert_eq!(begin(service, "k", MINE, ask()).await.json["answer"]["body"], "b");
+}
+
+#[store_test(service)]
+async fn an_unknown_outcome_is_resolved_once_and_by_its_fence(service: &Service) {
+    for key in ["a", "b"] {
+        begin(service, key, MINE, json!({"lease_ms": 100})).await;
+        unheard(service, key).await;
+        let fence = find(service, key).await.fence();
+        for outcome in ["completed", "not-executed"] {
+            let other = json!({"outcome": outcome, "fencing_token": fence - 1});
+            resolve(service, key, other).await.is_problem(409, "nothing-to-resolve");
+        }
+    }
+    let answer = json!({"status": 201, "body": "a"});
+    let completed = json!({"outcome": "completed", "answer": answer});
+    for _ in 0..2 {
+        let resolved = resolve(service, "a", completed.clone()).await;
+        assert_eq!((resolved.status.as_u16(), &resolved.json["state"]), (200, &json!("done")));
+    }
+    let other = json!({"outcome": "completed", "answer": {"body": "b"}});
+    resolve(service, "a", other).await.is_problem(409, "nothing-to-resolve");
+    assert_eq!(begin(service, "a", "", json!({})).await.json["answer"]["body"], "a");
+
+    let freed = resolve(service, "b", json!({"outcome": "not-executed"})).await;
+    assert_eq!((freed.status.as_u16(), &*freed.text), (204, ""));
+    resolve(service, "b", json!({"outcome": "not-executed"})).await.is_problem(404, "no-record");
+    assert_eq!(begin(service, "b", OTHER, json!({})).await.status, 201);
+}
+
+#[store_test(service)]
+async fn only_an_unknown_outcome_is_resolved(service: &Service) {
+    let outcomes = [json!({"outcome": "completed"}), json!({"outcome": "not-executed"})];
+    for outcome in &outcomes {
+        resolve(service, "k", outcome.clone()).await.is_problem(404, "no-record");
+    }
+    begin(service, "k", MINE, json!({})).await;
+    for outcome in &outcomes {
+        resolve(service, "k", outcome.clone()).await.is_problem(409, "nothing-to-resolve");
+    }
+    complete(service, "k", MINE, json!({"body": "a"})).await;
+    for outcome in &outcomes {
+        resolve(service, "k", outcome.clone()).await.is_problem(409, "nothing-to-resolve");
+    }
+    assert_eq!(begin(service, "k", "", json!({})).await.json["answer"]["body"], "a");
+}
+
+#[store_test(service)]
+async fn what_was_kept_for_long_enough_is_forgotten(service: &Service) {
+    let first = begin(service, "k", MINE, json!({"retention_ms": 1000})).await;
+    complete(service, "k", MINE, json!({})).await;
+    eventually(async || (find(service, "k").await.status == 404).then_some(())).await;
+    let second = begin(service, "k", OTHER, json!({"fingerprint": "another"})).await;
+    assert_eq!((second.status.as_u16(), &second.json["attempts"]), (201, &json!(1)));
+    assert!(second.fence() > first.fence());
+}
+
+#[store_test(service)]
+async fn keys_of_another_scope_are_others(service: &Service) {
+    let scopes =
+        ["", "?method=POST", "?path=/a", "?principal=ada", "?method=POST&path=/a&principal=ada"];
+    for scope in scopes {
+        let key = format!("k{scope}");
+        assert_eq!(begin(service, &key, MINE, json!({})).await.status, 201, "{scope}");
+        assert_eq!(complete(service, &key, MINE, json!({"body": scope})).await.status, 200);
+    }
+    for scope in scopes {
+        let again = begin(service, &format!("k{scope}"), "", json!({})).await;
+        assert_eq!(again.json["answer"]["body"], scope);
+    }
+    let spelt = begin(service, "k?principal=ada&path=/%61/&method=post", "", json!({})).await;
+    assert_eq!(spelt.json["answer"]["body"], scopes[4]);
+}
+
+#[store_test(service)]
+async fn what_is_not_valid_is_refused(service: &Service) {
+    for key in ["%20", "a%20b", "%FF", "%C3%BC", "a%0A", &"k".repeat(256)] {
+        begin(service, key, "", json!({})).await.is_problem(400, "invalid-key");
+        find(service, key).await.is_problem(400, "invalid-key");
+    }
+    for query in ["?x=1", "?method=POST&method=PUT"] {
+        begin(service, &format!("k{query}"), "", json!({})).await.is_problem(400, "invalid-query");
+    }
+    for (field, body) in [
+        ("fingerprint", json!({"fingerprint": "x".repeat(1025)})),
+        ("lease_ms", json!({"lease_ms": 99})),
+        ("lease_ms", json!({"lease_ms": 86_400_001})),
+        ("retention_ms", json!({"retention_ms": 999})),
+        ("retention_ms", json!({"retention_ms": 31_536_000_001_u64})),
+        ("on_crash", json!({"on_crash": "again"})),
+        ("more", json!({"more": 1})),
+    ] {
+        let refused = begin(service, "k", "", body).await;
+        refused.is_problem(400, "invalid-body");
+        assert_eq!(refused.json["field"], field, "{refused:?}");
+    }
+    find(service, "k").await.is_problem(404, "no-record");
+}
+
+#[store_test(service)]
+async fn what_is_no_answer_is_refused(service: &Service) {
+    begin(service, "k", MINE, json!({})).await;
+    for (field, body) in [
+        ("status", json!({"status": 199})),
+        ("status", json!({"status": 600})),
+        ("headers", json!({"headers": {"a b": "c"}})),
+        ("headers", json!({"headers": {"a": "b\n"}})),
+        ("body_base64", json!({"body_base64": "?"})),
+        ("body", json!({"body": "a", "json": 1})),
+    ] {
+        let refused = complete(service, "k", MINE, body).await;
+        refused.is_problem(400, "invalid-body");
+        assert_eq!(refused.json["field"], field, "{refused:?}");
+    }
+    assert_eq!(find(service, "k").await.json["state"], "in-flight");
+    for body in
+        [json!({}), json!({"outcome": "lost"}), json!({"outcome": "not-executed", "answer": {}})]
+    {
+        resolve(service, "k", body).await.is_problem(400, "invalid-body");
+    }
+}
+
+#[store_test(service)]
+async fn one_of_fifty_at_once_begins(service: &Service) {
+    for round in 0..5 {
+        let key = format!("k-{round}");
+        let begun = join_all((0..50).map(|_| begin(service, &key, "", json!({})))).await;
+        let firsts = begun.iter().filter(|answer| answer.status == 201).count();
+        let others = begun.iter().filter(|answer| answer.status == 409).count();
+        assert_eq!((firsts, others), (1, 49));
+    }
+}

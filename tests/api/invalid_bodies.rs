@@ -1,0 +1,255 @@
+//! Bodies that are wrong, too large or cut off. The store has no part in this.
+
+use futures_util::stream;
+use keylatch_testkit::{Answer, RawConnection, Service};
+use reqwest::{Body, Method};
+use serde_json::json;
+
+use crate::invalid_input::{assert_names_field, send};
+
+const TOKEN: &str = "a-token-of-the-clients-own";
+const LIMIT: usize = 64 * 1024;
+const TEN_MEGABYTES: usize = 10_000_000;
+
+#[tokio::test]
+async fn a_ttl_out_of_range_is_refused_by_name() {
+    let service = Service::start("memory:").await;
+    let ttls = [
+        "0",
+        "99",
+        "-1",
+        "1.5",
+        "30000.0",
+        "86400001",
+        "1e3",
+        "1e400",
+        "99999999999999999999",
+        "18446744073709551615",
+        r#""30000""#,
+        r#""""#,
+        "true",
+        "[]",
+        "[30000]",
+        "{}",
+    ];
+    service.create_as("held", TOKEN, &json!({})).await;
+    for ttl in ttls {
+        let body = format!(r#"{{"ttl_ms": {ttl}}}"#);
+        for (method, name) in [(Method::POST, "free"), (Method::PUT, "held")] {
+            let answer = send(&service, method.clone(), name, body.clone()).await;
+            assert_names_field(&answer, "invalid-body", "ttl_ms", &format!("{method} {body}"));
+        }
+    }
+    service.look("free").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn the_shortest_and_the_longest_ttl_are_taken() {
+    let service = Service::start("memory:").await;
+    for ttl in [100, 86_400_000] {
+        let body = json!({"ttl_ms": ttl});
+        let created = service.create(&format!("for-{ttl}"), &body).await;
+        assert_eq!((created.status.as_u16(), &created.json["ttl_ms"]), (201, &json!(ttl)));
+        service.create_as("renewed", TOKEN, &json!({})).await;
+        let renewed = service.renew("renewed", TOKEN, &body).await;
+        assert_eq!((renewed.status.as_u16(), &renewed.json["ttl_ms"]), (200, &json!(ttl)));
+    }
+}
+
+#[tokio::test]
+async fn an_owner_is_at_most_256_bytes_of_text() {
+    let service = Service::start("memory:").await;
+    for (name, owner) in [("a", "a".repeat(256)), ("b", "é".repeat(128))] {
+        let created = service.create(name, &json!({"owner": owner})).await;
+        assert_eq!((created.status.as_u16(), &created.json["owner"]), (201, &json!(owner)));
+    }
+    let too_long = json!("a".repeat(257));
+    let wide = json!("é".repeat(129));
+    for owner in [
+        too_long,
+        wide,
+        json!("a\nb"),
+        json!("\0"),
+        json!("\u{7f}"),
+        json!("\u{85}"),
+        json!(7),
+        json!(true),
+        json!(["ci"]),
+        json!({}),
+    ] {
+        let answer = service.create("free", &json!({"owner": owner})).await;
+        assert_names_field(&answer, "invalid-body", "owner", &owner.to_string());
+    }
+    let half = send(&service, Method::POST, "free", r#"{"owner": "\ud800"}"#).await;
+    half.is_problem(400, "invalid-body");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_none_is_refused() {
+    let service = Service::start("memory:").await;
+    for wait in [json!(300_001), json!(-1), json!(0.5), json!("x"), json!("0"), json!([])] {
+        let answer = service.create("free", &json!({"wait_ms": wait})).await;
+        assert_names_field(&answer, "invalid-body", "wait_ms", &wait.to_string());
+    }
+    assert_eq!(service.create("free", &json!({"wait_ms": 0})).await.status, 201);
+}
+
+#[tokio::test]
+async fn an_unknown_member_is_refused_by_name() {
+    let service = Service::start("memory:").await;
+    service.create_as("held", TOKEN, &json!({})).await;
+    let bodies = [
+        (Method::POST, r#"{"ttl": 30000}"#, "ttl"),
+        (Method::POST, r#"{"ttl_ms": 30000, "TTL_MS": 1}"#, "TTL_MS"),
+        (Method::POST, r#"{"token": null}"#, "token"),
+        (Method::POST, r#"{"": 1}"#, ""),
+        (Method::PUT, r#"{"owner": "ci"}"#, "owner"),
+        (Method::PUT, r#"{"wait_ms": 0}"#, "wait_ms"),
+    ];
+    for (method, body, field) in bodies {
+        let name = if method == Method::PUT { "held" } else { "free" };
+        let answer = send(&service, method, name, body).await;
+        assert_names_field(&answer, "invalid-body", field, body);
+    }
+    service.look("free").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn a_member_that_is_there_twice_is_refused() {
+    let service = Service::start("memory:").await;
+    service.create_as("held", TOKEN, &json!({})).await;
+    for (body, member) in [
+        (r#"{"ttl_ms": 30000, "ttl_ms": 30000}"#, "ttl_ms"),
+        (r#"{"ttl_ms": null, "ttl_ms": 40000}"#, "ttl_ms"),
+    ] {
+        for (method, name) in [(Method::POST, "free"), (Method::PUT, "held")] {
+            let answer = send(&service, method, name, body).await;
+            answer.is_problem(400, "invalid-body");
+            assert!(answer.json["detail"].as_str().unwrap().contains(member), "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_object_is_refused() {
+    let service = Service::start("memory:").await;
+    service.create_as("held", TOKEN, &json!({})).await;
+    let deep = "[".repeat(10_000);
+    let deep_member = format!(r#"{{"owner": {deep}"#);
+    let deep_unknown = format!(r#"{{"x": {deep}"#);
+    let bodies: [&[u8]; 20] = [
+        b"[]",
+        b"[30000]",
+        b" [30000, null, 0]",
+        b"\"x\"",
+        b"1",
+        b"true",
+        b"nul",
+        b"{",
+        b"}",
+        b"{\"ttl_ms\": 30000",
+        b"{\"ttl_ms\"}",
+        b"{} {}",
+        b"{}x",
+        b"{\"ttl_ms\": 30000},",
+        b"ttl_ms=30000",
+        b"\xff\xfe",
+        b"{\"owner\": \"\xff\"}",
+        deep.as_bytes(),
+        deep_member.as_bytes(),
+        deep_unknown.as_bytes(),
+    ];
+    for body in bodies {
+        for (method, name) in [(Method::POST, "free"), (Method::PUT, "held")] {
+            let answer = send(&service, method, name, body.to_vec()).await;
+            let start = String::from_utf8_lossy(&body[..body.len().min(40)]);
+            assert_eq!(answer.status, 400, "{start}: {answer:?}");
+            answer.is_problem(400, "invalid-body");
+        }
+    }
+    service.look("free").await.is_problem(404, "lock-not-held");
+    assert_eq!(service.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_of_64_kib_is_the_largest() {
+    let service = Service::start("memory:").await;
+    for (name, length, status) in [("largest", LIMIT, 201), ("larger", LIMIT + 1, 413)] {
+        let body = format!("{}{{}}", " ".repeat(length - 2));
+        let request = service.request(Method::POST, &format!("/v1/locks/{name}"));
+        let answer = Answer::of(request.body(body)).await;
+        assert_eq!(answer.status, status, "{length}: {answer:?}");
+    }
+    let chunk = || stream::iter([Ok::<_, std::io::Error>(" ".repeat(LIMIT / 2))]);
+    for (name, end, status) in [("chunks", "", 201), ("more-chunks", "{}", 413)] {
+        let rest = " ".repeat(LIMIT / 2 - 2) + "{}" + end;
+        let chunks = stream::StreamExt::chain(chunk(), stream::iter([Ok(rest)]));
+        let request = service.request(Method::POST, &format!("/v1/locks/{name}"));
+        let answer = Answer::of(request.body(Body::wrap_stream(chunks))).await;
+        assert_eq!(answer.status, status, "{name}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_reads_that_its_body_of_10_mb_is_too_large() {
+    let service = Service::start("memory:").await;
+    for method in [Method::POST, Method::PUT] {
+        let chunk = || Ok::<_, std::io::Error>(vec![b' '; TEN_MEGABYTES / 100]);
+        let chunks = stream::iter((0..100).map(move |_| chunk()));
+        for body in [Body::from(vec![b' '; TEN_MEGABYTES]), Body::wrap_stream(chunks)] {
+            let request = service.request(method.clone(), "/v1/locks/deploy");
+            let request = request.header("Lock-Token", "a-token-of-the-clients-own");
+            Answer::of(request.body(body)).await.is_problem(413, "payload-too-large");
+        }
+    }
+    service.look("deploy").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn a_client_that_writes_10_mb_before_it_reads_reads_that_it_is_too_large() {
+    let service = Service::start("memory:").await;
+    let mut wire = RawConnection::connect(service.address).await;
+    wire.send(&head(&format!("Content-Length: {TEN_MEGABYTES}"))).await;
+    wire.send(&" ".repeat(TEN_MEGABYTES)).await;
+    wire.answer().await.is_problem(413, "payload-too-large");
+}
+
+#[tokio::test]
+async fn a_client_that_writes_10_mb_of_chunks_before_it_reads_reads_that_it_is_too_large() {
+    let service = Service::start("memory:").await;
+    let mut wire = RawConnection::connect(service.address).await;
+    wire.send(&head("Transfer-Encoding: chunked")).await;
+    let chunk = format!("{:x}\r\n{}\r\n", TEN_MEGABYTES / 100, " ".repeat(TEN_MEGABYTES / 100));
+    for _ in 0..100 {
+        wire.send(&chunk).await;
+    }
+    wire.send("0\r\n\r\n").await;
+    wire.answer().await.is_problem(413, "payload-too-large");
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_off_is_no_body() {
+    let service = Service::start("memory:").await;
+    let cuts = [
+        ("Content-Length: 100", r#"{"ttl_ms": 30000}"#),
+        ("Content-Length: 100", ""),
+        ("Transfer-Encoding: chunked", "11\r\n{\"ttl_ms\": 30000}\r\n"),
+        ("Transfer-Encoding: chunked", "40\r\n{\"ttl_ms\": 30000}"),
+    ];
+    for (framing, body) in cuts {
+        let mut wire = RawConnection::connect(service.address).await;
+        wire.send(&format!("{}{body}", head(framing))).await;
+        wire.finish().await;
+        let answer = wire.answer().await;
+        assert_eq!(answer.status, 400, "{framing} {body}: {answer:?}");
+        answer.is_problem(400, "invalid-body");
+        service.look("deploy").await.is_problem(404, "lock-not-held");
+    }
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+}
+
+fn head(framing: &str) -> String {
+    format!(
+        "POST /v1/locks/deploy HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{framing}\r\n\r\n"
+    )
+}

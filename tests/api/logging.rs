@@ -1,0 +1,103 @@
+//! What the log says of requests.
+
+use std::time::Duration;
+
+use keylatch::http::AccessLog;
+use keylatch_testkit::{
+    Answer, LogCapture, Proxy, RawConnection, RedisServer, Service, config, eventually, post_head,
+};
+use reqwest::Method;
+use serde_json::Value;
+
+/// The method, the route, the status and the request id of a line.
+fn request_of(line: &Value) -> (&str, &str, u64, &str) {
+    let text = |field: &str| line[field].as_str().unwrap_or_else(|| panic!("`{field}`: {line}"));
+    let status = line["status"].as_u64().unwrap_or_else(|| panic!("`status`: {line}"));
+    (text("method"), text("route"), status, text("request_id"))
+}
+
+async fn send(service: &Service, method: &str, path: &str, id: &str) -> Answer {
+    let method = Method::from_bytes(method.as_bytes()).expect("a method");
+    Answer::of(service.request(method, path).header("X-Request-Id", id)).await
+}
+
+#[tokio::test]
+async fn all_logs_one_line_for_each_request() {
+    let mut config = config("memory:");
+    config.log.access = AccessLog::All;
+    let log = LogCapture::start(&config, true);
+    let service = Service::start_with(config).await;
+    let requests = [
+        ("POST", "/v1/locks/a", "/v1/locks/{name}", 201, "one"),
+        ("POST", "/v1/locks/a", "/v1/locks/{name}", 409, "two"),
+        ("GET", "/v1/locks?limit=5", "/v1/locks", 200, "three"),
+        ("GET", "/nowhere", "unmatched", 404, "four"),
+        ("BREW", "/v1/locks/a", "/v1/locks/{name}", 405, "five"),
+        ("GET", "/livez", "/livez", 200, "six"),
+    ];
+    for (method, path, .., id) in requests {
+        let answer = send(&service, method, path, id).await;
+        assert_eq!(answer.header("x-request-id"), id);
+    }
+    let given = service.get("/livez").await.header("x-request-id").to_owned();
+    let lines = log.requests();
+    let mut expected: Vec<_> = requests
+        .into_iter()
+        .map(|(method, _, route, status, id)| {
+            (if method == "BREW" { "other" } else { method }, route, status, id)
+        })
+        .collect();
+    expected.push(("GET", "/livez", 200, &given));
+    assert_eq!(lines.iter().map(request_of).collect::<Vec<_>>(), expected);
+    for line in &lines {
+        assert!(line["duration_ms"].as_f64().is_some_and(|took| took > 0.0), "{line}");
+        assert_eq!(line["level"], "INFO", "{line}");
+    }
+}
+
+#[tokio::test]
+async fn errors_logs_failures_of_the_service_and_slow_requests_only() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let config = config(&proxy.url());
+    assert_eq!(config.log.access, AccessLog::Errors, "the default");
+    let slow = Duration::from_millis(config.log.slow_ms);
+    let log = LogCapture::start(&config, true);
+    let service = Service::start_with(config).await;
+    assert_eq!(send(&service, "POST", "/v1/locks/a", "good").await.status, 201);
+    assert_eq!(send(&service, "POST", "/v1/locks/a", "held").await.status, 409);
+    assert_eq!(send(&service, "GET", "/nowhere", "lost").await.status, 404);
+    assert!(log.requests().is_empty(), "{}", log.text());
+
+    let head = post_head("/v1/locks/b", 2).replace("\r\n\r\n", "\r\nX-Request-Id: slow\r\n\r\n");
+    let mut wire = RawConnection::sending(service.address, &head).await;
+    assert!(wire.stays_open(slow).await);
+    wire.send("{}").await;
+    assert_eq!(wire.answer().await.status, 201);
+    proxy.lose_answers();
+    eventually(async || {
+        (send(&service, "GET", "/v1/locks/a", "fails").await.status == 503).then_some(())
+    })
+    .await;
+    let lines = log.requests();
+    let expected =
+        [("POST", "/v1/locks/{name}", 201, "slow"), ("GET", "/v1/locks/{name}", 503, "fails")];
+    assert_eq!(lines.iter().map(request_of).collect::<Vec<_>>(), expected);
+    assert_eq!((&lines[0]["level"], &lines[1]["level"]), (&"INFO".into(), &"ERROR".into()));
+    assert!(lines[1]["cause"].as_str().is_some_and(|cause| !cause.is_empty()), "{}", lines[1]);
+}
+
+#[tokio::test]
+async fn off_logs_no_request_at_all() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let mut config = config(&proxy.url());
+    config.log.access = AccessLog::Off;
+    config.log.slow_ms = 0;
+    let log = LogCapture::start(&config, true);
+    let service = Service::start_with(config).await;
+    assert_eq!(send(&service, "POST", "/v1/locks/a", "good").await.status, 201);
+    proxy.lose_answers();
+    assert_eq!(send(&service, "GET", "/v1/locks/a", "fails").await.status, 503);
+    assert!(log.requests().is_empty(), "{}", log.text());
+}

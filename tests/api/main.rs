@@ -1,0 +1,46 @@
+//! The service over HTTP, as its clients see it.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod connections;
+mod cors;
+mod expiry;
+mod fencing_tokens;
+mod foreign_pages;
+mod gone_clients;
+mod hold;
+mod hold_endings;
+mod hosts;
+mod idempotency_crashes;
+mod idempotency_failures;
+mod idempotency_fingerprint;
+mod idempotency_framing;
+mod idempotency_gateway;
+mod idempotency_key;
+mod idempotency_layer;
+mod idempotency_records;
+mod idempotency_repeats;
+mod idempotency_responses;
+mod invalid_bodies;
+mod invalid_input;
+mod listing;
+mod lock_names;
+mod locks;
+mod logging;
+mod openapi;
+mod queue_across_instances;
+mod rust_client;
+mod sandbox;
+mod secrets;
+mod shutdown;
+mod slow_readers;
+mod store_failures;
+mod system;
+mod waiting;
+mod watch;
+
+use keylatch_testkit::Program;
+
+/// The command under test.
+static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));

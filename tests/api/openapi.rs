@@ -1,0 +1,369 @@
+//! The OpenAPI document: what it says is so, and what is so it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use keylatch_testkit::{Answer, Service, config};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+/// Every operation with every status that it can give, those of the layers around it included.
+const STATUSES: [(&str, &str, &[&str]); 24] = [
+    (
+        "post",
+        "/v1/locks/{name}",
+        &["200", "201", "400", "403", "408", "409", "413", "415", "421", "429", "500", "503"],
+    ),
+    (
+        "put",
+        "/v1/locks/{name}",
+        &["200", "400", "403", "404", "408", "412", "413", "415", "421", "428", "500", "503"],
+    ),
+    (
+        "delete",
+        "/v1/locks/{name}",
+        &["204", "400", "403", "404", "412", "421", "428", "500", "503"],
+    ),
+    ("get", "/v1/locks/{name}", &["200", "400", "404", "421", "500", "503"]),
+    (
+        "post",
+        "/v1/locks/{name}/hold",
+        &["200", "400", "403", "408", "409", "413", "415", "421", "429", "500", "503"],
+    ),
+    ("get", "/v1/locks/{name}/events", &["200", "400", "421", "500", "503"]),
+    ("get", "/v1/locks", &["200", "400", "421", "500", "503"]),
+    (
+        "post",
+        "/v1/idempotency/{key}",
+        &[
+            "200", "201", "400", "403", "408", "409", "413", "415", "421", "422", "500", "501",
+            "503",
+        ],
+    ),
+    (
+        "put",
+        "/v1/idempotency/{key}",
+        &[
+            "200", "400", "403", "404", "408", "409", "412", "413", "415", "421", "428", "500",
+            "501", "503",
+        ],
+    ),
+    (
+        "delete",
+        "/v1/idempotency/{key}",
+        &["204", "400", "403", "404", "409", "412", "421", "428", "500", "501", "503"],
+    ),
+    ("get", "/v1/idempotency/{key}", &["200", "400", "404", "421", "500", "501", "503"]),
+    (
+        "post",
+        "/v1/idempotency/{key}/renew",
+        &["204", "400", "403", "412", "421", "428", "500", "501", "503"],
+    ),
+    (
+        "post",
+        "/v1/idempotency/{key}/resolve",
+        &[
+            "200", "204", "400", "403", "404", "408", "409", "413", "415", "421", "500", "501",
+            "503",
+        ],
+    ),
+    ("post", "/v1/orders", GUARDED),
+    ("get", "/v1/orders", &["200", "400", "421", "500", "503"]),
+    ("get", "/v1/orders/{id}", &["200", "400", "404", "421", "500", "503"]),
+    ("post", "/v1/payments", GUARDED),
+    ("get", "/v1/payments", &["200", "400", "421", "500", "503"]),
+    ("get", "/v1/payments/{id}", &["200", "400", "404", "421", "500", "503"]),
+    ("get", "/v1/info", &["200", "400", "421", "500", "503"]),
+    ("get", "/livez", &["200", "400", "421", "500", "503"]),
+    ("get", "/readyz", &["200", "400", "421", "500", "503"]),
+    ("get", "/metrics", &["200", "400", "421", "500", "503"]),
+    ("get", "/problems/{code}", &["200", "400", "404", "421", "500", "503"]),
+];
+
+const GUARDED: &[&str] =
+    &["201", "400", "403", "408", "409", "413", "415", "421", "422", "500", "503"];
+
+/// What has no example that works by itself: an id is given only by creating, and an outcome becomes
+/// unknown only by a failure.
+const BY_HAND: [(&str, &str); 3] = [
+    ("post", "/v1/idempotency/{key}/resolve"),
+    ("get", "/v1/orders/{id}"),
+    ("get", "/v1/payments/{id}"),
+];
+
+/// The other operations in an order in which each one's example works.
+const TOUR: [(&str, &str); 22] = [
+    ("post", "/v1/locks/{name}"),
+    ("get", "/v1/locks/{name}"),
+    ("get", "/v1/locks"),
+    ("put", "/v1/locks/{name}"),
+    ("delete", "/v1/locks/{name}"),
+    ("post", "/v1/locks/{name}/hold"),
+    ("get", "/v1/locks/{name}/events"),
+    ("post", "/v1/idempotency/{key}"),
+    ("get", "/v1/idempotency/{key}"),
+    ("post", "/v1/idempotency/{key}/renew"),
+    ("delete", "/v1/idempotency/{key}"),
+    ("post", "/v1/idempotency/{key}"),
+    ("put", "/v1/idempotency/{key}"),
+    ("post", "/v1/orders"),
+    ("get", "/v1/orders"),
+    ("post", "/v1/payments"),
+    ("get", "/v1/payments"),
+    ("get", "/v1/info"),
+    ("get", "/livez"),
+    ("get", "/readyz"),
+    ("get", "/metrics"),
+    ("get", "/problems/{code}"),
+];
+
+#[test]
+fn the_committed_document_is_that_of_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let code =
+        keylatch::http::openapi(&config("memory:").guard).to_pretty_json().expect("a document")
+            + "\n";
+    let differs = committed.lines().zip(code.lines()).position(|(was, is)| was != is);
+    assert!(
+        committed == code,
+        "openapi/openapi.json is not what the code makes (line {:?}): run `make openapi`",
+        differs.map(|line| line + 1)
+    );
+}
+
+#[test]
+fn every_operation_documents_every_status_that_it_can_give() {
+    let document = document();
+    let documented: BTreeMap<_, _> = operations(&document)
+        .map(|(method, path, operation)| ((method, path), keys(&operation["responses"])))
+        .collect();
+    let expected: BTreeMap<_, _> = STATUSES
+        .iter()
+        .map(|(method, path, statuses)| ((*method, *path), statuses.iter().copied().collect()))
+        .collect();
+    assert_eq!(documented.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (operation, statuses) in expected {
+        assert_eq!(documented[&operation], statuses, "{operation:?}");
+    }
+}
+
+#[test]
+fn every_operation_has_an_id_a_summary_and_a_tag() {
+    let document = document();
+    let tags = document["tags"].as_array().unwrap();
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().unwrap_or_default();
+        assert!(!id.is_empty() && ids.insert(id), "{method} {path}: {id:?}");
+        assert!(!operation["summary"].as_str().unwrap_or_default().is_empty(), "{method} {path}");
+        let tag = &operation["tags"][0];
+        assert!(tags.iter().any(|known| known["name"] == *tag), "{method} {path}: {tag}");
+    }
+}
+
+#[test]
+fn every_response_documents_its_headers() {
+    let document = document();
+    for (method, path, operation) in operations(&document) {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let mut expected = BTreeSet::from(["X-Request-Id"]);
+            match (method, path, status.as_str()) {
+                ("post", "/v1/locks/{name}", "201") => expected.extend(["Location", "Lock-Token"]),
+                ("post" | "put", "/v1/locks/{name}", "200") => expected.extend(["Lock-Token"]),
+                ("post", "/v1/locks/{name}/hold", "200") => expected.extend(["Lock-Token"]),
+                ("post", "/v1/idempotency/{key}", "201") => expected.extend(["Lock-Token"]),
+                ("post", "/v1/orders" | "/v1/payments", "201") => {
+                    expected.extend(["Location", "Idempotency-Key-Expires"]);
+                }
+                _ => {}
+            }
+            if ["409", "429", "503"].contains(&status.as_str()) {
+                expected.insert("Retry-After");
+            }
+            assert_eq!(keys(&response["headers"]), expected, "{method} {path} {status}");
+        }
+    }
+}
+
+#[test]
+fn every_error_is_a_problem() {
+    let document = document();
+    let problem = json!({"$ref": "#/components/schemas/Problem"});
+    for (method, path, operation) in operations(&document) {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            if status.starts_with('2') {
+                continue;
+            }
+            let content = &response["content"];
+            assert_eq!(keys(content), BTreeSet::from(["application/problem+json"]));
+            let content = &content["application/problem+json"];
+            assert_eq!(content["schema"], problem, "{method} {path} {status}");
+            for (code, example) in content["examples"].as_object().unwrap() {
+                assert_eq!(example["value"]["code"], *code, "{method} {path} {status}");
+                assert_eq!(example["value"]["status"].to_string(), *status);
+            }
+        }
+    }
+    let required = document["components"]["schemas"]["Problem"]["required"].as_array().unwrap();
+    for member in ["type", "title", "status", "detail", "code"] {
+        assert!(required.contains(&json!(member)), "{member}");
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document();
+    let mut references = Vec::new();
+    collect_references(&document, &mut references);
+    assert!(!references.is_empty());
+    for reference in references {
+        let pointer = reference.strip_prefix('#').expect("a reference within the document");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+}
+
+#[tokio::test]
+async fn every_example_works_when_it_is_pressed() {
+    let service = Service::start("memory:").await;
+    let document = document();
+    let all: BTreeSet<_> = operations(&document).map(|(method, path, _)| (method, path)).collect();
+    let tour: BTreeSet<_> = TOUR.into_iter().chain(BY_HAND).collect();
+    assert_eq!(all, tour, "the tour goes everywhere");
+    for (method, path) in TOUR {
+        let operation = &document["paths"][path][method];
+        let answer = press(&service, method, path, operation).await;
+        let status = answer.status.as_str();
+        assert!(answer.status.is_success(), "{method} {path}: {answer:?}");
+        let response = &operation["responses"][status];
+        assert!(response.is_object(), "{method} {path}: {status} is not documented");
+        assert_is_as_documented(&document, response, &answer);
+        if method == "post" {
+            let again = press(&service, method, path, operation).await;
+            let replayed = again.header("idempotent-replayed") == "true";
+            let same = if replayed || again.text.is_empty() { status } else { "200" };
+            assert_eq!(again.status.as_str(), same, "pressed again: {again:?}");
+            assert_is_as_documented(&document, &operation["responses"][same], &again);
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_request_that_is_documented_as_valid_is_taken() {
+    let service = Service::start("memory:").await;
+    let create = &document()["paths"]["/v1/locks/{name}"]["post"];
+    assert_ne!(create["requestBody"]["required"], true);
+    let schema = &create["requestBody"]["content"]["application/json"]["schema"];
+    let null = schema["oneOf"].as_array().is_some_and(|any| any.contains(&json!({"type": "null"})));
+    let answer = service.create("deploy", &Value::Null).await;
+    assert_eq!(answer.status == 201, null, "a body of null: {answer:?}");
+}
+
+#[tokio::test]
+async fn the_document_is_served() {
+    let service = Service::start("memory:").await;
+    let served = service.get("/openapi.json").await;
+    assert_eq!((served.status.as_u16(), &served.json), (200, &document()));
+    assert_eq!(served.header("content-type"), "application/json");
+}
+
+#[tokio::test]
+async fn the_docs_are_inside_the_binary() {
+    let service = Service::start("memory:").await;
+    let docs = service.get("/docs").await;
+    assert_eq!((docs.status.as_u16(), docs.header("location")), (303, "/docs/"));
+    for path in ["/docs/", "/docs/index.html"] {
+        let page = service.get(path).await;
+        assert_eq!(page.status, 200, "{path}");
+        assert!(page.header("content-type").starts_with("text/html"), "{path}");
+        assert!(page.text.contains("swagger-ui-bundle.js"), "{path}");
+        // A page that loads anything from elsewhere would not work without the Internet.
+        for elsewhere in ["src=\"http", "src=\"//", "rel=\"stylesheet\" href=\"http"] {
+            assert!(!page.text.contains(elsewhere), "{path}: {elsewhere}");
+        }
+    }
+    let initializer = service.get("/docs/swagger-initializer.js").await;
+    assert!(initializer.text.contains("/openapi.json"), "{}", initializer.text);
+    for file in ["swagger-ui-bundle.js", "swagger-ui.css", "swagger-ui-standalone-preset.js"] {
+        let asset = service.get(&format!("/docs/{file}")).await;
+        assert_eq!(asset.status, 200, "{file}");
+        assert!(asset.text.len() > 10_000, "{file}: {} bytes", asset.text.len());
+    }
+    service.get("/docs/nothing.js").await.is_problem(404, "not-found");
+}
+
+fn document() -> Value {
+    serde_json::to_value(keylatch::http::openapi(&config("memory:").guard)).expect("a document")
+}
+
+/// Method, path and operation.
+fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().expect("operations").iter();
+        methods.map(move |(method, operation)| (method.as_str(), path.as_str(), operation))
+    })
+}
+
+fn keys(object: &Value) -> BTreeSet<&str> {
+    object.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect()
+}
+
+fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(object) => {
+            found.extend(object.get("$ref").and_then(Value::as_str));
+            object.values().for_each(|value| collect_references(value, found));
+        }
+        Value::Array(array) => array.iter().for_each(|value| collect_references(value, found)),
+        _ => {}
+    }
+}
+
+/// Sends the request that Swagger UI does when nothing but its button is pressed.
+async fn press(service: &Service, method: &str, path: &str, operation: &Value) -> Answer {
+    let (mut url, mut query, mut headers) = (path.to_owned(), Vec::new(), Vec::new());
+    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+        let name = parameter["name"].as_str().unwrap();
+        let example = [&parameter["example"], &parameter["schema"]["default"]];
+        let Some(value) = example.into_iter().find(|value| !value.is_null()) else {
+            assert_ne!(parameter["required"], true, "{method} {path}: {name} has no example");
+            continue;
+        };
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match parameter["in"].as_str().unwrap() {
+            "path" => url = url.replace(&format!("{{{name}}}"), &value),
+            "query" => query.push(format!("{name}={value}")),
+            _ => headers.push((name, value)),
+        }
+    }
+    let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+    let mut request = service.request(method, &format!("{url}?{}", query.join("&")));
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    if let Some(body) = operation["requestBody"]["content"].get("application/json") {
+        request = request.json(body.get("example").expect("a body has an example"));
+    }
+    Answer::of(request).await
+}
+
+/// Asserts that an answer has the headers and the members that the document says it has.
+#[track_caller]
+fn assert_is_as_documented(document: &Value, response: &Value, answer: &Answer) {
+    for header in keys(&response["headers"]) {
+        assert_ne!(answer.header(header), "", "{header}: {answer:?}");
+    }
+    let Some((kind, content)) = response["content"].as_object().and_then(|all| all.iter().next())
+    else {
+        return assert_eq!(answer.text, "");
+    };
+    assert!(answer.header("content-type").starts_with(kind), "{kind}: {answer:?}");
+    let Some(reference) = content["schema"]["$ref"].as_str() else { return };
+    let schema = document.pointer(&reference[1..]).expect("the schema");
+    let (has, may) = (keys(&answer.json), keys(&schema["properties"]));
+    assert!(has.is_subset(&may), "{has:?} and {may:?}");
+    for required in schema["required"].as_array().into_iter().flatten() {
+        assert!(has.contains(required.as_str().unwrap()), "{required}: {answer:?}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Lines over several instances that share one Redis: the order in them, and the instance of whoever
+//! is first ends or stands still.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use keylatch_core::lock::{LockName, Token};
+use keylatch_testkit::{
+    Answer, Api, Process, RawConnection, RedisServer, Service, eventually, post_head, soon,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::KEYLATCH;
+
+const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
+/// How soon the next in line has a lock after the instance of the first has gone, by promise.
+const NEXT: Duration = Duration::from_secs(6);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_at_three_instances_are_served_in_the_order_in_which_they_came() {
+    const WAITERS: usize = 200;
+    let redis = RedisServer::start().await;
+    let services = three_on(&redis).await;
+    hold(&services[0]).await;
+    let mut waiters = JoinSet::new();
+    for (number, service) in (0..WAITERS).zip(services.iter().cycle()) {
+        let service = Arc::clone(service);
+        waiters.spawn(async move {
+            let token = token(number);
+            let granted = wait(&service, &token).await;
+            assert_eq!(granted.status, 201, "{number}: {granted:?}");
+            let released = service.release("a", &token).await;
+            assert_eq!(released.status, 204, "{number}: {released:?}");
+            (granted.fence(), number)
+        });
+    }
+    in_line(&services[0], WAITERS).await;
+    // They came all at once, and Redis says in which order it saw them.
+    let came = line(&redis, WAITERS).await;
+    assert!(!came.is_sorted(), "they came one by one: {came:?}");
+
+    // Meanwhile others ask over and over without waiting, at each instance.
+    let served = CancellationToken::new();
+    let greedy: Vec<_> =
+        services.iter().map(|service| ask_over_and_over(service, &served)).collect();
+    assert_eq!(services[0].release("a", HOLDER).await.status, 204);
+    let mut got = Vec::new();
+    while let Some(waiter) = soon("the next", waiters.join_next()).await {
+        got.push(waiter.unwrap());
+    }
+    served.cancel();
+    got.sort_unstable();
+    let (fences, numbers): (Vec<u64>, Vec<usize>) = got.into_iter().unzip();
+    assert_eq!(numbers, came);
+    for greedy in greedy {
+        let early = soon("the end of it", greedy).await.unwrap();
+        let early = early.filter(|fence| fence < fences.last().unwrap());
+        assert_eq!(early, None, "who did not wait had the lock before the line was over");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_stays_is_served_though_others_leave_and_let_their_leases_expire() {
+    const WAITERS: usize = 60;
+    let redis = RedisServer::start().await;
+    let services = three_on(&redis).await;
+    hold(&services[0]).await;
+    let waiters: Vec<_> = (0..WAITERS)
+        .zip(services.iter().cycle())
+        .map(|(number, service)| {
+            let (service, token) = (Arc::clone(service), token(number));
+            tokio::spawn(async move { wait(&service, &token).await })
+        })
+        .collect();
+    in_line(&services[0], WAITERS).await;
+    let came = line(&redis, WAITERS).await;
+    let leaves = |number: usize| number.is_multiple_of(3);
+    for (number, waiter) in waiters.iter().enumerate() {
+        if leaves(number) {
+            waiter.abort();
+        }
+    }
+    // They leave before their places would be lost by themselves.
+    let left = in_line(&services[0], WAITERS * 2 / 3);
+    timeout(Duration::from_secs(2), left).await.expect("they leave at once");
+    assert_eq!(services[0].release("a", HOLDER).await.status, 204);
+    let mut waiters: Vec<_> = waiters.into_iter().map(Some).collect();
+    let mut fence = 0;
+    for number in came.into_iter().filter(|number| !leaves(*number)) {
+        let waiter = waiters[number].take().expect("one place each");
+        let granted = soon("the next", waiter).await.unwrap();
+        assert_eq!(granted.status, 201, "{number}: {granted:?}");
+        assert!(granted.fence() > fence, "{number} before one that came earlier");
+        fence = granted.fence();
+        if number % 10 == 5 {
+            // This one forgets that it has the lock.
+            let body = json!({"ttl_ms": 100});
+            assert_eq!(services[0].renew("a", &token(number), &body).await.status, 200);
+        } else {
+            assert_eq!(services[0].release("a", &token(number)).await.status, 204);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_killed() {
+    let redis = RedisServer::start().await;
+    let [first, second] = [on(&redis).await, on(&redis).await];
+    let (_gone, next) = two_in_line(&first, &second).await;
+    let killed = Instant::now();
+    first.process.ended_by("-KILL").await;
+    assert_eq!(second.api.release("a", HOLDER).await.status, 204);
+    is_served(next, killed).await;
+}
+
+#[tokio::test]
+async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_paused() {
+    let redis = RedisServer::start().await;
+    let [first, second] = [on(&redis).await, on(&redis).await];
+    let (mut paused, next) = two_in_line(&first, &second).await;
+    let stopped = Instant::now();
+    first.process.signal("-STOP");
+    assert_eq!(second.api.release("a", HOLDER).await.status, 204);
+    let granted = is_served(next, stopped).await;
+    // Whoever was paused has lost the place, and waits for another turn.
+    first.process.signal("-CONT");
+    in_line(&second.api, 1).await;
+    assert_eq!(second.api.release("a", &token(1)).await.status, 204);
+    let late = paused.answer().await;
+    assert_eq!(late.status, 201, "{late:?}");
+    assert!(late.fence() > granted.fence());
+}
+
+#[tokio::test]
+async fn a_holder_whose_instance_was_killed_keeps_the_lock_and_no_place() {
+    let redis = RedisServer::start().await;
+    let [first, second] = [on(&redis).await, on(&redis).await];
+    let (mut holder, next) = two_in_line(&first, &second).await;
+    assert_eq!(second.api.release("a", HOLDER).await.status, 204);
+    let granted = holder.answer().await;
+    let killed = Instant::now();
+    first.process.ended_by("-KILL").await;
+    let seen = second.api.look("a").await;
+    assert_eq!((seen.fence(), &seen.json["waiting"]), (granted.fence(), &json!(1)), "{seen:?}");
+    // Any instance takes it back.
+    assert_eq!(second.api.release("a", &token(0)).await.status, 204);
+    is_served(next, killed).await;
+}
+
+/// A service in a process of its own.
+struct Instance {
+    process: Process,
+    api: Arc<Api>,
+}
+
+async fn on(redis: &RedisServer) -> Instance {
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let api = Arc::new(Api::at(process.address));
+    Instance { process, api }
+}
+
+/// Somebody holds the lock; the first in line waits at one instance and the next at another.
+async fn two_in_line(first: &Instance, second: &Instance) -> (RawConnection, JoinHandle<Answer>) {
+    hold(&second.api).await;
+    let body = r#"{"wait_ms":300000,"ttl_ms":600000}"#;
+    let head = post_head("/v1/locks/a", body.len());
+    let own_token = format!("Lock-Token: {}\r\n\r\n", token(0));
+    let request = head.trim_end().to_owned() + "\r\n" + &own_token + body;
+    let one = RawConnection::sending(first.api.address, &request).await;
+    in_line(&second.api, 1).await;
+    let api = Arc::clone(&second.api);
+    let other = tokio::spawn(async move { wait(&api, &token(1)).await });
+    in_line(&second.api, 2).await;
+    (one, other)
+}
+
+/// Asserts that who is next in line has the lock in time.
+async fn is_served(next: JoinHandle<Answer>, since: Instant) -> Answer {
+    let granted = timeout_at(since + NEXT, next).await.expect("it is served in time").unwrap();
+    assert_eq!(granted.status, 201, "{granted:?}");
+    granted
+}
+
+async fn three_on(redis: &RedisServer) -> [Arc<Service>; 3] {
+    let url = redis.url();
+    let start = || async { Arc::new(Service::start(&url).await) };
+    [start().await, start().await, start().await]
+}
+
+/// Asks for the lock without waiting until it is had or others are served; its fencing token.
+fn ask_over_and_over(
+    service: &Arc<Service>,
+    served: &CancellationToken,
+) -> JoinHandle<Option<u64>> {
+    let (service, served) = (Arc::clone(service), served.clone());
+    tokio::spawn(async move {
+        while !served.is_cancelled() {
+            let found = service.create("a", &json!({})).await;
+            if found.status == 201 {
+                return Some(found.fence());
+            }
+        }
+        None
+    })
+}
+
+/// The numbers of those who wait, in the order in which Redis has them.
+async fn line(redis: &RedisServer, waiters: usize) -> Vec<usize> {
+    let bucket = LockName::parse("a").unwrap().bucket();
+    let key = format!("keylatch:{{{bucket:02x}}}:line:a");
+    let places: Vec<String> = redis.run(&["ZRANGE", &key, "0", "-1"]).await;
+    let hash = |number| Token::parse(&token(number)).unwrap().hash();
+    let hash = |number| URL_SAFE_NO_PAD.encode(hash(number).as_bytes());
+    let hashes: Vec<_> = (0..waiters).map(hash).collect();
+    let number = |place| hashes.iter().position(|hash| *hash == place).expect("one of them");
+    places.into_iter().map(number).collect()
+}
+
+async fn hold(service: &Api) {
+    let held = service.create_as("a", HOLDER, &json!({"ttl_ms": 600_000})).await;
+    assert_eq!(held.status, 201, "{held:?}");
+}
+
+async fn wait(service: &Api, token: &str) -> Answer {
+    let request = service.request(Method::POST, "/v1/locks/a").header("Lock-Token", token);
+    Answer::of(request.json(&json!({"wait_ms": 300_000, "ttl_ms": 600_000}))).await
+}
+
+async fn in_line(service: &Api, waiting: usize) {
+    eventually(async || (service.look("a").await.json["waiting"] == waiting).then_some(())).await;
+}
+
+fn token(number: usize) -> String {
+    format!("the-token-of-waiter-{number}")
+}

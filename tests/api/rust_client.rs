@@ -1,0 +1,275 @@
+//! The Rust client: what it holds, what it tells, and what it gives back.
+
+use std::time::Duration;
+
+use keylatch::client::{Acquired, Client, Error, Guard, Holder, Lost, Options, Standing};
+use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
+use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
+use serde_json::json;
+
+use crate::KEYLATCH;
+
+fn client(service: &Service) -> Client {
+    Client::new(&format!("http://{}", service.address)).expect("a URL")
+}
+
+fn name(name: &str) -> LockName {
+    LockName::parse(name).expect("a name")
+}
+
+fn for_millis(ttl: u64) -> Options {
+    Options { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..Options::default() }
+}
+
+fn waiting(options: Options) -> Options {
+    Options { wait: Duration::from_secs(15), ..options }
+}
+
+async fn guard(client: &Client, lock: &str, options: &Options) -> Guard {
+    match soon("the acquire", client.acquire(&name(lock), options)).await {
+        Ok(Acquired::Granted(guard)) => guard,
+        other => panic!("{lock} is free: {other:?}"),
+    }
+}
+
+async fn held(client: &Client, lock: &str, options: &Options) -> Holder {
+    match soon("the acquire", client.acquire(&name(lock), options)).await {
+        Ok(Acquired::Held(holder)) => holder.expect("a holder"),
+        other => panic!("{lock} is held: {other:?}"),
+    }
+}
+
+/// Waits until the guard is lost; says why.
+async fn lost(guard: &Guard) -> Lost {
+    soon("the loss", guard.lost().cancelled()).await;
+    match guard.standing() {
+        Standing::Lost(lost) => lost,
+        Standing::Held => panic!("cancelled and not lost: {guard:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_guard_says_what_it_holds_and_gives_it_back() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let owner = Owner::parse("alice").expect("a label");
+    let options = Options { owner, ..for_millis(30_000) };
+    for lock in ["deploy", "a/b c", "..", "ünï%2F{x}?#"] {
+        let guard = guard(&client, lock, &options).await;
+        assert_eq!(guard.name().as_str(), lock);
+        let valid = guard.valid_for();
+        assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
+        assert!(!guard.lost().is_cancelled());
+        assert_eq!(*guard.watch().borrow(), Standing::Held);
+
+        let holder = held(&client, lock, &options).await;
+        assert_eq!(holder.owner.as_deref(), Some("alice"));
+        assert_eq!(holder.fencing_token, guard.fencing_token());
+        let list = service.get("/v1/locks").await;
+        assert_eq!(list.json["locks"][0]["name"], lock, "{list:?}");
+
+        assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+        let list = service.get("/v1/locks").await;
+        assert_eq!(list.json["locks"], json!([]), "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_guard_is_renewed_beyond_its_ttl() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let guard = guard(&client, "a", &for_millis(2000)).await;
+    // Somebody who asks for longer than the TTL does not get it.
+    let patient = Options { wait: Duration::from_secs(5), ..for_millis(2000) };
+    let holder = held(&client, "a", &patient).await;
+    assert_eq!(holder.fencing_token, guard.fencing_token());
+    assert_eq!(guard.standing(), Standing::Held);
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn a_waiting_client_gets_the_lock_when_it_is_given_back() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let first = guard(&client, "a", &for_millis(30_000)).await;
+    let fence = first.fencing_token();
+    let options = waiting(for_millis(30_000));
+    let (second, closed) = tokio::join!(guard(&client, "a", &options), first.close());
+    assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
+    assert!(second.fencing_token() > fence);
+    assert!(second.valid_for() > Duration::from_secs(10), "{second:?}");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_granted_late_in_a_wait_is_valid_for_all_of_its_ttl() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    service.create("a", &json!({"ttl_ms": 1500})).await;
+    let guard = guard(&client, "a", &waiting(for_millis(2000))).await;
+    assert!(guard.valid_for() > Duration::from_secs(1), "{guard:?}");
+    let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
+    assert!(guard.valid_for() < Duration::from_millis(left), "{guard:?}");
+}
+
+#[tokio::test]
+async fn a_lease_of_which_little_is_left_is_renewed_before_it_is_used() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let options = waiting(for_millis(4000));
+    let nearly_over = async {
+        let little = async || {
+            let left = service.look("a").await.json["expires_in_ms"].as_u64();
+            left.is_some_and(|left| left < 1500).then_some(())
+        };
+        eventually(little).await;
+        let fence = service.look("a").await.fence();
+        proxy.forward();
+        fence
+    };
+    let (guard, granted) = tokio::join!(guard(&client, "a", &options), nearly_over);
+    assert_eq!(guard.fencing_token().get(), granted, "the same grant");
+    assert!(guard.valid_for() > Duration::from_secs(2), "{guard:?}");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_given_back() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    drop(guard(&client, "a", &for_millis(30_000)).await);
+    soon("the release", client.close()).await;
+    assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn what_an_acquire_got_unheard_is_given_back() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let unheard = client.acquire(&name("a"), &for_millis(60_000)).await;
+    assert!(matches!(unheard, Err(Error::Unreachable(_))), "{unheard:?}");
+    proxy.forward();
+    soon("the release", client.close()).await;
+    assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_lost_answer_costs_nothing() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let options = waiting(for_millis(60_000));
+    let granted = async {
+        let lease = eventually(async || {
+            let look = service.look("a").await;
+            (look.status == 200).then_some(look)
+        });
+        let fence = lease.await.fence();
+        proxy.forward();
+        fence
+    };
+    let (guard, granted) = tokio::join!(guard(&client, "a", &options), granted);
+    assert_eq!(guard.fencing_token().get(), granted, "the same grant");
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_a_release() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let guard = guard(&client, "a", &for_millis(60_000)).await;
+    proxy.lose_answers();
+    let released = async {
+        eventually(async || (service.look("a").await.status == 404).then_some(())).await;
+        proxy.forward();
+    };
+    let (closed, ()) = tokio::join!(guard.close(), released);
+    assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn a_service_that_starts_late_is_waited_for() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    proxy.refuse();
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let none = client.acquire(&name("a"), &for_millis(30_000)).await;
+    assert!(matches!(none, Err(Error::Unreachable(_))), "{none:?}");
+    let options = waiting(for_millis(30_000));
+    let (_guard, ()) = tokio::join!(guard(&client, "a", &options), async { proxy.forward() });
+}
+
+#[tokio::test]
+async fn a_lock_that_nobody_holds_any_more_is_lost() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let guard = guard(&client(&service), "a", &for_millis(1500)).await;
+    let mut standing = guard.watch();
+    redis.run::<()>(&["FLUSHALL"]).await;
+    soon("the news", standing.wait_for(|standing| *standing != Standing::Held)).await.expect("it");
+    assert_eq!(lost(&guard).await, Lost::NotHeld);
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
+}
+
+#[tokio::test]
+async fn a_lock_that_another_holds_is_lost() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let guard = guard(&client(&service), "a", &for_millis(3000)).await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let other = service.create("a", &json!({})).await;
+    assert_eq!(other.status, 201, "{other:?}");
+    assert_eq!(lost(&guard).await, Lost::TakenOver);
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
+    assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
+}
+
+#[tokio::test]
+async fn an_unreachable_service_is_told_before_the_validity_ends() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let guard = guard(&client, "a", &for_millis(6000)).await;
+    proxy.refuse();
+    let why = lost(&guard).await;
+    let still_mine = service.look("a").await;
+    assert!(matches!(why, Lost::Unrenewed(_)), "{why:?}");
+    assert!(!guard.valid_for().is_zero());
+    assert_eq!(still_mine.fence(), guard.fencing_token().get(), "{still_mine:?}");
+}
+
+#[tokio::test]
+async fn a_service_that_hangs_is_told_before_the_validity_ends() {
+    let service = KEYLATCH.serve(&[], &[]).await;
+    let client = Client::new(&format!("http://{}", service.address)).expect("a URL");
+    let guard = guard(&client, "a", &for_millis(6000)).await;
+    service.signal("-STOP");
+    let why = lost(&guard).await;
+    assert!(!guard.valid_for().is_zero());
+    assert!(matches!(&why, Lost::Unrenewed(why) if why.contains("no answer")), "{why:?}");
+    service.signal("-CONT");
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn what_is_no_keylatch_is_refused_at_once() {
+    let service = Service::start("memory:").await;
+    let elsewhere = Client::new(&format!("http://{}/elsewhere", service.address)).expect("a URL");
+    let refused = elsewhere.acquire(&name("a"), &waiting(for_millis(30_000))).await;
+    assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("404")), "{refused:?}");
+}
+
+#[test]
+fn what_is_no_url_of_a_service_is_refused() {
+    for url in ["", "http://", "ftp://host", "http://user:sesame@host", "http://h/?a", "a b"] {
+        let error = Client::new(url).expect_err(url);
+        assert!(matches!(error, Error::Url(_)), "{url}: {error}");
+        assert!(!error.to_string().contains("sesame"), "{error}");
+    }
+    for url in ["localhost:7070", "http://h", "https://h/keylatch/", "http://[::1]:7070"] {
+        Client::new(url).expect(url);
+    }
+}

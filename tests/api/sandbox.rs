@@ -1,0 +1,183 @@
+//! The guarded routes out of the box, before the sandbox that is built in; and limits of the
+//! service's own around them.
+
+use std::collections::BTreeSet;
+
+use keylatch::http::Guard;
+use keylatch_testkit::{Answer, Api, Service, Shop, config, eventually, soon, store_test};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+fn order(api: &Api, path: &str, key: &str, body: &Value) -> RequestBuilder {
+    api.request(Method::POST, path).header("Idempotency-Key", key).json(body)
+}
+
+async fn orders(api: &Api, path: &str) -> Vec<Value> {
+    let list = api.get(path).await;
+    assert_eq!(list.status, 200, "{list:?}");
+    list.json["orders"].as_array().expect("a list").clone()
+}
+
+#[store_test(service)]
+async fn an_order_is_created_once_read_and_listed(service: &Service) {
+    let items = json!([{"name": "coffee", "quantity": 2}]);
+    let body = json!({"amount": 1999, "currency": "EUR", "items": items});
+    let first = Answer::of(order(service, "/v1/orders", "k-1", &body)).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    for (member, value) in body.as_object().expect("an object") {
+        assert_eq!(&first.json[member], value);
+    }
+    assert!(first.json["created_at"].is_string() && first.fence() > 0, "{first:?}");
+    for _ in 0..3 {
+        let repeat = Answer::of(order(service, "/v1/orders", "\"k-1\"", &body)).await;
+        assert_eq!((repeat.status, &repeat.text), (first.status, &first.text));
+        assert_eq!(repeat.header("location"), first.header("location"));
+        assert_eq!(repeat.header("idempotent-replayed"), "true");
+    }
+    let read = service.get(first.header("location")).await;
+    assert_eq!((read.status.as_u16(), &read.json), (200, &first.json));
+    assert_eq!(orders(service, "/v1/orders").await, [first.json]);
+    service.get("/v1/orders/none").await.is_problem(404, "not-found");
+}
+
+#[store_test(service)]
+async fn a_payment_is_not_an_order(service: &Service) {
+    let body = json!({"amount": 1, "currency": "EUR"});
+    for path in ["/v1/orders", "/v1/payments"] {
+        let first = Answer::of(order(service, path, "k-1", &body)).await;
+        assert_eq!((first.status.as_u16(), first.header("idempotent-replayed")), (201, ""));
+        assert!(first.header("location").starts_with(&format!("{path}/")), "{first:?}");
+        assert_eq!(orders(service, path).await, [first.json]);
+        let without = service.request(Method::POST, path).json(&body);
+        Answer::of(without).await.is_refusal(400, "key-required", "new-key");
+    }
+}
+
+#[store_test(service)]
+async fn what_is_not_valid_is_answered_422_and_not_created(service: &Service) {
+    for (number, (field, body)) in (1..).zip([
+        ("amount", json!({"currency": "EUR"})),
+        ("amount", json!({"amount": 0, "currency": "EUR"})),
+        ("amount", json!({"amount": 100_000_000, "currency": "EUR"})),
+        ("currency", json!({"amount": 1})),
+        ("currency", json!({"amount": 1, "currency": "eur"})),
+        ("items", json!({"amount": 1, "currency": "EUR", "items": [{"name": "a", "quantity": 0}]})),
+        ("delay_ms", json!({"amount": 1, "currency": "EUR", "delay_ms": 60_001})),
+        ("fail", json!({"amount": 1, "currency": "EUR", "fail": 200})),
+    ]) {
+        let request = order(service, "/v1/orders", &format!("k-{number}"), &body);
+        let refused = Answer::of(request).await;
+        refused.is_refusal(422, "validation-failed", "new-key");
+        assert_eq!(refused.json["field"], field, "{refused:?}");
+    }
+    assert!(orders(service, "/v1/orders").await.is_empty());
+}
+
+#[store_test(service)]
+async fn an_order_takes_its_time_and_runs_once(service: &Service) {
+    let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 500});
+    let send = || order(service, "/v1/orders", "k-1", &body).header("Prefer", "wait=20");
+    let (one, two) = tokio::join!(Answer::of(send()), Answer::of(send()));
+    assert_eq!((one.status.as_u16(), &one.json), (201, &two.json));
+    assert_ne!(one.header("idempotent-replayed"), two.header("idempotent-replayed"));
+    assert_eq!(orders(service, "/v1/orders").await, [one.json]);
+}
+
+#[store_test(service)]
+async fn an_order_fails_as_it_is_told(service: &Service) {
+    for (status, code) in [(500, "outcome-unknown"), (503, "outcome-unknown"), (429, ""), (404, "")]
+    {
+        let body = json!({"amount": 1, "currency": "EUR", "fail": status});
+        let key = format!("k-{status}");
+        for round in 0..2 {
+            let answer = Answer::of(order(service, "/v1/orders", &key, &body)).await;
+            if round == 1 && !code.is_empty() {
+                answer.is_refusal(409, code, "never");
+            } else {
+                assert_eq!(answer.status.as_u16(), status, "{answer:?}");
+            }
+        }
+    }
+    assert!(orders(service, "/v1/orders").await.is_empty());
+}
+
+#[store_test(service)]
+async fn a_page_without_javascript_is_led_on_and_orders_once(service: &Service) {
+    let form = "amount=1999&currency=EUR&item=coffee&delay_ms=&fail=&idempotency_key=k-1";
+    let mut pages = BTreeSet::new();
+    for _ in 0..3 {
+        let request = service.request(Method::POST, "/v1/orders").header("Accept", "text/html");
+        let request = request.header("Content-Type", "application/x-www-form-urlencoded");
+        let answer = Answer::of(request.body(form)).await;
+        assert_eq!(answer.status, 303, "{answer:?}");
+        pages.insert(answer.header("location").to_owned());
+    }
+    let [made] = &orders(service, "/v1/orders").await[..] else { panic!("one order") };
+    let page = format!("/demo?order={}", made["id"].as_str().expect("an id"));
+    assert_eq!(pages, BTreeSet::from([page]));
+}
+
+#[tokio::test]
+async fn a_full_service_runs_nothing_and_says_which_key_to_use() {
+    let mut config = config("memory:");
+    config.server.max_requests = 1;
+    let service = Service::start_with(config).await;
+    let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 1000});
+    let first = tokio::spawn(Answer::of(order(&service, "/v1/orders", "k-1", &body)));
+    let shed = eventually(async || {
+        let quick = json!({"amount": 1, "currency": "EUR"});
+        let answer = Answer::of(order(&service, "/v1/orders", "k-2", &quick)).await;
+        (answer.status != 201).then_some(answer)
+    })
+    .await;
+    shed.is_refusal(503, "overloaded", "same-key");
+    assert_eq!(shed.json["outcome"], "not-executed");
+    assert_eq!(first.await.expect("an answer").status, 201);
+}
+
+#[tokio::test]
+async fn a_run_that_takes_longer_than_the_service_waits_goes_on_and_is_kept() {
+    let mut config = config("memory:");
+    let (path, upstream) = ("/v1/orders".to_owned(), "sandbox".to_owned());
+    let guard = Guard { path, upstream, max_wait_ms: 0, ..Guard::default() };
+    config.guard = vec![Guard { timeout_ms: 1, body_timeout_ms: 1000, ..guard }];
+    let service = Service::start_with(config).await;
+    // A second longer than the time for the body and the slack of ten seconds.
+    let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 12_000});
+    let late = soon("the limit", Answer::of(order(&service, "/v1/orders", "k-1", &body))).await;
+    late.is_refusal(503, "timeout", "same-key");
+    assert_eq!(late.json["outcome"], "unknown");
+    let repeat = eventually(async || {
+        let repeat = Answer::of(order(&service, "/v1/orders", "k-1", &body)).await;
+        (repeat.status != 409).then_some(repeat)
+    })
+    .await;
+    assert_eq!((repeat.status.as_u16(), repeat.header("idempotent-replayed")), (201, "true"));
+    assert_eq!(orders(&service, "/v1/orders").await, [repeat.json]);
+}
+
+#[tokio::test]
+async fn what_is_told_of_a_refusal_is_on_a_page_of_its_own() {
+    let shop = Shop::open("memory:").await;
+    let refused = shop.buy("\"").await;
+    let page = refused.json["type"].as_str().expect("a type").to_owned();
+    assert!(refused.header("link").contains(&page));
+    let page = shop.get(&page).await;
+    assert_eq!(page.status, 200);
+    assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
+    assert!(page.text.contains("invalid-key"), "{page:?}");
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_twice_without_javascript_leads_to_one_page() {
+    let service = Service::start("memory:").await;
+    let send = || {
+        let form = "amount=1&currency=EUR&delay_ms=300&idempotency_key=k-1";
+        let request = service.request(Method::POST, "/v1/orders").header("Accept", "text/html");
+        Answer::of(request.header("Content-Type", "application/x-www-form-urlencoded").body(form))
+    };
+    let (first, second) = tokio::join!(send(), send());
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (303, 303), "{second:?}");
+    assert_eq!(first.header("location"), second.header("location"));
+    assert_eq!(service.get("/v1/orders").await.json["orders"].as_array().unwrap().len(), 1);
+}

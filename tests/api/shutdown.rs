@@ -1,0 +1,116 @@
+//! How the process ends: soon, with code 0, and without losing a request that is under way.
+
+use std::time::{Duration, Instant};
+
+use keylatch_testkit::{Process, RawConnection, RedisServer, eventually, post_head};
+use tokio::net::TcpStream;
+
+use crate::KEYLATCH;
+
+/// What whoever sends SIGTERM waits before it sends SIGKILL.
+const LIMIT: Duration = Duration::from_secs(10);
+const HALF_A_HEAD: &str = "GET /livez HTTP/1.1\r\nHost:";
+
+#[tokio::test]
+async fn sigterm_and_sigint_end_the_process_in_time_although_connections_are_half_open() {
+    tokio::join!(ends_in_time("-TERM"), ends_in_time("-INT"));
+}
+
+async fn ends_in_time(signal: &str) {
+    let process = KEYLATCH.serve(&[], &[]).await;
+    let _silent = RawConnection::connect(process.address).await;
+    let _half_a_head = RawConnection::sending(process.address, HALF_A_HEAD).await;
+    let _half_a_body = RawConnection::sending(process.address, &post_head("/v1/locks/a", 2)).await;
+    let mut idle = RawConnection::connect(process.address).await;
+    assert_eq!(idle.get("/livez").await.status, 200);
+    let mut half_a_second_head = RawConnection::connect(process.address).await;
+    assert_eq!(half_a_second_head.get("/livez").await.status, 200);
+    half_a_second_head.send(HALF_A_HEAD).await;
+
+    let started = Instant::now();
+    process.signal(signal);
+    let ended = process.ended().await;
+    assert!(started.elapsed() < LIMIT, "it took {:?}: {ended:?}", started.elapsed());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[tokio::test]
+async fn the_process_ends_in_time_although_redis_hangs() {
+    let redis = RedisServer::start().await;
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let _half_a_head = RawConnection::sending(process.address, HALF_A_HEAD).await;
+    let mut stuck = RawConnection::connect(process.address).await;
+    assert_eq!(stuck.get("/readyz").await.status, 200);
+    redis.pause();
+    stuck.send(&post_head("/v1/locks/a", 0)).await;
+    in_flight(&process, 1).await;
+
+    let started = Instant::now();
+    process.signal("-TERM");
+    let answer = stuck.answer().await;
+    answer.is_problem(503, "store-unavailable");
+    assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
+    let ended = process.ended().await;
+    assert!(started.elapsed() < LIMIT, "it took {:?}: {ended:?}", started.elapsed());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_without_waiting_for_the_drain_timeout() {
+    let environment = [
+        ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000"),
+        ("KEYLATCH_LOG_LEVEL", "warn,keylatch=info"),
+    ];
+    let process = KEYLATCH.serve(&[], &environment).await;
+    let mut idle = RawConnection::connect(process.address).await;
+    assert_eq!(idle.get("/livez").await.status, 200);
+    process.signal("-TERM");
+    idle.closed().await;
+    let ended = process.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("SIGTERM"), "the log says why: {ended:?}");
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_while_new_connections_are_refused() {
+    let process = KEYLATCH.serve(&[], &[]).await;
+    let address = process.address;
+    let mut slow = RawConnection::sending(address, &post_head("/v1/locks/a", 2)).await;
+    in_flight(&process, 1).await;
+
+    process.signal("-TERM");
+    eventually(async || TcpStream::connect(address).await.err()).await;
+    slow.send("{}").await;
+    let answer = slow.answer().await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(answer.header("connection"), "close", "{answer:?}");
+    slow.closed().await;
+    let ended = process.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(TcpStream::connect(address).await.is_err(), "somebody still listens");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_cut_off_after_the_drain_timeout() {
+    let environment = [
+        ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "200"),
+        ("KEYLATCH_SERVER_BODY_TIMEOUT_MS", "600000"),
+        ("KEYLATCH_SERVER_REQUEST_TIMEOUT_MS", "600000"),
+    ];
+    let process = KEYLATCH.serve(&[], &environment).await;
+    let mut never = RawConnection::sending(process.address, &post_head("/v1/locks/a", 2)).await;
+    in_flight(&process, 1).await;
+    process.signal("-TERM");
+    never.closed().await;
+    assert_eq!(process.ended().await.code, Some(0));
+}
+
+/// Waits until the service has `count` requests, besides the one that asks.
+async fn in_flight(process: &Process, count: usize) {
+    let line = format!("keylatch_http_in_flight {}", count + 1);
+    eventually(async || {
+        let metrics = RawConnection::connect(process.address).await.get("/metrics").await;
+        metrics.text.lines().any(|found| found == line).then_some(())
+    })
+    .await;
+}

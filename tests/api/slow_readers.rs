@@ -1,0 +1,91 @@
+//! Clients that read nothing from a stream of events: they are closed, and cost little until then.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use keylatch_testkit::{Api, Process, Service, config, eventually, get_request, post_head};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::KEYLATCH;
+
+/// How much the kernel keeps for a client that does not read, at most.
+const SMALL: u32 = 4096;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_nothing_of_a_hold_is_closed_and_loses_the_lock() {
+    let mut config = config("memory:");
+    config.server.write_timeout_ms = 1000;
+    // Fills the buffers between the two quickly.
+    config.stream.heartbeat_ms = 1;
+    let service = Service::start_with(config).await;
+    let body = json!({"ttl_ms": 60_000, "owner": "a zombie"}).to_string();
+    let request = post_head("/v1/locks/deploy/hold", body.len()) + &body;
+    let silent = deaf(service.address, &request).await;
+    eventually(async || (service.look("deploy").await.status == 200).then_some(())).await;
+    let freed = async || (service.look("deploy").await.status == 404).then_some(());
+    tokio::time::timeout(Duration::from_secs(120), async {
+        while freed().await.is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the lock is released although the client never went away");
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_read_nothing_of_a_watch_are_closed_and_cost_little() {
+    const CLIENTS: usize = 100;
+    let environment = [("KEYLATCH_SERVER_WRITE_TIMEOUT_MS", "1000")];
+    let process = KEYLATCH.serve(&[], &environment).await;
+    let api = Api::at(process.address);
+    let token = api.create("deploy", &json!({})).await.token();
+    let body = json!({"ttl_ms": 60_000});
+    let before = memory(&process);
+    let mut silent = Vec::new();
+    for _ in 0..CLIENTS {
+        silent.push(deaf(process.address, &get_request("/v1/locks/deploy/events")).await);
+    }
+    eventually(async || (watching(&api).await == CLIENTS).then_some(())).await;
+    let mut largest = 0;
+    let closed = async {
+        while watching(&api).await > 0 {
+            for _ in 0..100 {
+                assert_eq!(api.renew("deploy", &token, &body).await.status, 200);
+            }
+            largest = largest.max(memory(&process));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), closed).await.expect("they are closed");
+    let each = largest.saturating_sub(before) / CLIENTS;
+    assert!(each < 256, "{each} KiB for each that reads nothing");
+    drop(silent);
+}
+
+/// How many watch, as the service says.
+async fn watching(api: &Api) -> usize {
+    let metrics = api.get("/metrics").await.text;
+    let line = "keylatch_http_streams{kind=\"Watch\"} ";
+    let count = metrics.lines().find_map(|found| found.strip_prefix(line));
+    count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// What the process has in memory, in KiB.
+fn memory(process: &Process) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()));
+    let status = status.expect("its status");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|text| text.trim().strip_suffix(" kB"));
+    resident.expect("a size").parse().expect("a number")
+}
+
+/// A connection that sends a request and then reads nothing, with a small window.
+async fn deaf(address: SocketAddr, request: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(SMALL).expect("a small buffer");
+    let mut stream = socket.connect(address).await.expect("the service accepts connections");
+    stream.write_all(request.as_bytes()).await.expect("the request is sent");
+    stream
+}

@@ -1,0 +1,308 @@
+//! A store that is slow, gone, full or forgetful, and clients that go away.
+
+use std::time::{Duration, Instant};
+
+use keylatch_testkit::{Answer, Proxy, RedisServer, Service, config, eventually};
+use reqwest::Method;
+use serde_json::json;
+
+const TOKEN: &str = "a-token-of-the-clients-own";
+
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_of_an_acquire_leaves_no_lock() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    for token in [None, Some(TOKEN)] {
+        redis.pause();
+        let mut request =
+            service.request(Method::POST, "/v1/locks/deploy").timeout(Duration::from_millis(200));
+        if let Some(token) = token {
+            request = request.header("Lock-Token", token);
+        }
+        assert!(request.send().await.is_err_and(|error| error.is_timeout()));
+        redis.resume();
+        // The acquire that Redis had in its socket is carried out first, and then taken back.
+        let fence =
+            eventually(async || redis.run::<Option<u64>>(&["GET", &fence_key("deploy")]).await)
+                .await;
+        eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+        let next = service.create("deploy", &json!({})).await;
+        assert_eq!(next.status, 201, "{next:?}");
+        assert!(next.fence() > fence);
+        assert_eq!(service.release("deploy", &next.token()).await.status, 204);
+        let () = redis.run(&["DEL", &fence_key("deploy")]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_keeps_the_grant_of_a_client_that_left() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    redis.pause();
+    let leaving = service.request(Method::POST, "/v1/locks/deploy").header("Lock-Token", TOKEN);
+    assert!(leaving.timeout(Duration::from_millis(200)).send().await.is_err());
+    // The repeat is on its way before Redis goes on, so what the first one got must stay.
+    let body = json!({});
+    let repeat = service.create_as("deploy", TOKEN, &body);
+    let ((), repeat) = tokio::join!(async { redis.resume() }, repeat);
+    assert!([200, 201].contains(&repeat.status.as_u16()), "{repeat:?}");
+    let renewed = service.renew("deploy", TOKEN, &json!({})).await;
+    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, repeat.fence()));
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_unknown_and_the_repeat_is_safe() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let service = Service::start(&proxy.url()).await;
+    load_scripts(&service).await;
+    proxy.lose_answers();
+    let lost = service.create_as("deploy", TOKEN, &json!({})).await;
+    lost.is_problem(503, "store-unavailable");
+    assert_eq!(lost.json["outcome"], "unknown");
+    assert_eq!(lost.header("retry-after"), "1");
+    assert!(redis.run::<Option<u64>>(&["GET", &fence_key("deploy")]).await.is_some(), "it ran");
+    proxy.forward();
+    let repeat = eventually(async || {
+        let repeat = service.create_as("deploy", TOKEN, &json!({})).await;
+        (repeat.status != 503).then_some(repeat)
+    })
+    .await;
+    assert!([200, 201].contains(&repeat.status.as_u16()), "{repeat:?}");
+    assert_eq!(service.release("deploy", TOKEN).await.status, 204);
+}
+
+#[tokio::test]
+async fn who_lost_an_answer_while_waiting_is_not_told_to_have_got_nothing() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let service = Service::start(&proxy.url()).await;
+    let other = Service::start(&redis.url()).await;
+    load_scripts(&service).await;
+    assert_eq!(other.create("deploy", &json!({})).await.status, 201);
+    proxy.lose_answers();
+    let body = json!({"wait_ms": 2000});
+    let waiting = service.create("deploy", &body);
+    let losing = async {
+        eventually(async || (proxy.disturbed() > 0).then_some(())).await;
+        proxy.forward();
+    };
+    let (waiter, ()) = tokio::join!(waiting, losing);
+    // The first attempt may have been carried out late, so the last one's answer does not say it all.
+    waiter.is_problem(503, "store-unavailable");
+    assert_eq!(waiter.json["outcome"], "unknown");
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_renewal_or_release_is_unknown_too() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let service = Service::start(&proxy.url()).await;
+    load_scripts(&service).await;
+    assert_eq!(service.create_as("deploy", TOKEN, &json!({})).await.status, 201);
+    for method in [Method::PUT, Method::DELETE, Method::GET] {
+        proxy.lose_answers();
+        let request =
+            service.request(method.clone(), "/v1/locks/deploy").header("Lock-Token", TOKEN);
+        let lost = Answer::of(request).await;
+        lost.is_problem(503, "store-unavailable");
+        assert_eq!(lost.json["outcome"], "unknown", "{method}");
+        proxy.forward();
+        eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
+    }
+    // The release was carried out although its answer was lost; the repeat says so.
+    service.release("deploy", TOKEN).await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn a_lock_whose_grant_was_lost_with_the_answer_does_not_stay_behind() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let service = Service::start(&proxy.url()).await;
+    load_scripts(&service).await;
+    proxy.lose_answers();
+    // The service made the token, so nobody can ever repeat this.
+    service.create("deploy", &json!({})).await.is_problem(503, "store-unavailable");
+    proxy.forward();
+    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_stopped_and_started_again_is_used_again() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    for round in 0..3 {
+        let name = format!("deploy-{round}");
+        let lease = service.create(&name, &json!({})).await;
+        assert_eq!(lease.status, 201, "{lease:?}");
+        redis.kill().await;
+        let down = service.create("other", &json!({})).await;
+        down.is_problem(503, "store-unavailable");
+        service.get("/readyz").await.is_problem(503, "store-unavailable");
+        assert_eq!(service.get("/livez").await.status, 200);
+        redis.restart().await;
+        eventually(async || (service.create(&name, &json!({})).await.status == 201).then_some(()))
+            .await;
+        assert_eq!(service.get("/readyz").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_was_down_at_the_start_is_used_once_it_is_there() {
+    let mut redis = RedisServer::start().await;
+    redis.kill().await;
+    let service = Service::start(&redis.url()).await;
+    let down = service.create("deploy", &json!({})).await;
+    down.is_problem(503, "store-unavailable");
+    assert_eq!(down.json["outcome"], "not-executed");
+    redis.restart().await;
+    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_paused_longer_than_the_deadline_is_unknown() {
+    let redis = RedisServer::start().await;
+    let mut config = config(&redis.url());
+    config.store_timeout_ms = 200;
+    let service = Service::start_with(config).await;
+    let lease = service.create("held", &json!({})).await;
+    redis.pause();
+    let unknown = service.create("deploy", &json!({})).await;
+    unknown.is_problem(503, "store-unavailable");
+    assert_eq!(unknown.json["outcome"], "unknown");
+    service.renew("held", &lease.token(), &json!({})).await.is_problem(503, "store-unavailable");
+    service.get("/readyz").await.is_problem(503, "store-unavailable");
+    redis.resume();
+    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
+        .await;
+    assert_eq!(service.renew("held", &lease.token(), &json!({})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_after_its_lease_is_given_back_and_not_reported() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
+    redis.pause();
+    let (paused, body) = (Instant::now(), json!({"ttl_ms": 100}));
+    let over = async || (paused.elapsed() > Duration::from_millis(200)).then(|| redis.resume());
+    let (slow, ()) = tokio::join!(service.create("deploy", &body), eventually(over));
+    slow.is_problem(503, "store-too-slow");
+    eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
+}
+
+#[tokio::test]
+async fn scripts_survive_script_flush() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    for round in 0..20 {
+        let lease = service.create("deploy", &json!({})).await;
+        assert_eq!(lease.status, 201, "round {round}: {lease:?}");
+        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
+        assert_eq!(service.renew("deploy", &lease.token(), &json!({})).await.status, 200);
+        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
+        assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_full_refuses_and_nothing_has_happened() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
+    let service = Service::start(&redis.url()).await;
+    let lease = service.create("held", &json!({})).await;
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let full = service.create("deploy", &json!({})).await;
+    full.is_problem(503, "store-unavailable");
+    assert_eq!(full.json["outcome"], "not-executed");
+    // Giving back needs no memory.
+    assert_eq!(service.release("held", &lease.token()).await.status, 204);
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_redis_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
+    let (master, redis) = (RedisServer::start().await, RedisServer::start().await);
+    let service = Service::start(&redis.url()).await;
+    assert_eq!(service.create("before", &json!({})).await.status, 201);
+    let address = master.address();
+    let (host, port) = address.split_once(':').expect("host and port");
+    let () = redis.run(&["REPLICAOF", host, port]).await;
+    let refused = service.create("deploy", &json!({})).await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed");
+    eventually(async || (service.get("/readyz").await.status == 503).then_some(())).await;
+    let () = redis.run(&["REPLICAOF", "NO", "ONE"]).await;
+    eventually(async || (service.create("deploy", &json!({})).await.status == 201).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_stranger_in_the_locks_key_is_an_error_and_stays() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let key = fence_key("deploy").replace("fence", "lock:deploy");
+    let () = redis.run(&["SET", &key, "not ours"]).await;
+    for answer in [service.create("deploy", &json!({})).await, service.look("deploy").await] {
+        answer.is_problem(503, "store-unavailable");
+        assert_eq!(answer.json["outcome"], "not-executed");
+    }
+    assert_eq!(redis.run::<String>(&["GET", &key]).await, "not ours");
+}
+
+#[tokio::test]
+async fn a_lock_that_a_stranger_made_unreadable_hides_no_other_in_a_listing() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+    let key = fence_key("broken").replace("fence", "lock:broken");
+    let () = redis.run(&["HSET", &key, "token", "x", "fence", "not a number"]).await;
+    let listed = service.get("/v1/locks").await;
+    assert_eq!(listed.status, 200, "{listed:?}");
+    assert_eq!(listed.json["locks"].as_array().map(Vec::len), Some(1), "{listed:?}");
+    assert_eq!(listed.json["locks"][0]["name"], "deploy");
+}
+
+#[tokio::test]
+async fn instances_share_the_locks_of_one_redis() {
+    let redis = RedisServer::start().await;
+    let (one, two) = (Service::start(&redis.url()).await, Service::start(&redis.url()).await);
+    let lease = one.create("deploy", &json!({"owner": "one"})).await;
+    let held = two.create("deploy", &json!({})).await;
+    held.is_problem(409, "lock-held");
+    assert_eq!(held.json["holder"]["owner"], "one");
+    assert_eq!(two.renew("deploy", &lease.token(), &json!({})).await.fence(), lease.fence());
+    assert_eq!(two.release("deploy", &lease.token()).await.status, 204);
+    one.look("deploy").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn a_lock_whose_expiry_was_taken_away_has_it_again_when_somebody_asks() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let lease = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
+    let keys: Vec<String> = redis.run(&["KEYS", "*}:lock:*"]).await;
+    let [key] = &keys[..] else { panic!("one lock: {keys:?}") };
+    assert_eq!(redis.run::<u64>(&["PERSIST", key]).await, 1);
+    let refused = service.create("deploy", &json!({})).await;
+    refused.is_problem(409, "lock-held");
+    assert_eq!(refused.json["holder"]["expires_in_ms"], 60_000);
+    let left: i64 = redis.run(&["PTTL", key]).await;
+    assert!((1..=60_000).contains(&left), "it ends in {left} ms");
+    assert_eq!(service.look("deploy").await.fence(), lease.fence());
+}
+
+/// Uses each script once, so that the next use is carried out at once.
+async fn load_scripts(service: &Service) {
+    let lease = service.create("first", &json!({})).await;
+    assert_eq!(service.look("first").await.status, 200);
+    assert_eq!(service.renew("first", &lease.token(), &json!({})).await.status, 200);
+    assert_eq!(service.release("first", &lease.token()).await.status, 204);
+}
+
+/// The key of the counter that gives a lock its fencing tokens.
+fn fence_key(name: &str) -> String {
+    let bucket = keylatch_core::lock::LockName::parse(name).unwrap().bucket();
+    format!("keylatch:{{{bucket:02x}}}:fence")
+}

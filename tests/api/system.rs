@@ -1,0 +1,241 @@
+//! What the service says of itself, and what every answer has.
+
+use std::collections::BTreeSet;
+
+use keylatch::http::Code;
+use keylatch_testkit::{Answer, RedisServer, Service, eventually};
+use reqwest::Method;
+use reqwest::header::HeaderValue;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_service_that_works_is_alive_and_ready() {
+    let redis = RedisServer::start().await;
+    for url in ["memory:".to_owned(), redis.url()] {
+        let service = Service::start(&url).await;
+        for path in ["/livez", "/readyz"] {
+            let answer = service.get(path).await;
+            assert_eq!((answer.status.as_u16(), answer.text.as_str()), (200, "ok"), "{path} {url}");
+            assert!(answer.header("content-type").starts_with("text/plain"), "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_without_its_store_is_alive_and_not_ready_until_the_store_is_back() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    assert_eq!(service.get("/readyz").await.status, 200);
+    redis.kill().await;
+    for _ in 0..3 {
+        let unready = service.get("/readyz").await;
+        unready.is_problem(503, "store-unavailable");
+        assert_ne!(unready.header("retry-after"), "");
+        assert_eq!(service.get("/livez").await.status, 200);
+    }
+    let info = service.get("/v1/info").await;
+    assert_eq!(info.status, 200, "{info:?}");
+    let store = &info.json["store"];
+    assert_eq!((&store["kind"], &store["reachable"]), (&json!("redis"), &json!(false)));
+    assert_eq!((&store["tier"], &store["tier_means"]), (&Value::Null, &Value::Null));
+    redis.restart().await;
+    eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(service.get("/v1/info").await.json["store"]["reachable"], true);
+}
+
+#[tokio::test]
+async fn the_service_says_what_it_promises_on_memory() {
+    let service = Service::start("memory:").await;
+    let info = service.get("/v1/info").await;
+    assert_eq!(info.status, 200, "{info:?}");
+    assert_eq!(members(&info.json), ["name", "promise", "store", "version"]);
+    assert_eq!(info.json["name"], "keylatch");
+    assert_eq!(info.json["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(info.json["promise"].as_array().map(Vec::len), Some(4));
+    let store = &info.json["store"];
+    assert_eq!(members(store), ["facts", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]);
+    assert_eq!((&store["kind"], &store["tier"]), (&json!("memory"), &json!("process")));
+    assert_eq!(store["max_ttl_ms"], 86_400_000);
+    assert_eq!(store["reachable"], true);
+    assert!(store["tier_means"].as_str().is_some_and(|text| !text.is_empty()), "{store}");
+}
+
+#[tokio::test]
+async fn the_service_says_what_it_promises_on_disk() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let service = Service::start(&format!("embedded:{}", directory.path().display())).await;
+    let info = service.get("/v1/info").await;
+    let store = &info.json["store"];
+    assert_eq!((&store["kind"], &store["tier"]), (&json!("embedded"), &json!("strict")));
+    assert_eq!(store["reachable"], true);
+}
+
+#[tokio::test]
+async fn the_service_says_what_it_promises_on_redis() {
+    let synced = ["--appendonly", "yes", "--appendfsync", "always"];
+    let lately = ["--appendonly", "yes", "--appendfsync", "everysec"];
+    let without_a_file = ["--appendonly", "no", "--appendfsync", "always"];
+    let servers: [(&[&str], _, _); 4] = [
+        (&[], "best-effort", "0"),
+        (&without_a_file, "best-effort", "0"),
+        (&lately, "best-effort", "1"),
+        (&synced, "strict", "1"),
+    ];
+    for (options, tier, aof) in servers {
+        let redis = RedisServer::start_with(options).await;
+        let service = Service::start(&redis.url()).await;
+        let info = service.get("/v1/info").await;
+        let store = &info.json["store"];
+        assert_eq!(store["tier"], tier, "{options:?}: {store}");
+        assert_eq!((&store["kind"], &store["reachable"]), (&json!("redis"), &json!(true)));
+        assert!(store["tier_means"].as_str().is_some_and(|text| !text.is_empty()), "{store}");
+        let version: String = redis.run(&["INFO", "server"]).await;
+        let version = version.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        assert_eq!(store["facts"]["version"].as_str(), version.map(str::trim));
+        assert_eq!(store["facts"]["aof_enabled"], aof);
+        assert_eq!(store["facts"]["role"], "master");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_route() {
+    let service = Service::start("memory:").await;
+    let lease = service.create("deploy", &json!({})).await;
+    service.create("deploy", &json!({})).await;
+    service.create("report", &json!({})).await;
+    service.release("deploy", &lease.token()).await;
+    service.get("/nowhere").await;
+    let brew = Method::from_bytes(b"BREW").unwrap();
+    Answer::of(service.request(brew, "/v1/locks/deploy")).await;
+    let metrics = service.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(metrics.header("content-type"), kind);
+    let requests = "keylatch_http_request_duration_seconds_count";
+    let steps = "keylatch_store_operation_duration_seconds_count";
+    for line in [
+        &format!(r#"{requests}{{method="POST",route="/v1/locks/{{name}}",status="201"}} 2"#),
+        &format!(r#"{requests}{{method="POST",route="/v1/locks/{{name}}",status="409"}} 1"#),
+        &format!(r#"{requests}{{method="DELETE",route="/v1/locks/{{name}}",status="204"}} 1"#),
+        &format!(r#"{requests}{{method="GET",route="unmatched",status="404"}} 1"#),
+        &format!(r#"{requests}{{method="other",route="/v1/locks/{{name}}",status="405"}} 1"#),
+        &format!(r#"{steps}{{operation="Acquire",outcome="Done"}} 2"#),
+        &format!(r#"{steps}{{operation="Acquire",outcome="Held"}} 1"#),
+        "# EOF",
+    ] {
+        assert!(metrics.text.lines().any(|found| found == line), "{line}\n{}", metrics.text);
+    }
+}
+
+#[tokio::test]
+async fn no_metric_has_a_name_an_owner_a_token_or_a_request_id() {
+    let service = Service::start("memory:").await;
+    let token = "canary-token-0123456789";
+    let names = ["canary-name", "canary%22%7D%0A", "canary%2F..", "canary/canary", "%FFcanary"];
+    for name in names {
+        let body = json!({"owner": "canary-owner", "ttl_ms": 30_000});
+        service.create_as(name, token, &body).await;
+        service.create_as(name, "canary-other-0123456789", &json!({"canary": 1})).await;
+        service.renew(name, token, &json!({})).await;
+        service.look(name).await;
+        let request = service.request(Method::GET, &format!("/v1/locks?prefix={name}"));
+        Answer::of(request.header("X-Request-Id", "canary-id")).await;
+        service.get(&format!("/{name}")).await;
+        service.get(&format!("/docs/{name}")).await;
+        service.get(&format!("/problems/{name}")).await;
+        let canary = Method::from_bytes(b"CANARY").unwrap();
+        Answer::of(service.request(canary, "/v1/locks/canary")).await;
+        service.release(name, token).await;
+    }
+    let metrics = service.get("/metrics").await;
+    assert!(metrics.text.contains(r#"route="/v1/locks/{name}""#), "{}", metrics.text);
+    assert!(!metrics.text.to_lowercase().contains("canary"), "{}", metrics.text);
+}
+
+#[tokio::test]
+async fn every_answer_has_an_id_of_its_own() {
+    let service = Service::start("memory:").await;
+    let paths = ["/v1/locks", "/v1/locks/free", "/nowhere", "/livez", "/readyz", "/metrics", "/"];
+    let more = ["/v1/info", "/docs", "/docs/", "/openapi.json", "/problems/lock-held", "/livez"];
+    let mut ids = BTreeSet::new();
+    for path in paths.into_iter().chain(more) {
+        let answer = service.get(path).await;
+        let id = answer.header("x-request-id").to_owned();
+        assert!(!id.is_empty(), "{path}");
+        assert!(ids.insert(id), "{path}: {ids:?}");
+    }
+    let lease = service.create("deploy", &json!({})).await;
+    assert!(ids.insert(lease.header("x-request-id").to_owned()), "{ids:?}");
+    let released = service.release("deploy", &lease.token()).await;
+    assert!(ids.insert(released.header("x-request-id").to_owned()), "{ids:?}");
+}
+
+#[tokio::test]
+async fn a_clients_request_id_is_given_back() {
+    let service = Service::start("memory:").await;
+    for id in ["a", "6b1f7f0e-9a5c-4c0e-8a5b-0d2f3c4e5a6b", "a:b/c=d;~", &"x".repeat(128)] {
+        for path in ["/v1/locks", "/v1/locks/free", "/nowhere"] {
+            let request = service.request(Method::GET, path).header("X-Request-Id", id);
+            assert_eq!(Answer::of(request).await.header("x-request-id"), id, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_id_that_could_spoil_a_log_is_replaced() {
+    let service = Service::start("memory:").await;
+    let ids: [&[u8]; 6] = [b"", b"a\tb", b"two words", &[b'x'; 129], "é".as_bytes(), b"\xff\xfe"];
+    for id in ids {
+        let value = HeaderValue::from_bytes(id).unwrap();
+        let request = service.request(Method::GET, "/livez").header("X-Request-Id", value);
+        let answer = Answer::of(request).await;
+        assert_eq!(answer.status, 200);
+        let given = answer.headers["x-request-id"].as_bytes();
+        assert_ne!(given, id);
+        let plain = |byte: &u8| byte.is_ascii_graphic();
+        assert!((1..=128).contains(&given.len()) && given.iter().all(plain), "{given:?}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_opens_the_service_in_a_browser_is_led_to_the_docs() {
+    let service = Service::start("memory:").await;
+    let redirect = service.get("/").await;
+    assert!(redirect.status.is_redirection(), "{redirect:?}");
+    assert_eq!(redirect.header("location"), "/docs/");
+    let docs = service.get("/docs/").await;
+    assert_eq!(docs.status, 200);
+    assert!(docs.header("content-type").starts_with("text/html"), "{docs:?}");
+}
+
+#[tokio::test]
+async fn every_problem_has_a_page_of_its_own() {
+    let service = Service::start("memory:").await;
+    let mut pages = BTreeSet::new();
+    for code in Code::all() {
+        let page = service.get(&format!("/problems/{}", code.slug())).await;
+        assert_eq!(page.status, 200, "{code:?}");
+        assert_eq!(page.header("content-type"), "text/html; charset=utf-8", "{code:?}");
+        assert!(page.text.contains(&format!("<code>{}</code>", code.slug())), "{}", page.text);
+        assert!(page.text.contains(&code.status().to_string()), "{}", page.text);
+        // That nobody knows the outcome is said by two statuses, and on one page.
+        let first = Code::all().find(|other| other.slug() == code.slug());
+        assert!(pages.insert(page.text) == (first == Some(code)), "{code:?}");
+    }
+    service.get("/problems/nothing").await.is_problem(404, "not-found");
+}
+
+#[test]
+fn every_problem_is_written_as_it_is_called() {
+    for code in Code::all().filter(|code| *code != Code::UpstreamSilent) {
+        let slug = code.slug().replace('-', "");
+        assert_eq!(slug, format!("{code:?}").to_lowercase());
+    }
+}
+
+fn members(object: &Value) -> Vec<&str> {
+    let mut names: Vec<_> =
+        object.as_object().expect("an object").keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
+}

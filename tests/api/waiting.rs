@@ -1,0 +1,269 @@
+//! Waiting in line over HTTP, on every store.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use futures_util::future::join_all;
+use keylatch::app::App;
+use keylatch_testkit::{
+    Answer, Api, RawConnection, Service, config, eventually, post_head, soon, store_test,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance};
+use tower::ServiceExt;
+
+/// On a clock that moves on by itself when nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
+    let router = App::new(config("memory:")).await.expect("the store opens").router();
+    let begun = Instant::now();
+    assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 400}"#).await.unwrap(), 201);
+    let first = create(&router, FIRST, r#"{"wait_ms": 60000}"#);
+    tokio::task::yield_now().await;
+    let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
+    tokio::task::yield_now().await;
+    first.abort();
+    assert_eq!(second.await.unwrap(), 201);
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_millis(500), "{waited:?}");
+}
+
+/// The same clock: a long wait may be made of several, each as long as a proxy lets it be.
+#[tokio::test(start_paused = true)]
+async fn who_waits_again_when_the_time_is_over_keeps_the_place() {
+    let router = App::new(config("memory:")).await.expect("the store opens").router();
+    assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 29000}"#).await.unwrap(), 201);
+    let mut first = create(&router, FIRST, r#"{"wait_ms": 10000}"#);
+    tokio::task::yield_now().await;
+    let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
+    for _ in 0..2 {
+        assert_eq!(first.await.unwrap(), 409);
+        // The answer takes its time, and so does the next request.
+        advance(Duration::from_millis(200)).await;
+        first = create(&router, FIRST, r#"{"wait_ms": 10000}"#);
+    }
+    assert_eq!(first.await.unwrap(), 201);
+    assert!(!second.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_again_keeps_those_behind_for_a_second_at_most() {
+    for (wait, at_most) in [(10_000, 1000), (400, 100)] {
+        let router = App::new(config("memory:")).await.expect("the store opens").router();
+        // The lease ends just after the time to wait.
+        let ttl = Duration::from_millis(wait + 10);
+        let held = format!(r#"{{"ttl_ms": {}}}"#, ttl.as_millis());
+        let (begun, holder) = (Instant::now(), create(&router, HOLDER, &held));
+        assert_eq!(holder.await.unwrap(), 201);
+        let first = create(&router, FIRST, &format!(r#"{{"wait_ms": {wait}}}"#));
+        tokio::task::yield_now().await;
+        let second = create(&router, SECOND, r#"{"wait_ms": 60000}"#);
+        assert_eq!(first.await.unwrap(), 409);
+        assert_eq!(second.await.unwrap(), 201);
+        let late = begun.elapsed() - ttl;
+        assert!(late <= Duration::from_millis(at_most), "{late:?} after a wait of {wait} ms");
+    }
+}
+
+/// A request in a task of its own; gives the status.
+fn create(router: &Router, token: &str, body: &str) -> JoinHandle<StatusCode> {
+    let request = Request::post("/v1/locks/deploy").header("Lock-Token", token);
+    let request = request.body(Body::from(body.to_owned())).expect("a request");
+    let answer = router.clone().oneshot(request);
+    tokio::spawn(async { answer.await.expect("an answer").status() })
+}
+
+const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
+const FIRST: &str = "the-first-who-waits-here";
+const SECOND: &str = "the-second-who-waits-here";
+
+#[store_test(service)]
+async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
+    hold(service).await;
+    let waiter = wait(service, FIRST, 60_000);
+    in_line(service, 1).await;
+    assert!(!waiter.is_finished());
+    service.release("deploy", HOLDER).await;
+    let answer = soon("the waiter", waiter).await.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(answer.json["ttl_ms"], 30_000);
+    // What was waited takes nothing of the lease, whose end is counted from the request.
+    assert!(answer.json["valid_for_ms"].as_u64().unwrap() > 25_000, "{answer:?}");
+    assert_eq!(service.look("deploy").await.json["waiting"], 0);
+}
+
+#[store_test(service)]
+async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
+    let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 600})).await;
+    let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert!(answer.fence() > held.fence());
+    // Counted from the request, it is more than is ever left of a lease that was not waited for.
+    assert!(answer.json["valid_for_ms"].as_u64().unwrap() > 29_700, "{answer:?}");
+}
+
+#[store_test(service)]
+async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &Service) {
+    hold(service).await;
+    let answer = soon("the waiter", wait(service, FIRST, 50)).await.unwrap();
+    answer.is_problem(409, "lock-held");
+    assert_eq!(answer.json["ahead"], 0, "{answer:?}");
+    assert_eq!(answer.json["holder"]["owner"], "the holder");
+    only_left(service, 0).await;
+}
+
+#[store_test(service)]
+async fn those_who_wait_are_served_in_the_order_in_which_they_came(service: &Service) {
+    hold(service).await;
+    let mut waiters = Vec::new();
+    for number in 0..10 {
+        waiters.push(wait(service, &token(number), 60_000));
+        in_line(service, number + 1).await;
+    }
+    let late = soon("one more", wait(service, "one-who-will-not-wait", 1)).await.unwrap();
+    assert_eq!(late.json["ahead"], 10, "{late:?}");
+    service.release("deploy", HOLDER).await;
+    let mut fence = 0;
+    for (number, waiter) in (0..).zip(waiters) {
+        let answer = soon("the next", waiter).await.unwrap();
+        assert_eq!(answer.status, 201, "{number}: {answer:?}");
+        assert!(answer.fence() > fence, "{number} before one that came earlier");
+        fence = answer.fence();
+        let released = service.release("deploy", &token(number)).await;
+        assert_eq!(released.status, 204, "{number}: {released:?}");
+    }
+}
+
+#[store_test(service)]
+async fn nobody_overtakes_the_line(service: &Service) {
+    hold(service).await;
+    let waiter = wait(service, FIRST, 60_000);
+    in_line(service, 1).await;
+    // Asks over and over without waiting, while the lock changes hands.
+    let nothing = json!({});
+    let greedy = join_all((0..20).map(|_| service.create("deploy", &nothing)));
+    let (released, greedy) = tokio::join!(service.release("deploy", HOLDER), greedy);
+    assert_eq!(released.status, 204);
+    assert_eq!(soon("the waiter", waiter).await.unwrap().status, 201);
+    for answer in greedy {
+        answer.is_problem(409, "lock-held");
+    }
+}
+
+#[store_test(service)]
+async fn who_goes_away_leaves_the_line_at_once(service: &Service) {
+    hold(service).await;
+    let gone = wait(service, "one-who-goes-away-early", 60_000);
+    in_line(service, 1).await;
+    let waiter = wait(service, "one-who-stays-in-line", 60_000);
+    in_line(service, 2).await;
+    gone.abort();
+    only_left(service, 1).await;
+    service.release("deploy", HOLDER).await;
+    assert_eq!(soon("the waiter", waiter).await.unwrap().status, 201);
+}
+
+#[store_test(service)]
+async fn a_lock_that_nobody_heard_of_is_given_back(service: &Service) {
+    for round in 0..20 {
+        let name = format!("deploy-{round}");
+        let held = service.create_as(&name, HOLDER, &json!({})).await;
+        assert_eq!(held.status, 201, "{held:?}");
+        let body = r#"{"wait_ms":60000}"#;
+        let request = post_head(&format!("/v1/locks/{name}"), body.len()) + body;
+        let client = RawConnection::sending(service.address, &request).await;
+        eventually(async || (service.look(&name).await.json["waiting"] == 1).then_some(())).await;
+        // The client goes, and its turn comes before the service may have seen that.
+        drop(client);
+        let released = service.release(&name, HOLDER).await;
+        assert_eq!(released.status, 204);
+        let free = async || (service.look(&name).await.status == 404).then_some(());
+        eventually(free).await;
+    }
+}
+
+#[store_test(service)]
+async fn the_same_token_keeps_its_place(service: &Service) {
+    hold(service).await;
+    let first = wait(service, "one-who-asks-again-later", 60_000);
+    in_line(service, 1).await;
+    let second = wait(service, SECOND, 60_000);
+    in_line(service, 2).await;
+    // Another request with the first one's token is in its place, and the first one may go.
+    let again = wait(service, "one-who-asks-again-later", 60_000);
+    let other = wait(service, "the-third-who-waits-here", 60_000);
+    in_line(service, 3).await;
+    first.abort();
+    service.release("deploy", HOLDER).await;
+    let answer = soon("the first", again).await.unwrap();
+    assert!(answer.status.is_success(), "{answer:?}");
+    assert!(!second.is_finished() && !other.is_finished());
+}
+
+#[store_test(service)]
+async fn a_free_lock_is_not_waited_for(service: &Service) {
+    let answer = soon("the lock", wait(service, FIRST, 60_000)).await.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+#[tokio::test]
+async fn nobody_waits_for_longer_than_the_service_allows() {
+    let service = Service::start("memory:").await;
+    service.create("deploy", &json!({"wait_ms": 300_001})).await.is_problem(400, "invalid-body");
+    let mut config = config("memory:");
+    config.wait.max_wait_ms = 10;
+    let service = Service::start_with(config).await;
+    service.create("deploy", &json!({"wait_ms": 11})).await.is_problem(400, "invalid-body");
+    assert_eq!(service.create("deploy", &json!({"wait_ms": 10})).await.status, 201);
+}
+
+#[tokio::test]
+async fn as_many_wait_as_may() {
+    for (each, all) in [(2, 100), (100, 2)] {
+        let mut config = config("memory:");
+        (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all);
+        let service = Service::start_with(config).await;
+        hold(&service).await;
+        let waiters: Vec<_> = (0..2).map(|n| wait(&service, &token(n), 60_000)).collect();
+        in_line(&service, 2).await;
+        let third = soon("the third", wait(&service, &token(3), 60_000)).await.unwrap();
+        third.is_problem(429, "too-many-waiters");
+        assert_ne!(third.header("retry-after"), "");
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+        in_line(&service, 2).await;
+    }
+}
+
+async fn hold(service: &Api) {
+    let held = service.create_as("deploy", HOLDER, &json!({"owner": "the holder"})).await;
+    assert_eq!(held.status, 201, "{held:?}");
+}
+
+/// A request that waits for `deploy` in a task of its own.
+fn wait(service: &Api, token: &str, wait_ms: u64) -> JoinHandle<Answer> {
+    let request = service.request(Method::POST, "/v1/locks/deploy").header("Lock-Token", token);
+    tokio::spawn(Answer::of(request.json(&json!({"wait_ms": wait_ms}))))
+}
+
+async fn in_line(service: &Api, waiting: u64) {
+    eventually(async || has_waiting(service, waiting).await.then_some(())).await;
+}
+
+/// Waits until the others have left the line, which is before their places would be lost by
+/// themselves.
+async fn only_left(service: &Api, waiting: u64) {
+    let left = eventually(async || has_waiting(service, waiting).await.then_some(()));
+    tokio::time::timeout(Duration::from_secs(2), left).await.expect("the others leave at once");
+}
+
+async fn has_waiting(service: &Api, waiting: u64) -> bool {
+    service.look("deploy").await.json["waiting"] == waiting
+}
+
+fn token(number: u64) -> String {
+    format!("the-token-of-waiter-{number}")
+}

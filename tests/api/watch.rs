@@ -1,0 +1,303 @@
+//! Watching a lock over HTTP, on every store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use keylatch_core::lock::{
+    Acquired, LockName, LockService, Request, Token, Ttl, WaiterLimits, WatchEvent,
+};
+use keylatch_testkit::{
+    Api, EventStream, RedisServer, Service, config, eventually, refusal_of, soon, store_test,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::KEYLATCH;
+
+const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
+
+#[store_test(service)]
+async fn a_watch_begins_with_how_the_lock_stands(service: &Service) {
+    let mut events = watch(service).await;
+    let free = events.next("snapshot").await;
+    assert_eq!((free.data, free.id.as_str()), (json!({"held": false}), "0-1"));
+    let held = service.create("deploy", &json!({"owner": "the holder"})).await;
+    let mut events = watch(service).await;
+    let snapshot = events.next("snapshot").await;
+    assert_eq!(snapshot.id, format!("{}-1", held.fence()));
+    let seen = service.look("deploy").await.json;
+    assert_eq!(snapshot.data["held"], true);
+    for member in ["name", "owner", "fencing_token", "acquired_at", "waiting"] {
+        assert_eq!(snapshot.data[member], seen[member], "{member}");
+    }
+    assert!(snapshot.data["expires_in_ms"].as_u64().unwrap() > 20_000, "{snapshot:?}");
+}
+
+#[store_test(service)]
+async fn what_happens_is_told_in_order(service: &Service) {
+    let mut events = watch(service).await;
+    events.next("snapshot").await;
+    let held = service.create("deploy", &json!({"owner": "the holder", "ttl_ms": 60_000})).await;
+    service.renew("deploy", &held.token(), &json!({"ttl_ms": 90_000})).await;
+    service.release("deploy", &held.token()).await;
+    let acquired = events.next("acquired").await;
+    assert_eq!((acquired.fence(), &acquired.data["owner"]), (held.fence(), &json!("the holder")));
+    let renewed = events.next("renewed").await;
+    assert!(renewed.data["expires_in_ms"].as_u64().unwrap() > 80_000, "{renewed:?}");
+    let released = events.next("released").await;
+    let ended = json!({"name": "deploy", "owner": "the holder", "fencing_token": held.fence()});
+    assert_eq!(released.data, ended);
+    for (number, event) in (2..).zip([&acquired, &renewed, &released]) {
+        assert_eq!(event.id, format!("{}-{number}", held.fence()));
+        assert!(!event.data.to_string().contains(&held.token()), "{event:?}");
+    }
+}
+
+#[store_test(service)]
+async fn an_expiry_is_told(service: &Service) {
+    let mut events = watch(service).await;
+    events.next("snapshot").await;
+    for _ in 0..3 {
+        let held = service.create("deploy", &json!({"ttl_ms": 200})).await;
+        assert_eq!(events.next("acquired").await.fence(), held.fence());
+        assert_eq!(events.next("expired").await.fence(), held.fence());
+        assert_eq!(service.look("deploy").await.status, 404);
+    }
+}
+
+#[store_test(service)]
+async fn a_lock_that_changes_hands_is_told(service: &Service) {
+    let first = service.create_as("deploy", TOKEN, &json!({})).await;
+    let mut events = watch(service).await;
+    events.next("snapshot").await;
+    let next = service.request(Method::POST, "/v1/locks/deploy/hold");
+    let mut next = EventStream::of(next.json(&json!({"wait_ms": 60_000}))).await;
+    next.next("waiting").await;
+    service.release("deploy", TOKEN).await;
+    assert_eq!(events.next("released").await.fence(), first.fence());
+    assert_eq!(events.next("acquired").await.fence(), next.next("acquired").await.fence());
+}
+
+#[store_test(service)]
+async fn no_grant_is_too_short_to_be_told(service: &Service) {
+    let mut events = watch(service).await;
+    events.next("snapshot").await;
+    for round in 0..20 {
+        let held = service.create_as("deploy", TOKEN, &json!({})).await;
+        assert_eq!(service.release("deploy", TOKEN).await.status, 204);
+        assert_eq!(events.next("acquired").await.fence(), held.fence(), "{round}");
+        assert_eq!(events.next("released").await.fence(), held.fence(), "{round}");
+    }
+}
+
+#[store_test(service)]
+async fn a_grant_that_is_taken_back_is_released(service: &Service) {
+    let mut events = watch(service).await;
+    events.next("snapshot").await;
+    let hold = service.request(Method::POST, "/v1/locks/deploy/hold").json(&json!({}));
+    let holder = EventStream::of(hold).await;
+    events.next("acquired").await;
+    drop(holder);
+    events.next("released").await;
+}
+
+#[tokio::test]
+async fn what_happens_at_one_instance_is_told_at_another() {
+    let redis = RedisServer::start().await;
+    let there = Service::start(&redis.url()).await;
+    let here = Service::start(&redis.url()).await;
+    let mut events = watch(&here).await;
+    events.next("snapshot").await;
+    // The other instance has to hear that somebody watches; until then a look finds this.
+    let first = there.create_as("deploy", TOKEN, &json!({})).await;
+    assert_eq!(events.next("acquired").await.fence(), first.fence());
+    there.release("deploy", TOKEN).await;
+    events.next("released").await;
+    for round in 0..100 {
+        let held = there.create_as("deploy", TOKEN, &json!({})).await;
+        there.renew("deploy", TOKEN, &json!({"ttl_ms": 60_000})).await;
+        there.release("deploy", TOKEN).await;
+        assert_eq!(events.next("acquired").await.fence(), held.fence(), "{round}");
+        events.next("renewed").await;
+        events.next("released").await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_published_where_nobody_watches() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let mut messages = redis.messages("keylatch:changes").await;
+    let cycle = async || {
+        service.create_as("deploy", TOKEN, &json!({})).await;
+        service.renew("deploy", TOKEN, &json!({})).await;
+        assert_eq!(service.release("deploy", TOKEN).await.status, 204);
+    };
+    cycle().await;
+    let _events = watch(&service).await;
+    let first = soon("a message", messages.next()).await.expect("a message");
+    assert!(first.starts_with("watched\n"), "{first:?}");
+    cycle().await;
+    let kinds = messages.filter_map(async |message| {
+        message.split('\n').next().filter(|kind| *kind != "watched").map(str::to_owned)
+    });
+    let heard: Vec<_> = soon("three messages", kinds.take(3).collect()).await;
+    assert_eq!(heard, ["acquired", "renewed", "released"]);
+}
+
+#[tokio::test]
+async fn what_was_not_heard_is_said_and_made_up_for() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let mut events = watch(&service).await;
+    events.next("snapshot").await;
+    let held = service.create("deploy", &json!({})).await;
+    events.next("acquired").await;
+    let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(killed, 1);
+    events.next("lagged").await;
+    assert_eq!(events.next("snapshot").await.fence(), held.fence());
+    service.release("deploy", &held.token()).await;
+    events.next("released").await;
+}
+
+#[tokio::test]
+async fn whoever_reads_too_slowly_is_told_so() {
+    let (service, name) = in_memory();
+    let watched = service.watch(name.clone(), CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    let ttl = Ttl::from_millis(60_000).unwrap();
+    let token = grant(&service, ttl).await;
+    for _ in 0..1000 {
+        let _ = service.renew(&name, &token, ttl).await;
+        tokio::task::yield_now().await;
+    }
+    service.release(&name, &token).await.expect("the store answers");
+    let mut seen = Vec::new();
+    loop {
+        let event = soon("an event", events.recv()).await.expect("an event");
+        let snapshot = matches!(event, WatchEvent::Snapshot(None));
+        seen.push(event);
+        if snapshot && seen.len() > 1 {
+            break;
+        }
+    }
+    assert!(seen.len() < 100, "{} events were kept for who does not read", seen.len());
+    assert!(matches!(seen[seen.len() - 2], WatchEvent::Lagged), "{seen:?}");
+}
+
+/// On a clock that moves on by itself when nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn an_expiry_is_told_when_it_comes() {
+    let (service, name) = in_memory();
+    grant(&service, Ttl::from_millis(5200).unwrap()).await;
+    let begun = Instant::now();
+    let watched = service.watch(name, CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(Some(_)))));
+    assert!(matches!(events.recv().await, Some(WatchEvent::Expired(_))));
+    let late = begun.elapsed().saturating_sub(Duration::from_millis(5200));
+    assert!(late < Duration::from_millis(100), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_nobody_reads_it_any_more() {
+    let (service, name) = in_memory();
+    let watched = service.watch(name, CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(None))));
+    drop(events);
+    // It waits for all who watch.
+    soon("the end", service.close()).await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_service_does() {
+    let process = KEYLATCH.serve(&[], &[]).await;
+    let mut events = watch(&Api::at(process.address)).await;
+    events.next("snapshot").await;
+    process.signal("-TERM");
+    events.next("closing").await;
+    events.ended().await;
+    assert_eq!(process.ended().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_stream_ends_after_as_many_events_as_were_asked_for() {
+    let service = Service::start("memory:").await;
+    let request = service.request(Method::GET, "/v1/locks/deploy/events?limit=2");
+    let mut events = EventStream::of(request).await;
+    events.next("snapshot").await;
+    service.create("deploy", &json!({})).await;
+    events.next("acquired").await;
+    events.ended().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_watched_is_refused_before_the_stream_begins() {
+    let mut config = config("memory:");
+    config.stream.max_streams = 1;
+    let service = Service::start_with(config).await;
+    for query in ["limit=0", "limit=x", "limit=1&limit=1", "limit=1&a=1", "ttl_ms=1"] {
+        let path = format!("/v1/locks/deploy/events?{query}");
+        refusal_of(service.request(Method::GET, &path)).await.is_problem(400, "invalid-query");
+    }
+    let path = "/v1/locks/%00/events";
+    refusal_of(service.request(Method::GET, path)).await.is_problem(400, "invalid-name");
+    let path = "/v1/locks/deploy/events";
+    refusal_of(service.request(Method::POST, path)).await.is_problem(405, "method-not-allowed");
+    let first = watch(&service).await;
+    refusal_of(service.request(Method::GET, path)).await.is_problem(503, "overloaded");
+    drop(first);
+    eventually(async || {
+        let answer = service.request(Method::GET, &format!("{path}?limit=1")).send().await.unwrap();
+        (answer.status() == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let mut events = watch(&service).await;
+    events.next("snapshot").await;
+    redis.kill().await;
+    let request = service.request(Method::GET, "/v1/locks/deploy/events");
+    refusal_of(request).await.is_problem(503, "store-unavailable");
+    redis.restart().await;
+    let held = async || {
+        let held = service.create("deploy", &json!({})).await;
+        (held.status == 201).then(|| held.fence())
+    };
+    let fence = eventually(held).await;
+    loop {
+        let event = soon("an event", events.read()).await.expect("the stream goes on");
+        if event.name == "acquired" || event.data["held"] == true {
+            assert_eq!(event.fence(), fence);
+            break;
+        }
+    }
+}
+
+async fn watch(service: &Api) -> EventStream {
+    EventStream::of(service.request(Method::GET, "/v1/locks/deploy/events")).await
+}
+
+/// A service over nothing but memory, and the name of a lock.
+fn in_memory() -> (Arc<LockService>, LockName) {
+    let limits = WaiterLimits { each: 1, all: 1 };
+    let store = keylatch_stores::memory();
+    let service = LockService::start(store, Duration::from_secs(1), limits).expect("a service");
+    (Arc::new(service), LockName::parse("deploy").unwrap())
+}
+
+async fn grant(service: &LockService, ttl: Ttl) -> Token {
+    let (name, wait) = (LockName::parse("deploy").unwrap(), Duration::ZERO);
+    let request = Request { name, token: None, ttl, owner: None, wait };
+    let Ok(Acquired::New(grant)) = service.acquire(request).await else { panic!("a grant") };
+    grant.token
+}

@@ -1,0 +1,335 @@
+//! The module `/assets/keylatch.js` in a real browser: which key a request has, and what is sent.
+
+use keylatch_testkit::{Browser, Page, PausedRequest, Service, config};
+use serde_json::json;
+
+/// A page that does nothing by itself, and the module in it.
+struct Site {
+    page: Page,
+    service: Service,
+    browser: Browser,
+}
+
+const PROBLEM: &str = "application/problem+json";
+const JSON: &str = "application/json";
+
+impl Site {
+    async fn open() -> Self {
+        Self::prepared("").await
+    }
+
+    /// The same, with a script that each page runs first.
+    async fn prepared(script: &str) -> Self {
+        let (service, browser) = (Service::start("memory:").await, Browser::start().await);
+        let page = browser.open("about:blank").await;
+        page.prepare(script).await;
+        let site = Self { page, service, browser };
+        site.load(&site.page).await;
+        site
+    }
+
+    async fn load(&self, page: &Page) {
+        page.goto(&format!("http://{}/livez", self.service.address)).await;
+        page.eval(
+            "import('/assets/keylatch.js').then((module) => void Object.assign(window, module))",
+        )
+        .await;
+        page.hold("*/played*").await;
+    }
+
+    /// Begins `fetchOnce` of a text.
+    async fn begin(&self, body: &str, init: &str) -> PausedRequest {
+        self.call(body, init).await;
+        self.page.held().await
+    }
+
+    /// Calls `fetchOnce`, and keeps what comes of it as `window.answers`.
+    async fn call(&self, body: &str, init: &str) {
+        let script = format!(
+            "window.answers ??= [];
+             answers.push(fetchOnce('/played', {{method: 'POST', body: '{body}', {init}}}).then(
+                 async (response) => `${{response.status}} ${{await response.text()}}`,
+                 (error) => `none: ${{error.name}}`,
+             ));
+             0"
+        );
+        self.page.eval(&script).await;
+    }
+
+    /// What came of all calls so far.
+    async fn answers(&self) -> Vec<String> {
+        let answers = self.page.eval("Promise.all(answers.splice(0))").await;
+        serde_json::from_value(answers).expect("texts")
+    }
+
+    /// The key under which a text is sent, when this is what comes of it.
+    async fn key(&self, status: u16, media_type: &str, body: &str) -> String {
+        let held = self.begin("a", "").await;
+        let key = held.header("Idempotency-Key").to_owned();
+        if status == 0 {
+            self.page.break_off(held).await;
+        } else {
+            self.page.answer(held, status, media_type, body).await;
+        }
+        self.answers().await;
+        key
+    }
+}
+
+#[tokio::test]
+async fn the_module_is_below_4_kb_as_it_is_served() {
+    let service = Service::start("memory:").await;
+    let module = service.get("/assets/keylatch.js").await;
+    assert_eq!(module.header("content-type"), "text/javascript; charset=utf-8");
+    assert!(module.text.len() < 4000, "{} bytes", module.text.len());
+    assert!(!module.text.contains("import"), "it depends on nothing");
+    for name in ["fetchOnce", "submitOnce"] {
+        assert!(module.text.contains(&format!("export async function {name}(")), "{name}");
+        let types = service.get("/assets/keylatch.d.ts").await;
+        assert!(types.text.contains(&format!("export function {name}(")), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_the_last_word_is_tried_again_under_the_same_key() {
+    let site = Site::open().await;
+    let first = site.key(0, "", "").await;
+    for status in [401, 403, 407, 408, 421, 425, 426, 429, 500, 502, 503, 504, 599] {
+        assert_eq!(site.key(status, JSON, "{}").await, first, "after {status}");
+    }
+    for (status, retry) in [(409, "same-key"), (503, "same-key"), (409, "never"), (504, "never")] {
+        let problem = json!({"code": "any", "retry": retry}).to_string();
+        assert_eq!(site.key(status, PROBLEM, &problem).await, first, "after {status} {retry}");
+    }
+    assert_eq!(site.key(500, PROBLEM, "not JSON").await, first);
+    assert_eq!(site.key(500, PROBLEM, "{}").await, first);
+    assert_eq!(site.key(200, JSON, "{}").await, first);
+    assert_ne!(site.key(200, JSON, "{}").await, first);
+}
+
+#[tokio::test]
+async fn after_the_last_word_comes_a_new_key() {
+    let site = Site::open().await;
+    let mut last = String::new();
+    for status in [200, 201, 204, 304, 400, 402, 404, 409, 410, 418, 422, 499] {
+        let key = site.key(status, JSON, "").await;
+        assert_ne!(key, last, "before {status}");
+        last = key;
+    }
+    for (status, code) in [
+        (400, "invalid-key"),
+        (422, "idempotency-key-reused"),
+        (422, "validation-failed"),
+        (503, "whatever-says-so"),
+    ] {
+        let problem = json!({"code": code, "retry": "new-key"}).to_string();
+        let key = site.key(status, "application/problem+json; charset=utf-8", &problem).await;
+        assert_ne!(key, last, "before {code}");
+        last = key;
+    }
+    let key = site.key(422, PROBLEM, r#"{"title": "Of another service"}"#).await;
+    assert_ne!(key, last);
+    assert_ne!(site.key(200, JSON, "").await, key);
+}
+
+#[tokio::test]
+async fn a_key_is_written_down_before_the_first_byte_is_sent() {
+    let site = Site::open().await;
+    let held = site.begin("a", "").await;
+    let key = held.header("Idempotency-Key").trim_matches('"').to_owned();
+    assert!(key.len() >= 20, "{key}");
+    let kept = "Object.entries(sessionStorage).filter(([name]) => name.startsWith('keylatch:'))";
+    let name = format!("keylatch:POST http://{}/played ", site.service.address);
+    assert_eq!(site.page.eval(kept).await, json!([[name, key]]));
+    site.page.answer(held, 200, JSON, "{}").await;
+    assert_eq!(site.answers().await, ["200 {}"]);
+    assert_eq!(site.page.eval(kept).await, json!([]));
+}
+
+#[tokio::test]
+async fn a_key_outlives_the_page_and_no_other_tab_has_it() {
+    let site = Site::open().await;
+    let held = site.begin("a", "").await;
+    let key = held.header("Idempotency-Key").to_owned();
+    site.load(&site.page).await;
+    assert_eq!(site.key(0, "", "").await, key);
+
+    let other = site.browser.open("about:blank").await;
+    site.load(&other).await;
+    other.eval("void fetchOnce('/played', {method: 'POST', body: 'a'})").await;
+    assert_ne!(other.held().await.header("Idempotency-Key"), key);
+}
+
+#[tokio::test]
+async fn calls_on_the_way_share_one_request_and_each_has_the_answer() {
+    let site = Site::open().await;
+    let held = site.begin("a", "").await;
+    site.call("a", "").await;
+    site.call("a", "").await;
+    site.page.answer(held, 201, JSON, "the answer").await;
+    assert_eq!(site.answers().await, ["201 the answer"; 3]);
+
+    // Had another been sent, it would be the next to be held.
+    let next = site.begin("the next", "").await;
+    assert_eq!(next.request["postData"], "the next");
+}
+
+#[tokio::test]
+async fn other_content_on_the_way_is_sent_to_be_refused_and_leaves_the_key() {
+    let site = Site::open().await;
+    let first = site.begin("a", "").await;
+    let edited = site.begin("b", "").await;
+    let key = first.header("Idempotency-Key").to_owned();
+    assert_eq!(edited.header("Idempotency-Key"), key);
+    let refusal = r#"{"code":"idempotency-key-reused","retry":"new-key"}"#;
+    site.page.answer(edited, 422, PROBLEM, refusal).await;
+    site.page.until("Promise.race([answers[1], 0]).then((answer) => answer !== 0)").await;
+    site.page.break_off(first).await;
+    assert_eq!(site.answers().await, ["none: TypeError".to_owned(), format!("422 {refusal}")]);
+    // Nobody knows yet what became of the first.
+    assert_eq!(site.key(0, "", "").await, key);
+}
+
+#[tokio::test]
+async fn a_late_answer_settles_its_own_key_and_no_other() {
+    let site = Site::open().await;
+    let late = site.begin("a", "").await;
+    // The page comes back from where it was left, and waits for nothing.
+    site.page.eval("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))").await;
+    let again = site.begin("a", "").await;
+    assert_eq!(again.header("Idempotency-Key"), late.header("Idempotency-Key"));
+    site.page.answer(again, 200, JSON, "").await;
+    site.page.eval("answers[1]").await;
+
+    let next = site.begin("a", "").await;
+    let key = next.header("Idempotency-Key").to_owned();
+    assert_ne!(key, late.header("Idempotency-Key"));
+    site.page.answer(late, 200, JSON, "").await;
+    site.page.eval("answers[0]").await;
+    site.page.break_off(next).await;
+    assert_eq!(site.answers().await, ["200 ", "200 ", "none: TypeError"]);
+    assert_eq!(site.key(200, JSON, "").await, key);
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_orders_once_where_it_may() {
+    let shop = Service::start("memory:").await;
+    let origin = format!("http://{}", shop.address);
+    let mut config = config("memory:");
+    config.cors.allow_origins = vec![origin.clone()];
+    let service = Service::start_with(config).await;
+    let page = Browser::start().await.open(&format!("{origin}/livez")).await;
+    let api = format!("http://{}", service.address);
+    let script = format!(
+        "(async () => {{
+            const {{ fetchOnce }} = await import('{api}/assets/keylatch.js');
+            const headers = {{'Content-Type': 'application/json'}};
+            const order = (body) => fetchOnce('{api}/v1/orders', {{method: 'POST', headers, body}});
+            await order(JSON.stringify({{amount: 1, currency: 'EUR', fail: 429}}));
+            const answers = await Promise.all(
+                [1, 2].map(() => order(JSON.stringify({{amount: 1, currency: 'EUR'}}))),
+            );
+            return answers.map((answer) => [answer.status, answer.headers.has('Location')]);
+        }})()"
+    );
+    assert_eq!(page.eval(&script).await, json!([[201, true], [201, true]]));
+    let orders = service.get("/v1/orders").await;
+    assert_eq!(orders.json["orders"].as_array().expect("a list").len(), 1);
+}
+
+#[tokio::test]
+async fn an_intent_is_a_method_a_url_and_a_name() {
+    let site = Site::open().await;
+    let held = site.begin("a", "").await;
+    let key = held.header("Idempotency-Key").to_owned();
+    for init in ["intent: 'cart-1'", "method: 'PATCH'"] {
+        let other = site.begin("a", init).await;
+        assert_ne!(other.header("Idempotency-Key"), key, "{init}");
+    }
+    let script = "void fetchOnce(new URL('/played?b', location), {method: 'POST', body: 'a'})";
+    site.page.eval(script).await;
+    assert_ne!(site.page.held().await.header("Idempotency-Key"), key);
+    site.page.break_off(held).await;
+}
+
+#[tokio::test]
+async fn without_session_storage_a_key_is_kept_in_memory() {
+    for script in [
+        "Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }",
+        "Object.defineProperty(window, 'sessionStorage', {
+             get() { throw new DOMException('', 'SecurityError'); }
+         })",
+    ] {
+        let site = Site::prepared(script).await;
+        let key = site.key(0, "", "").await;
+        assert_eq!(site.key(200, JSON, "{}").await, key, "{script}");
+        assert_ne!(site.key(200, JSON, "{}").await, key, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_keeps_the_key() {
+    let site = Site::open().await;
+    site.page.eval("window.patience = new AbortController(); 0").await;
+    let held = site.begin("a", "signal: patience.signal").await;
+    site.page.eval("patience.abort()").await;
+    assert_eq!(site.answers().await, ["none: AbortError"]);
+    assert_eq!(site.key(200, JSON, "").await, held.header("Idempotency-Key"));
+}
+
+#[tokio::test]
+async fn a_form_is_sent_as_the_browser_would_send_it() {
+    let site = Site::open().await;
+    let form = r#"<form method="post" action="/played" id="shop">
+            <input name="idempotency_key" value="of-the-server"><input name="id" value="7">
+            <input name="off" value="x" disabled><input name="note" value="ä &amp; b">
+            <button name="how" value="now">Buy</button>
+            <button name="how" value="later" formaction="/played/later"
+                formenctype="multipart/form-data">Save</button>
+        </form>"#;
+    site.page.eval(&format!("document.body.innerHTML = `{form}`")).await;
+    let submit = |button: usize| {
+        format!(
+            "{{
+                const form = document.forms[0];
+                const button = form.querySelectorAll('button')[{button}];
+                window.answer = submitOnce(form, button);
+                form.getAttribute('aria-busy');
+            }}"
+        )
+    };
+    assert_eq!(site.page.eval(&submit(0)).await, "true");
+    let now = site.page.held().await;
+    assert_eq!(now.request["method"], "POST");
+    assert_eq!(now.request["postData"], "id=7&note=%C3%A4+%26+b&how=now");
+    assert_eq!(now.header("Content-Type"), "application/x-www-form-urlencoded;charset=UTF-8");
+    site.page.answer(now, 201, JSON, "").await;
+    assert_eq!(site.page.eval("answer.then((answer) => answer.status)").await, 201);
+    assert_eq!(site.page.eval("document.forms[0].ariaBusy").await, json!(null));
+
+    site.page.eval(&submit(1)).await;
+    let later = site.page.held().await;
+    assert!(later.request["url"].as_str().is_some_and(|url| url.ends_with("/played/later")));
+    assert!(later.header("Content-Type").starts_with("multipart/form-data; boundary="));
+    site.page.break_off(later).await;
+    let error = site.page.eval("answer.catch((error) => error.name)").await;
+    assert_eq!(error, "TypeError");
+    assert_eq!(site.page.eval("document.forms[0].ariaBusy").await, json!(null));
+}
+
+#[tokio::test]
+async fn two_forms_of_a_page_are_two_intents() {
+    let site = Site::open().await;
+    let form = r#"<form method="post" action="/played"><button>Buy</button></form>"#;
+    site.page.eval(&format!("document.body.innerHTML = `{form}{form}`")).await;
+    let mut keys = Vec::new();
+    for form in [0, 1, 0, 1] {
+        site.page.eval(&format!("void submitOnce(document.forms[{form}]).catch(() => 0)")).await;
+        let held = site.page.held().await;
+        keys.push(held.header("Idempotency-Key").to_owned());
+        site.page.break_off(held).await;
+        site.page.until(&format!("!document.forms[{form}].hasAttribute('aria-busy')")).await;
+    }
+    assert_eq!((&keys[0], &keys[1]), (&keys[2], &keys[3]));
+    assert_ne!(keys[0], keys[1]);
+}

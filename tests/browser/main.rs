@@ -1,0 +1,8 @@
+//! The pages in a real browser.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod foreign_pages;
+mod keys;
+mod pages;

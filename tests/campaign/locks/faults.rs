@@ -1,0 +1,269 @@
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use keylatch_testkit::{Dice, Proxy, RedisServer};
+use tokio::time::timeout;
+
+use super::client::lock_name;
+use super::clock::pass;
+use super::nodes::End;
+use super::place::{Place, fact};
+use super::worker::TTLS;
+
+/// More than the longest TTL, and than an instance believes what it knew of the masters.
+const LONG: Duration = Duration::from_millis(2800);
+/// How long one who may be stopped has for an answer.
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// What can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    KillInstance,
+    StopInstance,
+    StopInstanceLong,
+    CutClients,
+    StallClients,
+    LoseAnswersToClients,
+    KillStore,
+    KillMost,
+    StopStore,
+    StopStoreLong,
+    CutStore,
+    StallStore,
+    DelayStore,
+    LoseAnswersOfStore,
+    ScriptFlush,
+    FlushAll,
+    ClockAhead,
+    ClockThereAndBack,
+    FailoverStopped,
+    FailoverKilled,
+    FailoverCutOff,
+    FailoverUnseen,
+    CutNode,
+    KillSentinel,
+    StopSentinel,
+    MoveSlots,
+}
+
+/// How a fault was seen to have taken effect, or why it was not.
+pub(super) type Seen = Result<String, String>;
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::KillInstance => "keylatch: kill -9",
+            Self::StopInstance => "keylatch: SIGSTOP for less than the TTL",
+            Self::StopInstanceLong => "keylatch: SIGSTOP for more than the TTL",
+            Self::CutClients => "clients: connections cut",
+            Self::StallClients => "clients: connections stalled",
+            Self::LoseAnswersToClients => "clients: request forwarded, answer dropped",
+            Self::KillStore => "store: kill -9, restart",
+            Self::KillMost => "store: most nodes killed at once, restart",
+            Self::StopStore => "store: SIGSTOP for less than the TTL",
+            Self::StopStoreLong => "store: SIGSTOP for more than the TTL",
+            Self::CutStore => "store: connections cut",
+            Self::StallStore => "store: connections stalled",
+            Self::DelayStore => "store: delayed",
+            Self::LoseAnswersOfStore => "store: request forwarded, answer dropped",
+            Self::ScriptFlush => "store: SCRIPT FLUSH",
+            Self::FlushAll => FLUSH_ALL,
+            Self::ClockAhead => CLOCK_AHEAD,
+            Self::ClockThereAndBack => CLOCK_THERE_AND_BACK,
+            Self::FailoverStopped => "failover: master stopped, and then back",
+            Self::FailoverKilled => "failover: master killed, and then back",
+            Self::FailoverCutOff => "failover: replicas cut off, then master killed",
+            Self::FailoverUnseen => "failover: master killed while a sentinel was stopped",
+            Self::CutNode => "store: CLIENT KILL at a master",
+            Self::KillSentinel => "sentinels: one killed, and then back",
+            Self::StopSentinel => "sentinels: one stopped for longer than its down-after time",
+            Self::MoveSlots => "cluster: slots of locks moved, and then back",
+        }
+    }
+
+    /// Whether an instance may lose sight of those who wait at it, so that their places stay.
+    pub(super) fn leaves_places(self) -> bool {
+        use Kind as K;
+        !matches!(
+            self,
+            K::CutClients
+                | K::StallClients
+                | K::LoseAnswersToClients
+                | K::ScriptFlush
+                | K::FlushAll
+                | K::ClockAhead
+        )
+    }
+}
+
+const NOTHING: &str = "there was nothing to flush";
+const FLUSH_ALL: &str = "store: FLUSHALL";
+const CLOCK_AHEAD: &str = "store: clock set forward";
+const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
+
+/// What no store is promised to stand: it takes leases away behind the back of keylatch.
+pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK_THERE_AND_BACK];
+
+impl Place {
+    /// Lets something happen, and be over again.
+    pub(super) async fn strike(&mut self, kind: Kind, dice: &mut Dice) -> Seen {
+        let some_time = Duration::from_millis(50 + dice.below(700));
+        let instance = dice.below(self.instances.len() as u64) as usize;
+        match kind {
+            Kind::KillInstance => {
+                let [old, new] = self.replace(instance, some_time / 2).await;
+                Ok(format!("process {old} ended by a signal, now {new}"))
+            }
+            Kind::StopInstance => self.stop_instance(instance, short(dice)).await,
+            Kind::StopInstanceLong => self.stop_instance(instance, LONG).await,
+            Kind::KillStore => self.kill_node(dice).await,
+            Kind::KillMost => self.kill_most().await,
+            Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
+            Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
+            Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
+            Kind::FlushAll => {
+                let flushed = join_all(self.nodes.iter().map(|node| flush(node, "db0"))).await;
+                flushed.into_iter().find(Result::is_ok).unwrap_or_else(|| Err(NOTHING.to_owned()))
+            }
+            Kind::ClockAhead => self.set_clock(Some(some_time)).await,
+            Kind::ClockThereAndBack => {
+                let ahead = self.set_clock(Some(some_time * 2)).await?;
+                pass(some_time / 2).await;
+                let back = self.set_clock(None).await?;
+                Ok(format!("{ahead}; {back}"))
+            }
+            Kind::FailoverStopped => self.fail_over(End::Stopped, some_time, dice).await,
+            Kind::FailoverKilled => self.fail_over(End::Killed, some_time, dice).await,
+            Kind::FailoverCutOff => self.fail_over(End::CutOff, some_time, dice).await,
+            Kind::FailoverUnseen => {
+                self.nodes.are_whole().await;
+                self.nodes.fail_over_unseen(dice.below(1 << 32), some_time).await
+            }
+            Kind::CutNode => self.nodes.cut(dice.below(1 << 32), some_time).await,
+            Kind::KillSentinel => self.nodes.kill_sentinel(dice.below(3), some_time).await,
+            Kind::StopSentinel => self.nodes.stop_sentinel(dice.below(3)).await,
+            Kind::MoveSlots => self.move_slots(some_time, dice).await,
+            _ => self.disturb(kind, instance, some_time, dice).await,
+        }
+    }
+
+    async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> Seen {
+        self.nodes.are_whole().await;
+        self.nodes.fail_over(dice.below(1 << 32), end, time).await
+    }
+
+    async fn move_slots(&mut self, time: Duration, dice: &mut Dice) -> Seen {
+        let locks = TTLS.len() as u64;
+        let [one, other] = [dice.below(locks), dice.below(locks)];
+        self.nodes.move_slots([one, other].map(lock_name), dice.below(1 << 32), time).await
+    }
+
+    /// Disturbs connections, of one instance or of all.
+    async fn disturb(&self, kind: Kind, instance: usize, time: Duration, dice: &mut Dice) -> Seen {
+        let all = dice.below(3) == 0;
+        let chosen = self.instances.iter().enumerate();
+        let chosen = chosen.filter(|(place, _)| all || *place == instance);
+        let of_clients =
+            matches!(kind, Kind::CutClients | Kind::StallClients | Kind::LoseAnswersToClients);
+        let proxies: Vec<&Proxy> = chosen
+            .flat_map(
+                |(_, one)| if of_clients { vec![&one.front] } else { one.links.iter().collect() },
+            )
+            .collect();
+        let count = || proxies.iter().map(|proxy| proxy.disturbed()).sum::<u64>();
+        let before = count();
+        for proxy in &proxies {
+            match kind {
+                Kind::StallClients | Kind::StallStore => proxy.stall(),
+                Kind::LoseAnswersToClients | Kind::LoseAnswersOfStore => proxy.lose_answers(),
+                Kind::DelayStore => proxy.delay(Duration::from_millis(10 + dice.below(200))),
+                _ => proxy.refuse(),
+            }
+        }
+        pass(time).await;
+        for proxy in &proxies {
+            proxy.forward();
+        }
+        match count() - before {
+            0 => Err("nothing came by meanwhile".to_owned()),
+            disturbed => Ok(format!("{disturbed} times")),
+        }
+    }
+
+    async fn stop_instance(&self, instance: usize, time: Duration) -> Seen {
+        let instance = &self.instances[instance];
+        instance.process.signal("-STOP");
+        let silent = !instance.answers(SILENCE).await;
+        pass(time.saturating_sub(SILENCE)).await;
+        instance.process.signal("-CONT");
+        if silent { Ok("no answer meanwhile".to_owned()) } else { Err("it answered".to_owned()) }
+    }
+
+    async fn kill_node(&mut self, dice: &mut Dice) -> Seen {
+        let place = dice.below(self.nodes.len() as u64) as usize;
+        let node = &mut self.nodes[place];
+        let old = fact(node, "run_id").await;
+        node.kill().await;
+        pass(Duration::from_millis(dice.below(400))).await;
+        node.restart().await;
+        let new = fact(node, "run_id").await;
+        if old == new { Err("it is the same".to_owned()) } else { Ok(format!("run_id {new}")) }
+    }
+
+    async fn kill_most(&mut self) -> Seen {
+        let most = self.nodes.len() / 2 + 1;
+        let old = join_all(self.nodes[..most].iter().map(|node| fact(node, "run_id"))).await;
+        for node in &mut self.nodes[..most] {
+            node.kill().await;
+        }
+        for node in &mut self.nodes[..most] {
+            node.restart().await;
+        }
+        let new = join_all(self.nodes[..most].iter().map(|node| fact(node, "run_id"))).await;
+        let same = old.iter().any(|old| new.contains(old));
+        if same { Err("some are the same".to_owned()) } else { Ok(format!("run_ids {new:?}")) }
+    }
+
+    /// Sets the clock further forward, or to what it was, and looks at it.
+    async fn set_clock(&self, forward: Option<Duration>) -> Seen {
+        let clock = self.clock.as_ref().map_err(String::clone)?;
+        let ahead = forward.map_or(Duration::ZERO, |forward| clock.ahead() + forward);
+        clock.set(ahead);
+        let (seconds, micros): (u64, u64) = self.nodes[0].run(&["TIME"]).await;
+        let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let found = there.saturating_sub(SystemTime::UNIX_EPOCH.elapsed().expect("a clock"));
+        let what = format!("TIME is {found:.3?} ahead, set to {ahead:.3?}");
+        if found.abs_diff(ahead) < Duration::from_millis(90) { Ok(what) } else { Err(what) }
+    }
+
+    fn any_node(&self, dice: &mut Dice) -> &RedisServer {
+        &self.nodes[dice.below(self.nodes.len() as u64) as usize]
+    }
+}
+
+/// Less than the shortest TTL.
+fn short(dice: &mut Dice) -> Duration {
+    Duration::from_millis(60 + dice.below(100))
+}
+
+async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
+    node.pause();
+    let silent = timeout(SILENCE, node.try_run::<String>(&["PING"])).await.is_err();
+    pass(time.saturating_sub(SILENCE)).await;
+    node.resume();
+    if silent { Ok("PING unanswered".to_owned()) } else { Err("PING answered".to_owned()) }
+}
+
+/// Flushes scripts or keys, and looks whether there were some.
+async fn flush(node: &RedisServer, what: &str) -> Seen {
+    let before = fact(node, what).await;
+    let command: &[&str] = if what == "db0" { &["FLUSHALL"] } else { &["SCRIPT", "FLUSH"] };
+    // A master that has just become a replica cuts all its connections.
+    if let Err(error) = node.try_run::<()>(command).await {
+        return Err(error.to_string());
+    }
+    match before.as_str() {
+        "" | "0" => Err(NOTHING.to_owned()),
+        before => Ok(format!("there was {before} before")),
+    }
+}

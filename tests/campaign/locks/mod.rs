@@ -1,0 +1,356 @@
+//! Many clients on few locks while everything fails that can: what they sent and read is judged by a
+//! checker, which is judged itself.
+
+mod client;
+mod clock;
+mod exclusion;
+mod faults;
+mod guilt;
+mod history;
+mod masters;
+mod mutants;
+mod nodes;
+mod place;
+mod report;
+mod resource;
+mod topology;
+mod verdict;
+mod wall_clock;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_testkit::{Dice, scaled, seed, soon};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use client::{Client, Request};
+use clock::{micros, now, pass};
+use faults::{Kind, OUTSIDE_OF_PROMISES};
+use history::{Ask, Event, Fault, Healing, History, Micros, Told};
+use masters::Masters;
+use place::{Build, Place, Store};
+use report::report;
+use resource::Resource;
+use verdict::{Invariant, Violation, judge};
+use worker::{TTLS, Worker};
+
+/// How many clients there are.
+const CLIENTS: u64 = 20;
+/// How long a place in line outlives the instance that kept it.
+const PLACE: Duration = Duration::from_secs(4);
+/// How long a lock is asked for that should be had.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What I6 gives every lock beyond its TTL.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a node of Redlock is given, of the shortest TTL: if the machine is later than that, any
+/// step may fail.
+const NODE_TIME: Micros = 20_000;
+/// How often a machine that is late is late in one request.
+const HOPS: u64 = 16;
+
+/// For how long clients work.
+fn time() -> Duration {
+    Duration::from_secs(scaled(8))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_keeps_its_promises() {
+    holds(Store::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_keeps_its_promises() {
+    holds(Store::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_without_persistence_keeps_its_promises() {
+    holds(Store::ForgetfulRedis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_syncs_keeps_its_promises() {
+    holds(Store::DurableRedis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_keeps_its_promises() {
+    holds(Store::Sentinel).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_its_promises() {
+    holds(Store::Cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_that_waits_for_a_replica_keeps_its_promises() {
+    holds(Store::CarefulSentinel).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_fail_break_no_exclusion() {
+    let faults = [Kind::KillSentinel, Kind::StopSentinel, Kind::CutNode, Kind::KillInstance];
+    holds_and_excludes(Store::Sentinel, &faults).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_break_no_exclusion() {
+    let faults = [Kind::MoveSlots, Kind::MoveSlots, Kind::CutNode, Kind::StopInstanceLong];
+    holds_and_excludes(Store::Cluster, &faults).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_with_snapshots_keeps_its_promises() {
+    holds(Store::SnapshotRedis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redlock_keeps_its_promises() {
+    holds(Store::Redlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redlock_whose_nodes_forget_keeps_its_promises() {
+    holds(Store::ForgetfulRedlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redlock_whose_nodes_are_flushed_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::Redlock, &[Kind::FlushAll]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_that_forgets_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::Sentinel, &[Kind::FailoverCutOff]).await;
+}
+
+/// What does not keep its promise of exclusion, because it made none, is seen not to: a store that
+/// forgets what it granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_forgets_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::ForgetfulRedis, &[Kind::KillStore]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_flushed_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::ForgetfulRedis, &[Kind::FlushAll]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_whose_clock_is_set_forward_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::DurableRedis, &[Kind::ClockThereAndBack]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memory_that_ends_is_seen_to_break_exclusion() {
+    breaks_exclusion(Store::Memory, &[Kind::KillInstance]).await;
+}
+
+/// A campaign on a store breaks none of its promises.
+async fn holds(store: Store) {
+    passes(Plan::of(store), |_| false).await;
+}
+
+/// Of faults by which no master forgets anything two holders are certain at once only if a master was
+/// taken for dead, and another came in its place.
+async fn holds_and_excludes(store: Store, faults: &[Kind]) {
+    let plan = Plan { faults: faults.to_vec(), ..Plan::of(store) };
+    passes(plan, |one| one.invariant == Invariant::Exclusive && !one.by_forgetting).await;
+}
+
+async fn passes(plan: Plan, is_wrong_here: impl Fn(&Violation) -> bool) {
+    let store = plan.store;
+    let mut campaign = Campaign::open(plan, &Build::default(), seed()).await;
+    let tier = campaign.place.tier().await;
+    let until = now() + micros(time());
+    while now() < until {
+        campaign.segment().await;
+    }
+    let history = campaign.history().await;
+    let violations = judge(&history);
+    report(store, &tier, seed(), &history, &violations);
+    let is_wrong = |one: &&Violation| is_broken_promise(one, store, &tier) || is_wrong_here(one);
+    let broken: Vec<_> = violations.iter().filter(is_wrong).collect();
+    let faults = &history.faults;
+    assert!(broken.is_empty(), "{} on {}: {broken:#?} {faults:#?}", broken.len(), store.name());
+}
+
+/// These faults make two holders certain at once, and nothing worse.
+async fn breaks_exclusion(store: Store, faults: &[Kind]) {
+    let plan = Plan { store, faults: faults.to_vec(), segment: Duration::from_secs(2) };
+    let mut campaign = Campaign::open(plan, &Build::default(), seed()).await;
+    let tier = campaign.place.tier().await;
+    let broken = async {
+        loop {
+            campaign.segment().await;
+            let violations = judge(&campaign.history().await);
+            let (exclusion, others): (Vec<_>, Vec<_>) =
+                violations.iter().partition(|one| one.invariant == Invariant::Exclusive);
+            let worse: Vec<_> =
+                others.into_iter().filter(|one| is_broken_promise(one, store, &tier)).collect();
+            assert!(worse.is_empty(), "{worse:#?}");
+            if !exclusion.is_empty() {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), broken).await.expect("two are certain at once");
+}
+
+/// Whether a store of this tier promised what was violated.
+fn is_broken_promise(violation: &Violation, store: Store, tier: &str) -> bool {
+    let outside = |fault: &String| OUTSIDE_OF_PROMISES.contains(&fault.as_str());
+    // What its nodes forget is over before they vote, as long as nobody sets a clock.
+    let excludes = tier == "strict" || store == Store::ForgetfulRedlock;
+    match violation.invariant {
+        Invariant::Exclusive => excludes && !violation.faults.iter().any(outside),
+        _ if violation.by_forgetting => !store.goes_back(),
+        _ => true,
+    }
+}
+
+/// What is done to what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    store: Store,
+    faults: Vec<Kind>,
+    /// How long clients work and things fail before everything is healed for once.
+    segment: Duration,
+}
+
+impl Plan {
+    fn of(store: Store) -> Self {
+        Self { store, faults: store.faults(), segment: Duration::from_secs(7) }
+    }
+}
+
+/// By how much a busy machine is late at most, until it is told to end: that is no time of keylatch's.
+async fn lateness(ending: CancellationToken) -> Micros {
+    let (pause, mut most) = (Duration::from_millis(5), 0);
+    while !ending.is_cancelled() {
+        let begun = now();
+        pass(pause).await;
+        most = most.max(now() - begun - micros(pause));
+    }
+    most
+}
+
+/// Asks for a lock until there is an answer that says who has it, and gives it back.
+async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Event> {
+    let (token, until) = (client.number(), now() + micros(PATIENCE));
+    let request = Request::acquire(lock, token, ttl, 20_000).patient();
+    let mut events = Vec::new();
+    loop {
+        let event = client.ask(request, &mut dice).await;
+        let said = !(event.told.is_ambiguous() || event.told == Told::NotExecuted);
+        events.push(event);
+        if said || now() > until {
+            break;
+        }
+        pass(Duration::from_millis(dice.below(100))).await;
+    }
+    events.push(client.ask(Request::new(lock, token, Ask::Release), &mut dice).await);
+    events
+}
+
+/// A deployment, the clients that use it, and what they have written down so far.
+#[derive(Debug)]
+struct Campaign {
+    plan: Plan,
+    place: Place,
+    masters: Masters,
+    resource: Resource,
+    numbers: Arc<AtomicU64>,
+    dice: Dice,
+    history: History,
+    /// When the last fault was over that may have left places in lines.
+    places_left: Micros,
+}
+
+impl Campaign {
+    async fn open(plan: Plan, build: &Build, seed: u64) -> Self {
+        let place = Place::open(plan.store, build).await;
+        let masters = Masters::among(&place.nodes);
+        let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
+        let (dice, history, places_left) = (Dice(seed), History::default(), 0);
+        Self { plan, place, masters, resource, numbers, dice, history, places_left }
+    }
+
+    /// Lets clients work while things fail; then heals everything, has all clients vanish, and asks
+    /// for every lock.
+    async fn segment(&mut self) {
+        let ending = CancellationToken::new();
+        let mut workers = Vec::new();
+        for _ in 0..CLIENTS {
+            let worker = self.worker(&ending).await;
+            workers.push(tokio::spawn(worker.work()));
+        }
+        let until = now() + micros(self.plan.segment);
+        while now() < until {
+            pass(Duration::from_millis(self.dice.below(300))).await;
+            let faults = self.plan.faults.len() as u64;
+            let kind = self.plan.faults[self.dice.below(faults) as usize];
+            let from = now();
+            let seen = self.place.strike(kind, &mut self.dice).await;
+            let to = now();
+            self.history.faults.push(Fault { kind: kind.name(), from, to, seen });
+            if kind.leaves_places() {
+                self.places_left = to;
+            }
+        }
+        self.place.is_well().await;
+        ending.cancel();
+        for worker in workers {
+            let worker = soon("the end of a client", worker).await.expect("an end");
+            self.history.events.extend(worker.events);
+            self.history.writes.extend(worker.writes);
+        }
+        self.heal().await;
+    }
+
+    /// Asks for every lock, which has to be had in time.
+    async fn heal(&mut self) {
+        let at = now();
+        let probing = CancellationToken::new();
+        let late = tokio::spawn(lateness(probing.clone()));
+        let client = Client::new(&self.place.addresses(), &self.numbers);
+        let probes = TTLS.iter().enumerate().map(|(lock, ttl)| {
+            let (client, dice) = (client.clone(), Dice(self.dice.below(u64::MAX)));
+            probe(client, lock, *ttl, dice)
+        });
+        let probed = join_all(probes.collect::<Vec<_>>()).await;
+        self.history.events.extend(probed.into_iter().flatten());
+        probing.cancel();
+        let late = late.await.expect("a figure");
+        let places = (self.places_left + micros(PLACE)).saturating_sub(at);
+        for (lock, ttl) in TTLS.iter().enumerate() {
+            let within = match late {
+                NODE_TIME.. if self.plan.store.is_redlock() => micros(PATIENCE),
+                _ => (ttl * 1000).max(places) + micros(GRACE) + late * HOPS,
+            };
+            self.history.healings.push(Healing { lock, at, within });
+        }
+    }
+
+    /// All that was written down so far.
+    async fn history(&self) -> History {
+        let (taken, promotions) = (self.resource.taken().await, self.masters.promotions());
+        History { taken, promotions, ..self.history.clone() }
+    }
+
+    async fn worker(&mut self, ending: &CancellationToken) -> Worker {
+        Worker {
+            client: Client::new(&self.place.addresses(), &self.numbers),
+            resource: self.resource.access().await,
+            dice: Dice(self.dice.below(u64::MAX)),
+            ending: ending.clone(),
+            events: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+}

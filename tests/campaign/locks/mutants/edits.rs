@@ -1,0 +1,219 @@
+use super::super::place::Store;
+use super::{Edit, Mutant};
+
+/// What lets the build choose.
+pub(super) const SEAMS: [Edit; 2] = [
+    Edit {
+        file: "src/lib.rs",
+        find: "pub mod metrics;",
+        replace: "pub mod metrics;\npub(crate) mod mutant;",
+    },
+    Edit {
+        file: "src/store/redis/script.rs",
+        find: r#"Script::new(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+))"#,
+        replace: r#"Script::new(&crate::mutant::lua(concat!($(include_str!(concat!("lua/", $file, ".lua"))),+)))"#,
+    },
+];
+
+const fn edit(
+    name: &'static str,
+    store: Store,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+) -> Mutant {
+    Mutant { name, store, edit: Edit { file, find, replace } }
+}
+
+const ACQUIRE: &str = "crates/stores/src/redis/lua/acquire.lua";
+const FENCE: &str = "crates/stores/src/redis/lua/fence.lua";
+const LINE: &str = "crates/stores/src/redis/lua/line.lua";
+const RELEASE: &str = "crates/stores/src/redis/lua/release.lua";
+const RENEW: &str = "crates/stores/src/redis/lua/renew.lua";
+const SETTLE: &str = "crates/stores/src/redis/lua/redlock_settle.lua";
+const WITHDRAW: &str = "crates/stores/src/redis/lua/withdraw.lua";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    edit(
+        "granted although it is held (SET without NX)",
+        Store::DurableRedis,
+        ACQUIRE,
+        "local is_free, is_mine = not held[1], held[1] == token",
+        "local is_free, is_mine = held[1] ~= token, held[1] == token",
+    ),
+    edit(
+        "a repeat counts twice",
+        Store::DurableRedis,
+        ACQUIRE,
+        "is_mine and held[6] ~= attempt then",
+        "is_mine then\n  redis.call('HSET', lock, 'fence', next_fence(KEYS[5], redis.call('TIME')))\n  held[2] = redis.call('HGET', lock, 'fence')\nend\nif is_mine and held[6] ~= attempt then",
+    ),
+    edit(
+        "the fence is not raised",
+        Store::DurableRedis,
+        FENCE,
+        "  if last and last + 1 > fence then",
+        "  if last then\n    return last\n  end\n  if last and last + 1 > fence then",
+    ),
+    edit(
+        "the fence has no floor of time",
+        Store::ForgetfulRedis,
+        FENCE,
+        "local fence = time[1] * 1000000 + time[2]",
+        "local fence = 1",
+    ),
+    edit(
+        "a line that never loses its dead",
+        Store::DurableRedis,
+        LINE,
+        "  local lost = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, 1000)\n",
+        "  local lost = {}\n",
+    ),
+    edit(
+        "released without comparing",
+        Store::DurableRedis,
+        RELEASE,
+        "if holder ~= token then",
+        "if false then",
+    ),
+    edit(
+        "released, and still there",
+        Store::DurableRedis,
+        RELEASE,
+        "redis.call('DEL', lock)\n",
+        "",
+    ),
+    edit(
+        "a renewal that resurrects",
+        Store::DurableRedis,
+        RENEW,
+        "  return {'not-held'}\n",
+        "  held = {token, redis.call('GET', (string.gsub(lock, ':lock:.*', ':fence'))), '0', '0'}\n  redis.call('HSET', lock, 'token', token, 'fence', held[2], 'owner', '0', 'acquired', '0')\n",
+    ),
+    edit(
+        "a renewal that prolongs nothing",
+        Store::DurableRedis,
+        RENEW,
+        "redis.call('PEXPIRE', lock, ttl)\n",
+        "",
+    ),
+    edit(
+        "a renewal that changes the fence",
+        Store::DurableRedis,
+        RENEW,
+        "return {'renewed', held[2],",
+        "return {'renewed', held[2] + 1,",
+    ),
+    edit(
+        "renewed without comparing",
+        Store::DurableRedis,
+        RENEW,
+        "if held[1] ~= token then",
+        "if false then",
+    ),
+    edit(
+        "taken back from another attempt",
+        Store::DurableRedis,
+        WITHDRAW,
+        "  if held[1] ~= token or held[2] ~= attempt then",
+        "  if held[1] ~= token then",
+    ),
+    edit(
+        "what was lost was not executed",
+        Store::DurableRedis,
+        "src/lock/store.rs",
+        "            Self::Unreachable(_) | Self::Refused(_) => Outcome::NotExecuted,",
+        "            _ if mutant!() => Outcome::NotExecuted,\n            Self::Unreachable(_) | Self::Refused(_) => Outcome::NotExecuted,",
+    ),
+    edit(
+        "what was lost is not there (404)",
+        Store::DurableRedis,
+        "src/http/problem.rs",
+        "        let detail = match outcome {",
+        "        if mutant!() && outcome == Outcome::Unknown {\n            return Self::lock_not_held();\n        }\n        let detail = match outcome {",
+    ),
+    edit(
+        "validity without what has elapsed",
+        Store::Embedded,
+        "src/lock/service.rs",
+        "    lease.expires_in.checked_sub(",
+        "    let whole = if mutant!() { lease.ttl } else { lease.expires_in };\n    whole.checked_sub(",
+    ),
+    edit(
+        "the wait counts twice",
+        Store::Embedded,
+        "src/lock/service.rs",
+        "valid_for: valid_for + waited })",
+        "valid_for: valid_for + if mutant!() { waited * 2 } else { waited } })",
+    ),
+    edit(
+        "who leaves stays in line",
+        Store::Memory,
+        "src/lock/waiting.rs",
+        "        if let Some(ask) = &self.last {",
+        "        if let Some(ask) = self.last.as_ref().filter(|_| !mutant!()) {",
+    ),
+    edit(
+        "a lease that is told to be longer than it is",
+        Store::Embedded,
+        "src/lock/state.rs",
+        "            expires_in: self.expires.saturating_sub(now),",
+        "            expires_in: self.expires.saturating_sub(now) * if mutant!() { 2 } else { 1 },",
+    ),
+    edit(
+        "embedded: released without comparing",
+        Store::Embedded,
+        "src/lock/state.rs",
+        "            Some(held) if held.token == self.token => {\n                state.held = None;",
+        "            Some(held) if held.token == self.token || mutant!() => {\n                state.held = None;",
+    ),
+    edit(
+        "embedded: answered and not written",
+        Store::Embedded,
+        "src/store/embedded/writer.rs",
+        "        if durable {\n",
+        "        if durable && !mutant!() {\n",
+    ),
+    edit(
+        "embedded: a lease is over after a restart",
+        Store::Embedded,
+        "src/lock/state.rs",
+        "            expires: now + record.ttl,",
+        "            expires: now + if mutant!() { Duration::ZERO } else { record.ttl },",
+    ),
+    edit(
+        "memory: the fence has no floor of time",
+        Store::Memory,
+        "src/lock/fence.rs",
+        "        Self((self.0 + 1).max(unix_micros))",
+        "        Self((self.0 + 1).max(if mutant!() { 0 } else { unix_micros }))",
+    ),
+    edit(
+        "Redlock: a majority of N/2",
+        Store::Redlock,
+        "src/store/redis/redlock/nodes.rs",
+        "    let majority = nodes / 2 + 1;",
+        "    let majority = nodes / 2 + usize::from(!mutant!());",
+    ),
+    edit(
+        "Redlock: a node that came up lately votes",
+        Store::ForgetfulRedlock,
+        "src/store/redis/redlock/right.rs",
+        "            _ if life.forgets_nothing => Duration::ZERO,",
+        "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
+    ),
+    edit(
+        "Redlock: the fence is not written back",
+        Store::Redlock,
+        SETTLE,
+        "if fence > last_fence() then",
+        "if false then",
+    ),
+    edit(
+        "Redlock: a lower ballot is taken",
+        Store::Redlock,
+        SETTLE,
+        "if ballot >= (held[2] or '') and fence",
+        "if fence",
+    ),
+];

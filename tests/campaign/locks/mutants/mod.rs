@@ -1,0 +1,207 @@
+//! Versions of keylatch that are wrong in one place each: the checker has to notice every one.
+//!
+//! All of them are one build of a copy of the sources, which the variable `MUTANT` chooses from, so
+//! that the sources themselves know nothing of them. `make mutants` builds it and runs each.
+
+mod edits;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::clock::{micros, now};
+use super::faults::Kind;
+use super::place::{Build, Store};
+use super::verdict::{Violation, judge};
+use super::{Campaign, Plan, is_broken_promise};
+use edits::{MUTANTS, SEAMS};
+use keylatch_testkit::{Program, seed};
+
+/// The time in which a mutant has to be noticed.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Those that show only under some faults. Of an instance that dies, who waits at it stays in line
+/// for some time in any case; what was not written is missed only when an instance dies; nodes have to
+/// forget by majority while a lease lasts; and time is a floor as long as no clock is set back.
+const SPECIAL: [(&str, &[Kind]); 4] = [
+    ("who leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
+    ("embedded: answered and not written", &[Kind::KillInstance]),
+    ("Redlock: a node that came up lately votes", &[Kind::KillMost]),
+    ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
+];
+/// What a build needs besides the sources.
+const PARTS: [&str; 9] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "ARCHITECTURE.md",
+    "assets",
+    "benches",
+    "config",
+    "crates",
+    "openapi",
+    "src",
+];
+
+/// A wrong version.
+#[derive(Debug)]
+struct Mutant {
+    name: &'static str,
+    /// The store on which it is looked for.
+    store: Store,
+    edit: Edit,
+}
+
+/// What is replaced in which file. In Rust, the new text asks `mutant!(NAME)`.
+#[derive(Debug)]
+struct Edit {
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+}
+
+#[test]
+fn every_mutant_can_be_made_of_the_sources() {
+    let mut names: Vec<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() >= 12 && names.len() == MUTANTS.len(), "{names:?}");
+    let sources = mutated();
+    for mutant in MUTANTS.iter().filter(|mutant| !mutant.is_lua()) {
+        let text = &sources[mutant.edit.file];
+        assert!(text.contains(&format!("is(\"{}\")", mutant.name)), "{mutant:?}");
+    }
+}
+
+/// `KEYLATCH_TEST_MUTANTS=all`, or the name of one, builds and runs them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_mutant_that_is_asked_for_is_noticed() {
+    let Ok(asked) = std::env::var("KEYLATCH_TEST_MUTANTS") else { return };
+    let program = build();
+    let mut table =
+        "| mutant | store | noticed by | after |\n| --- | --- | --- | --- |\n".to_owned();
+    let (mut unnoticed, mut plans) = (Vec::new(), Vec::new());
+    for mutant in MUTANTS.iter().filter(|mutant| asked == "all" || asked == mutant.name) {
+        let build = Build { program: Some(program.clone()), mutant: Some(mutant.name) };
+        let (plan, begun) = (mutant.plan(), now());
+        let found = noticed(&plan, &build).await;
+        let seconds = (now() - begun) / 1_000_000;
+        let mut by: Vec<_> = found.iter().map(|one| one.invariant.name()).collect();
+        by.dedup();
+        if by.is_empty() || seconds > LIMIT.as_secs() {
+            unnoticed.push(mutant.name);
+        }
+        let store = mutant.store.name();
+        let _ = writeln!(table, "| {} | {store} | {} | {seconds} s |", mutant.name, by.join(", "));
+        if !plans.contains(&plan) {
+            plans.push(plan);
+        }
+    }
+    print(&table);
+    let unmutated = Build { program: Some(program), mutant: None };
+    for plan in &plans {
+        let found = noticed(plan, &unmutated).await;
+        assert!(found.is_empty(), "noticed where nothing is wrong: {found:#?} {plan:?}");
+    }
+    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
+}
+
+/// What is first found to break a promise, if something is in time.
+async fn noticed(plan: &Plan, build: &Build) -> Vec<Violation> {
+    let store = plan.store;
+    let mut campaign = Campaign::open(plan.clone(), build, seed()).await;
+    let until = now() + micros(LIMIT);
+    let tier = campaign.place.tier().await;
+    while now() < until {
+        campaign.segment().await;
+        let mut broken = judge(&campaign.history().await);
+        broken.retain(|one| is_broken_promise(one, store, &tier));
+        if !broken.is_empty() {
+            return broken;
+        }
+    }
+    Vec::new()
+}
+
+impl Mutant {
+    /// Where it shows.
+    fn plan(&self) -> Plan {
+        let special = SPECIAL.iter().find(|(name, _)| *name == self.name);
+        let faults = special.map_or_else(|| self.store.faults(), |(_, faults)| faults.to_vec());
+        Plan { store: self.store, faults, segment: Duration::from_secs(3) }
+    }
+
+    fn is_lua(&self) -> bool {
+        self.edit.file.ends_with(".lua")
+    }
+}
+
+/// Builds the mutants from a copy of the sources; gives the program.
+fn build() -> Program {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let (tree, target) = (directory.join("tree"), directory.join("target"));
+    let _ = std::fs::remove_dir_all(&tree);
+    std::fs::create_dir_all(&tree).expect("a directory");
+    let mut copy = Command::new("cp");
+    copy.arg("-a").args(PARTS.map(|part| root.join(part))).arg(&tree);
+    assert!(copy.status().expect("cp runs").success());
+    for (file, text) in mutated() {
+        std::fs::write(tree.join(file), text).expect("a file");
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "--bin", "keylatch"]).current_dir(&tree);
+    let built = cargo.arg("--target-dir").arg(&target).status().expect("cargo runs");
+    assert!(built.success(), "the mutants can be built");
+    let program = target.join("debug/keylatch");
+    Program::found_at(program.to_str().expect("a plain path").to_owned())
+}
+
+/// The sources that are not as they were, with all edits made.
+fn mutated() -> BTreeMap<String, String> {
+    let mut sources = BTreeMap::from([("src/mutant.rs".to_owned(), module())]);
+    let in_rust = MUTANTS.iter().filter(|mutant| !mutant.is_lua()).map(|mutant| {
+        let asks = format!("crate::mutant::is(\"{}\")", mutant.name);
+        (&mutant.edit, mutant.edit.replace.replace("mutant!()", &asks))
+    });
+    let seams = SEAMS.iter().map(|seam| (seam, seam.replace.to_owned()));
+    for (edit, replace) in seams.chain(in_rust) {
+        let text = sources.entry(edit.file.to_owned()).or_insert_with(|| source(edit.file));
+        assert_eq!(text.matches(edit.find).count(), 1, "found once: {edit:?}");
+        *text = text.replace(edit.find, &replace);
+    }
+    sources
+}
+
+/// The module that knows which mutant is to be, and changes the scripts.
+fn module() -> String {
+    let mut scripts = String::new();
+    for mutant in MUTANTS.iter().filter(|mutant| mutant.is_lua()) {
+        let Edit { file, find, replace } = &mutant.edit;
+        assert_eq!(source(file).matches(find).count(), 1, "found once: {mutant:?}");
+        let _ = writeln!(scripts, "        ({:?}, {find:?}, {replace:?}),", mutant.name);
+    }
+    format!(
+        "pub(crate) fn is(name: &str) -> bool {{
+    std::env::var(\"MUTANT\").is_ok_and(|mutant| mutant == name)
+}}
+
+pub(crate) fn lua(script: &str) -> String {{
+    let edits = [
+{scripts}    ];
+    let edit = edits.iter().find(|(name, ..)| is(name));
+    edit.map_or_else(|| script.to_owned(), |(_, find, replace)| script.replace(find, replace))
+}}
+"
+    )
+}
+
+fn source(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+#[expect(clippy::print_stdout, reason = "which mutant was noticed how is for people to read")]
+fn print(table: &str) {
+    println!("{table}");
+}

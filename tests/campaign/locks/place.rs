@@ -1,0 +1,308 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_testkit::{
+    Answer, Api, Cluster, Process, Program, Proxy, RedisServer, Sentinels, eventually,
+};
+use reqwest::Method;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::faults::Kind;
+use super::nodes::Nodes;
+use super::wall_clock::WallClock;
+use crate::KEYLATCH;
+
+/// How long an instance waits for its store's answer, in ms.
+const STORE_TIMEOUT: &str = "700";
+
+/// How long an instance may take until it has its store again.
+const READY: Duration = Duration::from_secs(18);
+
+const SNAPSHOTS: [&str; 3] = ["--save", "1", "1"];
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// Where locks are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    Memory,
+    Embedded,
+    /// One Redis without persistence.
+    ForgetfulRedis,
+    /// One Redis that writes all it knows to a file from time to time.
+    SnapshotRedis,
+    /// One Redis with `appendfsync always`.
+    DurableRedis,
+    /// A master with two replicas, and three sentinels.
+    Sentinel,
+    /// The same, with every grant on a replica before it is told.
+    CarefulSentinel,
+    /// Three masters with a replica each.
+    Cluster,
+    /// Five masters that know nothing of each other, with `appendfsync always`.
+    Redlock,
+    /// The same without persistence.
+    ForgetfulRedlock,
+}
+
+/// Which build of keylatch is run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Build {
+    /// The program; the one that `KEYLATCH_TEST_PROGRAM` names, or that is tested, if `None`.
+    pub(super) program: Option<Program>,
+    /// The one mutant among those that the build has.
+    pub(super) mutant: Option<&'static str>,
+}
+
+/// A store and the instances of keylatch over it, each behind a proxy and with proxies to the store.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) store: Store,
+    build: Build,
+    pub(super) nodes: Nodes,
+    pub(super) instances: Vec<Instance>,
+    /// The nodes' clock, or why it cannot be set.
+    pub(super) clock: Result<WallClock, String>,
+    directory: TempDir,
+}
+
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) process: Process,
+    /// The way from clients.
+    pub(super) front: Proxy,
+    /// The ways to the nodes of the store.
+    pub(super) links: Vec<Proxy>,
+    url: String,
+}
+
+impl Store {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Embedded => "embedded",
+            Self::ForgetfulRedis => "Redis without persistence",
+            Self::SnapshotRedis => "Redis with snapshots",
+            Self::DurableRedis => "Redis with appendfsync always",
+            Self::Sentinel => "Redis Sentinel",
+            Self::CarefulSentinel => "Redis Sentinel with min_replicas = 1",
+            Self::Cluster => "Redis Cluster",
+            Self::Redlock => "Redlock",
+            Self::ForgetfulRedlock => "Redlock without persistence",
+        }
+    }
+
+    /// The faults that it is put to.
+    ///
+    /// Fencing tokens do not rise where the counter was lost and the clock set back, so no store has
+    /// to stand both.
+    pub(super) fn faults(self) -> Vec<Kind> {
+        use Kind as K;
+        let instances = [
+            K::KillInstance,
+            K::StopInstance,
+            K::StopInstanceLong,
+            K::CutClients,
+            K::StallClients,
+            K::LoseAnswersToClients,
+        ];
+        let nodes = [
+            K::KillStore,
+            K::StopStore,
+            K::StopStoreLong,
+            K::CutStore,
+            K::StallStore,
+            K::DelayStore,
+            K::LoseAnswersOfStore,
+            K::ScriptFlush,
+        ];
+        match self {
+            Self::Memory | Self::Embedded => instances.to_vec(),
+            Self::ForgetfulRedis => {
+                [&instances[..], &nodes, &[K::FlushAll, K::ClockAhead]].concat()
+            }
+            Self::DurableRedis | Self::Redlock => {
+                [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
+            }
+            // How long a node has been up, only its clock knows.
+            Self::SnapshotRedis => [&instances[..], &nodes].concat(),
+            Self::ForgetfulRedlock => [&instances[..], &nodes, &[K::KillMost]].concat(),
+            Self::Sentinel | Self::CarefulSentinel | Self::Cluster => {
+                let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
+                let nodes =
+                    [K::KillStore, K::StopStore, K::StopStoreLong, K::ScriptFlush, K::CutNode];
+                let own: &[_] = match self {
+                    Self::Cluster => &[K::MoveSlots],
+                    _ => &[K::FailoverUnseen, K::KillSentinel, K::StopSentinel],
+                };
+                [&instances[..], &nodes, &failovers, own].concat()
+            }
+        }
+    }
+
+    /// What instances are told besides.
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            // The longest that clients take, after which a node that came up votes.
+            Self::ForgetfulRedlock => &[("KEYLATCH_REDLOCK_MAX_TTL_MS", "2000")],
+            Self::CarefulSentinel => &[("KEYLATCH_REDIS_MIN_REPLICAS", "1")],
+            _ => &[],
+        }
+    }
+
+    /// Whether it may know again what was so some time ago, as a new master does.
+    pub(super) fn goes_back(self) -> bool {
+        use Store as S;
+        matches!(self, S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster)
+    }
+
+    pub(super) fn is_redlock(self) -> bool {
+        matches!(self, Self::Redlock | Self::ForgetfulRedlock)
+    }
+
+    fn is_redis(self) -> bool {
+        !matches!(self, Self::Memory | Self::Embedded)
+    }
+}
+
+impl Place {
+    pub(super) async fn open(store: Store, build: &Build) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let clock = WallClock::new(directory.path());
+        let shim = clock.as_ref().ok();
+        let nodes = match store {
+            Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
+            Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
+            Store::SnapshotRedis => Nodes::Independent(vec![node(&SNAPSHOTS, None).await]),
+            Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
+            Store::Sentinel | Store::CarefulSentinel => {
+                Nodes::Sentinels(Sentinels::start(2, 3).await)
+            }
+            Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
+            Store::ForgetfulRedlock => {
+                Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
+            }
+            Store::Redlock => {
+                // One of them has a clock of its own.
+                let clocks = [shim, None, None, None, None];
+                Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
+            }
+        };
+        nodes.set_up().await;
+        let (build, instances) = (build.clone(), Vec::new());
+        let mut place = Self { store, build, nodes, instances, clock, directory };
+        let instances = if store.is_redis() { 3 } else { 1 };
+        for _ in 0..instances {
+            let instance = place.instance().await;
+            place.instances.push(instance);
+        }
+        place.is_well().await;
+        place
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.instances.iter().map(|instance| instance.front.address()).collect()
+    }
+
+    /// The tier that an instance says its store has.
+    pub(super) async fn tier(&self) -> String {
+        let api = Api::at(self.instances[0].process.address);
+        eventually(async || {
+            let info = api.get("/v1/info").await;
+            info.json["store"]["tier"].as_str().map(str::to_owned)
+        })
+        .await
+    }
+
+    /// Waits until every instance has its store.
+    pub(super) async fn is_well(&self) {
+        self.nodes.are_whole().await;
+        for instance in &self.instances {
+            let api = Api::at(instance.process.address);
+            let mut last = None;
+            let ready = async || {
+                let answer = Answer::try_of(api.request(Method::GET, "/readyz")).await;
+                let is_ready = answer.as_ref().is_ok_and(|answer| answer.status == 200);
+                last = Some(answer);
+                is_ready.then_some(())
+            };
+            let ready = timeout(READY, eventually(ready)).await;
+            assert!(ready.is_ok(), "not ready again after {READY:?}: {last:?}");
+        }
+    }
+
+    /// Kills an instance and, after a time, starts it again; gives both process ids.
+    pub(super) async fn replace(&mut self, number: usize, after: Duration) -> [u32; 2] {
+        let old = self.instances[number].process.id();
+        self.instances[number].process.signal("-KILL");
+        super::clock::pass(after).await;
+        let process = self.start(&self.instances[number].url).await;
+        let instance = &mut self.instances[number];
+        instance.front.lead_to(process.address.to_string());
+        let killed = std::mem::replace(&mut instance.process, process);
+        assert_eq!(killed.ended().await.code, None, "it was killed");
+        [old, instance.process.id()]
+    }
+
+    async fn instance(&self) -> Instance {
+        let mut links = Vec::new();
+        let own_way = self.nodes.url();
+        for node in self.nodes.iter().filter(|_| own_way.is_none()) {
+            links.push(Proxy::start(node.address()).await);
+        }
+        let url = match self.store {
+            _ if own_way.is_some() => own_way.unwrap_or_default(),
+            Store::Memory => "memory:".to_owned(),
+            Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
+            Store::Redlock | Store::ForgetfulRedlock => {
+                let addresses: Vec<_> =
+                    links.iter().map(|link| link.address().to_string()).collect();
+                format!("redlock://{}", addresses.join(","))
+            }
+            _ => links[0].url(),
+        };
+        let process = self.start(&url).await;
+        let front = Proxy::start(process.address.to_string()).await;
+        Instance { process, front, links, url }
+    }
+
+    async fn start(&self, url: &str) -> Process {
+        let mutant = self.build.mutant.map(|mutant| ("MUTANT", mutant));
+        let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
+        let own = self.store.settings();
+        let environment: Vec<_> =
+            [timeout].into_iter().chain(own.iter().copied()).chain(mutant).collect();
+        let arguments = ["--store", url];
+        let named = std::env::var("KEYLATCH_TEST_PROGRAM").ok().map(Program::found_at);
+        let program = self.build.program.as_ref().or(named.as_ref()).unwrap_or(&KEYLATCH);
+        program.serve(&arguments, &environment).await
+    }
+}
+
+impl Instance {
+    /// Whether the process answers within a short time.
+    pub(super) async fn answers(&self, within: Duration) -> bool {
+        let api = Api::at(self.process.address);
+        let alive = Answer::try_of(api.request(Method::GET, "/livez"));
+        timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
+    }
+}
+
+/// A node whose wall clock can be set, where there is a way to do that.
+async fn node(options: &[&str], clock: Option<&WallClock>) -> RedisServer {
+    let environment = clock.map(WallClock::environment);
+    let environment: &[_] = environment.as_ref().map_or(&[], |environment| environment);
+    RedisServer::start_in(options, environment).await
+}
+
+/// What a node says of itself, such as `run_id`.
+pub(super) async fn fact(node: &RedisServer, fact: &str) -> String {
+    // One that is just stopped or not there says nothing.
+    let info = node.try_run::<String>(&["INFO", "everything"]);
+    let info = timeout(Duration::from_secs(1), info).await.ok().and_then(Result::ok);
+    let info = info.unwrap_or_default();
+    let mut pairs = info.lines().filter_map(|line| line.split_once(':'));
+    let found = pairs.find(|(name, _)| *name == fact);
+    found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,14 @@
+//! Long runs of many clients while processes, stores and the network fail.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod kills;
+mod leavers;
+mod locks;
+mod once;
+
+use keylatch_testkit::Program;
+
+/// The command under test.
+static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));

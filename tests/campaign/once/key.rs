@@ -1,0 +1,76 @@
+use keylatch_testkit::Dice;
+
+/// A key of the campaign; its number says all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) number: u64,
+}
+
+/// What the upstream does for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// 201.
+    Plain,
+    /// 201, after more than a lease.
+    Slow,
+    /// 422, and nothing done.
+    Invalid,
+    /// 429, and nothing done; 201 from the second run on.
+    Busy,
+    /// 500 in place of the first answer, with nothing done.
+    FailsBefore,
+    /// 500 in place of the first answer, with it done.
+    FailsAfter,
+    /// A first answer that breaks off, with nothing done.
+    ResetBefore,
+    /// A first answer that breaks off, with it done.
+    ResetAfter,
+}
+
+impl Key {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        Some(Self { number: text.strip_prefix("key-")?.parse().ok()? })
+    }
+
+    pub(super) fn name(self) -> String {
+        format!("key-{}", self.number)
+    }
+
+    /// Whether what was interrupted is run again.
+    pub(super) fn is_rerun(self) -> bool {
+        self.number % 3 == 2
+    }
+
+    pub(super) fn path(self) -> &'static str {
+        if self.is_rerun() { "/mails" } else { "/orders" }
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        match Dice(self.number).below(32) {
+            0 | 1 => Kind::Slow,
+            2 | 3 => Kind::Invalid,
+            4 | 5 => Kind::Busy,
+            6 => Kind::FailsBefore,
+            7 => Kind::FailsAfter,
+            8 => Kind::ResetBefore,
+            9 => Kind::ResetAfter,
+            _ => Kind::Plain,
+        }
+    }
+}
+
+impl Kind {
+    /// What it is from the second run on.
+    pub(super) fn later(self) -> Self {
+        match self {
+            Self::Slow | Self::Invalid => self,
+            _ => Self::Plain,
+        }
+    }
+
+    /// Whether the first run leaves an unknown outcome also where nobody is killed.
+    pub(super) fn is_doubtful(self) -> bool {
+        use Kind::{FailsAfter, FailsBefore, ResetAfter, ResetBefore};
+        matches!(self, FailsBefore | FailsAfter | ResetBefore | ResetAfter)
+    }
+}

@@ -1,0 +1,172 @@
+//! Keys that are submitted again and again while instances are killed between any two steps: nothing
+//! is done twice and no answer is lost, by the upstream's own ledger.
+
+mod fleet;
+mod guilt;
+mod key;
+mod ledger;
+mod shopper;
+mod steps;
+mod verdict;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, stream};
+use keylatch_testkit::{Dice, RedisServer, scaled, soon};
+use tokio_util::sync::CancellationToken;
+
+use fleet::Fleet;
+use key::Key;
+use ledger::Ledger;
+use shopper::{History, Shopper};
+use steps::Steps;
+use verdict::{Case, Tally};
+
+/// Long enough for a busy machine to renew it in time, and short enough to be waited for.
+const LEASE: Duration = Duration::from_secs(1);
+/// How many keys are in hand at once.
+const AT_ONCE: usize = 100;
+/// The most steps from one kill to the next, divided by the instances: of many, each has less in hand.
+const STEPS: u64 = 1800;
+
+/// How many keys a campaign has.
+fn keys() -> u64 {
+    scaled(1500)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_of_one_of_three_doubles_no_effect_and_loses_no_answer() {
+    let redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let tally = campaign(&redis.url(), 3, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
+    reaches_every_step(&tally);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_of_the_only_one_doubles_no_effect_and_loses_no_answer() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = format!("embedded:{}", directory.path().display());
+    let tally = campaign(&store, 1, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
+    reaches_every_step(&tally);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_check_finds_what_a_store_that_forgets_does_twice() {
+    let found = campaign("memory:", 1, 200).await;
+    assert!(found.is_err(), "a store that keeps nothing was not noticed: {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_check_finds_what_is_done_twice_without_a_guard() {
+    let found = campaign("memory:", 0, 100).await;
+    assert!(found.is_err(), "that nothing was guarded was not noticed: {found:?}");
+}
+
+/// A campaign that killed nobody at some step proves nothing of that step.
+#[track_caller]
+fn reaches_every_step(tally: &Tally) {
+    for reached in [tally.begun, tally.performed, tally.kept, tally.rerun] {
+        assert!(reached > 0, "{tally:?}");
+    }
+}
+
+/// Lets shoppers use so many keys over so many instances that are killed meanwhile, and compares
+/// what they were told with the ledger.
+async fn campaign(store: &str, instances: usize, keys: u64) -> Result<Tally, String> {
+    let begun = Instant::now();
+    let steps = Arc::new(Steps::new());
+    let ledger = Arc::new(Ledger::open(Arc::clone(&steps)).await);
+    let fleet = Arc::new(match instances {
+        0 => Fleet::none(ledger.address),
+        _ => Fleet::start(store, &ledger.url(), instances).await,
+    });
+    let ending = CancellationToken::new();
+    let killing = tokio::spawn(kill(Arc::clone(&fleet), Arc::clone(&steps), ending.clone()));
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let shoppers = (0..keys).map(|number| {
+        let (fleet, steps, http) = (Arc::clone(&fleet), Arc::clone(&steps), http.clone());
+        Shopper { key: Key { number }, fleet, steps, http }
+    });
+    let shopped = at_once(shoppers, async |shopper| (shopper.shop().await, shopper)).await;
+    ending.cancel();
+    let kills = soon("the last kill", killing).await.expect("an end");
+    soon("the end of all runs", ledger.rests()).await;
+    let tallies = at_once(shopped, |(history, shopper)| {
+        let ledger = Arc::clone(&ledger);
+        async move { settle(&ledger, &shopper, history).await }
+    });
+    let mut tally = Tally::default();
+    for one in tallies.await {
+        tally += one?;
+    }
+    report(store, kills, begun.elapsed(), &tally);
+    Ok(tally)
+}
+
+/// Kills random instances at random steps, and in the end all of them; gives the number of kills.
+async fn kill(fleet: Arc<Fleet>, steps: Arc<Steps>, ending: CancellationToken) -> u64 {
+    let (mut dice, mut kills) = (Dice(1), 0);
+    let instances = fleet.len().await;
+    let any = instances.max(1) as u64;
+    loop {
+        let due = steps.kill_after(dice.below(STEPS / any));
+        let due = ending.run_until_cancelled(due).await.is_some() && instances > 0;
+        let first = dice.below(any) as usize;
+        let killed = match dice.below(8) {
+            _ if !due => 0..instances,
+            0 => 0..instances,
+            _ => first..first + 1,
+        };
+        for number in killed.clone() {
+            fleet.kill(number).await;
+            kills += 1;
+        }
+        if due {
+            steps.killed();
+        } else {
+            steps.spare();
+        }
+        for number in killed {
+            fleet.restart(number).await;
+        }
+        if !due {
+            return kills;
+        }
+    }
+}
+
+/// Asks once more after the last restart, and judges it all. What nobody knows is then resolved by
+/// what the ledger says, and from then on it was done once.
+async fn settle(ledger: &Ledger, shopper: &Shopper, mut history: History) -> Result<Tally, String> {
+    let runs = || ledger.runs(shopper.key);
+    shopper.audit(&mut history).await;
+    let tally = Case { key: shopper.key, runs: &runs(), history: &history }.judge()?;
+    if tally.unknown == 0 {
+        return Ok(tally);
+    }
+    let effect = runs().into_iter().rev().find_map(|run| run.effect);
+    let told = shopper.resolve(effect.as_deref()).await;
+    let answer = runs().pop().and_then(|run| run.answer);
+    // What had not come as far as the upstream may fail there now.
+    let fails = effect.is_none() && told.is_unknown() && shopper.key.kind().is_doubtful();
+    let expected = effect.map(|effect| (201, effect)).or(answer);
+    if !fails && expected != Some((told.status, told.body.clone())) {
+        return Err(format!("resolved, so that it is {expected:?}, and told is {told:?}"));
+    }
+    Ok(tally)
+}
+
+/// Does something with each, many at once.
+async fn at_once<T, R, F>(all: impl IntoIterator<Item = T>, each: impl Fn(T) -> F) -> Vec<R>
+where
+    R: Send + 'static,
+    F: Future<Output = R> + Send + 'static,
+{
+    let tasks = stream::iter(all).map(|one| tokio::spawn(each(one)));
+    tasks.buffer_unordered(AT_ONCE).map(|ended| ended.expect("an end")).collect().await
+}
+
+#[expect(clippy::print_stdout, reason = "the figures of a campaign are for people to read")]
+fn report(store: &str, kills: u64, took: Duration, tally: &Tally) {
+    println!("{store}: {kills} kills in {took:?}, {tally:?}");
+}

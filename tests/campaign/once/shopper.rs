@@ -1,0 +1,196 @@
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use keylatch_testkit::{Answer, Dice, soon};
+use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
+
+use super::fleet::Fleet;
+use super::key::Key;
+use super::steps::Steps;
+
+/// How often one shopper tries before it says that there is no end to it.
+const TRIES: usize = 200;
+
+/// Somebody who wants the thing of one key, and writes down what they were told.
+#[derive(Debug)]
+pub(super) struct Shopper {
+    pub(super) key: Key,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) steps: Arc<Steps>,
+    pub(super) http: Client,
+}
+
+/// What was told under one key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History {
+    pub(super) told: Vec<Told>,
+    /// How many tries were broken off by the other side.
+    pub(super) broken: usize,
+    /// How many tries the shopper left.
+    pub(super) left: usize,
+}
+
+/// An answer that was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    /// The last step before it was sent, and when it was read.
+    pub(super) sent: u64,
+    pub(super) read: u64,
+    pub(super) status: u16,
+    /// The code of a problem, which is keylatch's own.
+    pub(super) code: Option<String>,
+    pub(super) body: String,
+    pub(super) replayed: bool,
+    /// Whether it says until when it is kept.
+    pub(super) kept: bool,
+}
+
+enum Heard {
+    Told(Told),
+    Broken,
+    Left,
+}
+
+impl Told {
+    /// Whether the same is told to all who ask from now on.
+    pub(super) fn is_final(&self) -> bool {
+        match (self.status, self.code.as_deref()) {
+            (409, Some(code)) => code == "outcome-unknown",
+            (status, _) => (200..300).contains(&status) || status == 422,
+        }
+    }
+
+    /// Whether it says that nobody knows.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.status == 409 && self.code.as_deref() == Some("outcome-unknown")
+    }
+}
+
+impl History {
+    fn note(&mut self, heard: Heard) {
+        match heard {
+            Heard::Told(told) => self.told.push(told),
+            Heard::Broken => self.broken += 1,
+            Heard::Left => self.left += 1,
+        }
+    }
+
+    fn is_final(&self) -> bool {
+        self.told.iter().any(Told::is_final)
+    }
+}
+
+impl Shopper {
+    /// Clicks a few times at once, sometimes leaving in the middle, asks until there is an answer
+    /// for good, and perhaps once more.
+    pub(super) async fn shop(&self) -> History {
+        let mut dice = Dice(!self.key.number);
+        let mut history = History::default();
+        let clicks = (0..=dice.below(3)).map(|click| {
+            let patience = (dice.below(4) == 0).then(|| dice.below(200));
+            self.submit(Dice(dice.below(1 << 60) + click), patience)
+        });
+        for heard in join_all(clicks).await {
+            history.note(heard);
+        }
+        self.insist(&mut history, &mut dice).await;
+        if dice.below(2) == 0 {
+            history.note(self.submit(dice, None).await);
+        }
+        history
+    }
+
+    /// Asks once more, until there is an answer for good.
+    pub(super) async fn audit(&self, history: &mut History) {
+        let mut again = History::default();
+        self.insist(&mut again, &mut Dice(self.key.number)).await;
+        history.told.extend(again.told);
+    }
+
+    /// Settles an outcome that nobody knew, by what was done, and asks again.
+    pub(super) async fn resolve(&self, effect: Option<&str>) -> Told {
+        let (record, _) = self.willing(|record| self.http.get(record), "").await;
+        let fence = record.json["fencing_token"].as_u64();
+        let outcome = match effect.map(serde_json::from_str::<Value>) {
+            Some(json) => {
+                let answer = json!({"status": 201, "json": json.expect("an effect is JSON")});
+                json!({"outcome": "completed", "fencing_token": fence, "answer": answer})
+            }
+            None => json!({"outcome": "not-executed", "fencing_token": fence}),
+        };
+        let post = |url| self.http.post(url).json(&outcome);
+        let (resolved, refused) = self.willing(post, "/resolve").await;
+        // An answer that was lost may have been that it is resolved; then the key is free.
+        let settled = resolved.status.is_success() || (refused > 0 && resolved.status == 404);
+        assert!(settled, "{}: {resolved:?}", self.key.name());
+        let mut history = History::default();
+        self.audit(&mut history).await;
+        history.told.pop().expect("an answer")
+    }
+
+    /// What is said of the record, or of something below it, by a store that can, and how often it
+    /// could not.
+    async fn willing(
+        &self,
+        request: impl Fn(String) -> RequestBuilder,
+        below: &str,
+    ) -> (Answer, usize) {
+        let mut dice = Dice(self.key.number);
+        let (name, path) = (self.key.name(), self.key.path());
+        for refused in 0..TRIES {
+            let address = self.fleet.any(&mut dice).await;
+            let record = format!("http://{address}/v1/idempotency/{name}{below}");
+            let url = format!("{record}?method=POST&path={path}");
+            let answer = Answer::of(request(url)).await;
+            if answer.status != 503 {
+                return (answer, refused);
+            }
+        }
+        panic!("{name}: the store is never there");
+    }
+
+    async fn insist(&self, history: &mut History, dice: &mut Dice) {
+        for _ in 0..TRIES {
+            if history.is_final() {
+                return;
+            }
+            history.note(self.submit(Dice(dice.below(u64::MAX)), None).await);
+        }
+    }
+
+    /// Sends the request to some instance; leaves after so many steps if it is told to.
+    async fn submit(&self, mut dice: Dice, patience: Option<u64>) -> Heard {
+        let address = self.fleet.any(&mut dice).await;
+        self.steps.pass().await;
+        let sent = self.steps.now();
+        let answer = soon("an answer", Answer::try_of(self.buy(&address.to_string(), &mut dice)));
+        let answer = match patience {
+            None => answer.await,
+            Some(patience) => tokio::select! {
+                answer = answer => answer,
+                () = self.steps.after(patience) => return Heard::Left,
+            },
+        };
+        self.steps.pass().await;
+        let Ok(answer) = answer else { return Heard::Broken };
+        let is_problem = answer.header("content-type") == "application/problem+json";
+        let code = answer.json["code"].as_str().filter(|_| is_problem);
+        Heard::Told(Told {
+            sent,
+            read: self.steps.now(),
+            status: answer.status.as_u16(),
+            code: code.map(str::to_owned),
+            replayed: answer.header("idempotent-replayed") == "true",
+            kept: !answer.header("idempotency-key-expires").is_empty(),
+            body: answer.text,
+        })
+    }
+
+    fn buy(&self, address: &str, dice: &mut Dice) -> RequestBuilder {
+        let request = self.http.post(format!("http://{address}{}", self.key.path()));
+        let request = request.header("Idempotency-Key", self.key.name());
+        let request = request.json(&json!({"number": self.key.number}));
+        if dice.below(2) == 0 { request.header("Prefer", "wait=10") } else { request }
+    }
+}

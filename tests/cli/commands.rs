@@ -1,0 +1,220 @@
+//! The `keylatch` command: what it prints, and when it refuses to start.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use keylatch_testkit::{Exit, RawConnection, RedisServer, eventually, post_head};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::KEYLATCH;
+
+const ANYWHERE: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+/// Asserts that the service does not start, and says all of `why` in one line.
+#[track_caller]
+fn is_refused(ended: &Exit, why: &[&str]) {
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let line = ended.stderr.lines().last().unwrap_or_default();
+    assert!(line.starts_with("keylatch: "), "{ended:?}");
+    for why in why {
+        assert!(line.contains(why), "`{why}` is not in {line:?}");
+    }
+}
+
+/// What becomes of a service that is started with this store.
+async fn start_on(store: &str) -> Exit {
+    KEYLATCH.run(&[&ANYWHERE[..], &["--store", store]].concat()).await
+}
+
+#[tokio::test]
+async fn the_health_check_finds_a_service_that_runs() {
+    let process = KEYLATCH.serve(&[], &[]).await;
+    let everywhere = format!("0.0.0.0:{}", process.address.port());
+    for address in [process.address.to_string(), everywhere] {
+        let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{address}");
+        let ended = KEYLATCH.run_with(&["healthcheck"], &[("KEYLATCH_LISTEN", &address)]).await;
+        assert_eq!(ended.code, Some(0), "{address}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_health_check_says_that_nothing_listens() {
+    let address = nobody().await;
+    let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
+    is_refused(&ended, &["not healthy", &address]);
+}
+
+#[tokio::test]
+async fn the_health_check_does_not_wait_for_ever() {
+    let deaf = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = deaf.local_addr().expect("an address").to_string();
+    let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
+    is_refused(&ended, &["not healthy", &address, "no answer"]);
+}
+
+#[tokio::test]
+async fn the_health_check_fails_where_the_service_answers_an_error() {
+    let process = KEYLATCH.serve(&[], &[("KEYLATCH_SERVER_MAX_CONNECTIONS", "1")]).await;
+    let mut only = RawConnection::connect(process.address).await;
+    assert_eq!(only.get("/livez").await.status, 200);
+    let ended = KEYLATCH.run(&["healthcheck", "--listen", &process.address.to_string()]).await;
+    is_refused(&ended, &["not healthy", "503"]);
+}
+
+#[tokio::test]
+async fn openapi_prints_the_document() {
+    let ended = KEYLATCH.run(&["openapi"]).await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    let document: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(document["info"]["title"], "keylatch");
+    assert!(document["paths"]["/v1/locks/{name}"]["post"].is_object(), "{document}");
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    for arguments in [&["--listen", &address][..], &["serve", "--listen", &address]] {
+        is_refused(&KEYLATCH.run(arguments).await, &["listen", &address, "in use"]);
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_named() {
+    is_refused(&KEYLATCH.run(&["--listen", "nowhere"]).await, &["listen", "nowhere"]);
+}
+
+#[tokio::test]
+async fn a_store_that_there_is_none_of_is_answered_with_those_that_there_are() {
+    for store in ["nonsense:", "nonsense://host", "embedded:", "memory", ""] {
+        is_refused(&start_on(store).await, &["`memory:`", "`redis://"]);
+    }
+    is_refused(&start_on("memory:somewhere").await, &["`memory:`"]);
+}
+
+#[tokio::test]
+async fn a_wrong_flag_or_command_is_a_wrong_use() {
+    for arguments in [&["--lisen", "127.0.0.1:0"][..], &["serve", "--port", "1"], &["server"]] {
+        let ended = KEYLATCH.run(arguments).await;
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let wrong = arguments.iter().find(|argument| **argument != "serve").expect("one");
+        assert!(ended.stderr.contains(wrong), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_wrong_is_named() {
+    let ended = KEYLATCH.run(&["--config", "/nowhere/keylatch.toml"]).await;
+    is_refused(&ended, &["/nowhere/keylatch.toml"]);
+    let ended = KEYLATCH.run_with(&ANYWHERE, &[("KEYLATCH_STOER", "memory:")]).await;
+    is_refused(&ended, &["KEYLATCH_STOER"]);
+    let ended = KEYLATCH.run_with(&ANYWHERE, &[("KEYLATCH_SERVER_MAX_HEADERS", "many")]).await;
+    is_refused(&ended, &["KEYLATCH_SERVER_MAX_HEADERS", "many"]);
+}
+
+#[tokio::test]
+async fn a_variable_that_is_not_unicode_is_not_passed_over() {
+    let store = OsStr::from_bytes(b"redis://\xff");
+    let ended = KEYLATCH.run_with(&ANYWHERE, &[("KEYLATCH_STORE", store)]).await;
+    is_refused(&ended, &["KEYLATCH_STORE"]);
+}
+
+#[tokio::test]
+async fn a_password_in_a_bad_url_is_not_printed() {
+    for store in [
+        "redis://user:sesame@127.0.0.1:port/0",
+        "redis://user:sesame@127.0.0.1:6379/zero",
+        "redis://user:sesame@:6379",
+        "redis://:sesame@[127.0.0.1",
+        "redis://user:se%same@127.0.0.1:99999",
+        "redis+unix://:sesame@",
+        "rediss:sesame@127.0.0.1",
+        "redis+sentinel://user:sesame@a,b",
+        "redis+sentinel://user:sesame@a:port,b/mymaster",
+        "redis+sentinel://a,b/mymaster?sesame=sesame",
+        "redis+cluster://user:sesame@a,,b",
+        "redis+cluster://user:sesame@a,b/sesame",
+        "http://user:sesame@127.0.0.1",
+        "user:sesame@127.0.0.1",
+        "sesame@127.0.0.1:6379",
+        "sesame",
+    ] {
+        let ended = start_on(store).await;
+        assert_eq!(ended.code, Some(1), "{store}: {ended:?}");
+        assert!(!ended.stderr.contains("same"), "{store}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_redis_password_is_refused_and_not_printed() {
+    let redis = RedisServer::start_with(&["--requirepass", "right"]).await;
+    let store = format!("redis://:sesame@{}", redis.address());
+    let ended = start_on(&store).await;
+    is_refused(&ended, &["password"]);
+    assert!(!ended.stderr.contains("sesame"), "{ended:?}");
+    is_refused(&start_on(&redis.url()).await, &["authenticate"]);
+    KEYLATCH.serve(&["--store", &format!("redis://:right@{}", redis.address())], &[]).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_is_refused_unless_allowed() {
+    let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = RedisServer::start_with(&options).await;
+    let ended = start_on(&redis.url()).await;
+    is_refused(&ended, &["maxmemory-policy", "allkeys-lru", "noeviction", "allow_eviction"]);
+    let allowed = [("KEYLATCH_REDIS_ALLOW_EVICTION", "true")];
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &allowed).await;
+    let mut wire = RawConnection::sending(process.address, &post_head("/v1/locks/a", 0)).await;
+    assert_eq!(wire.answer().await.status, 201);
+}
+
+#[tokio::test]
+async fn redis_is_reached_whatever_the_connect_timeout() {
+    let redis = RedisServer::start().await;
+    // Below a second, and above what the kernel takes for a keep-alive time.
+    for timeout in ["300", "100000000"] {
+        let environment = [("KEYLATCH_REDIS_CONNECT_TIMEOUT_MS", timeout)];
+        let process = KEYLATCH.serve(&["--store", &redis.url()], &environment).await;
+        let ready = RawConnection::connect(process.address).await.get("/readyz").await;
+        assert_eq!(ready.status, 200, "{timeout} ms: {ready:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_replica_is_refused() {
+    let master = RedisServer::start().await;
+    let (host, port) = master.address().split_once(':').map(own).expect("host and port");
+    let replica = RedisServer::start_with(&["--replicaof", &host, &port]).await;
+    is_refused(&start_on(&replica.url()).await, &["replica", "master"]);
+}
+
+#[tokio::test]
+async fn a_service_starts_although_redis_is_down() {
+    let mut redis = RedisServer::start().await;
+    redis.kill().await;
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    let mut wire = RawConnection::connect(process.address).await;
+    assert_eq!(wire.get("/livez").await.status, 200);
+    wire.get("/readyz").await.is_problem(503, "store-unavailable");
+    wire.send(&post_head("/v1/locks/a", 0)).await;
+    let answer = wire.answer().await;
+    answer.is_problem(503, "store-unavailable");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+
+    redis.restart().await;
+    eventually(async || (wire.get("/readyz").await.status == 200).then_some(())).await;
+    wire.send(&post_head("/v1/locks/a", 0)).await;
+    assert_eq!(wire.answer().await.status, 201);
+}
+
+/// An address on which nothing listens.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+fn own((host, port): (&str, &str)) -> (String, String) {
+    (host.to_owned(), port.to_owned())
+}

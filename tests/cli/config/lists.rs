@@ -1,0 +1,111 @@
+//! Settings that are lists: the guards, the hosts of the service, and the origins of web pages.
+
+use super::{file_is_refused, load, variable_is_refused};
+
+#[test]
+fn the_first_guard_of_the_commented_file_shows_the_defaults_of_all() {
+    let guards = load(None, &[]).unwrap().guard;
+    let short = "[[guard]]\npath = \"/v1/orders\"\nupstream = \"sandbox\"";
+    let short = load(Some(short), &[]).unwrap().guard;
+    assert_eq!(short.len(), 1, "guards of one's own replace the defaults");
+    assert_eq!(format!("{:?}", short[0]), format!("{:?}", guards[0]));
+    assert_eq!(guards[1].path, "/v1/payments");
+    assert!(load(Some("guard = []"), &[]).unwrap().guard.is_empty());
+}
+
+#[track_caller]
+fn guard_is_refused(settings: &str, key: &str) {
+    let settings = format!("[[guard]]\n{settings}");
+    file_is_refused(&settings, &format!("guard[0].{key}"));
+}
+
+#[test]
+fn a_bad_guard_is_named() {
+    guard_is_refused("upstream = \"sandbox\"", "path");
+    guard_is_refused("path = \"/a\"", "upstream");
+    for path in [
+        "",
+        "/",
+        "a",
+        "/a/",
+        "/a//b",
+        "/a/../b",
+        "/{a}",
+        "/a?b",
+        "/v1",
+        "/v1/locks",
+        "/v1/locks/a",
+        "/docs",
+        "/v1/info",
+        "/demo",
+    ] {
+        guard_is_refused(&format!("path = \"{path}\"\nupstream = \"sandbox\""), "path");
+    }
+    for upstream in
+        ["", "sandbx", "orders.internal", "ftp://a", "http://a/b", "http://u:p@a", "http://a/"]
+    {
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"{upstream}\""), "upstream");
+    }
+}
+
+#[test]
+fn a_bad_setting_of_a_guard_is_named() {
+    for (key, value) in [
+        ("methods", "[\"GET\"]"),
+        ("methods", "[\"PO ST\"]"),
+        ("lease_ms", "99"),
+        ("retention_ms", "999"),
+        ("max_wait_ms", "300001"),
+        ("timeout_ms", "0"),
+        ("body_timeout_ms", "0"),
+        ("principal_header", "\"a b\""),
+        ("on_crash", "\"again\""),
+        ("on_failure", "\"retry\""),
+        ("cross_origin", "\"allow\""),
+    ] {
+        guard_is_refused(&format!("path = \"/a\"\nupstream = \"sandbox\"\n{key} = {value}"), key);
+    }
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"sandbox\"\n";
+    file_is_refused(&guard.repeat(2), "guard[1].path");
+    file_is_refused(&format!("{guard}pth = 1"), "pth");
+    variable_is_refused("KEYLATCH_GUARD", "/a", "KEYLATCH_GUARD");
+}
+
+#[test]
+fn origins_come_from_a_file_or_a_variable() {
+    let shop = ["https://shop.example", "http://localhost:3000"];
+    let file = "cors.allow_origins = [\"https://shop.example\", \"http://localhost:3000\"]";
+    assert_eq!(load(Some(file), &[]).unwrap().cors.allow_origins, shop);
+    let variable = ("KEYLATCH_CORS_ALLOW_ORIGINS", "https://shop.example, http://localhost:3000");
+    assert_eq!(load(None, &[variable]).unwrap().cors.allow_origins, shop);
+    for origin in ["shop.example", "https://shop.example/", "https://*.example", "null", ""] {
+        file_is_refused(&format!("cors.allow_origins = [\"{origin}\"]"), "cors.allow_origins");
+    }
+}
+
+#[test]
+fn hosts_come_from_a_file_or_a_variable() {
+    let file = "server.hosts = [\"locks.example\", \"2001:db8::7\"]";
+    assert_eq!(load(Some(file), &[]).unwrap().server.hosts, ["locks.example", "2001:db8::7"]);
+    let variable = ("KEYLATCH_SERVER_HOSTS", "locks.example, 192.0.2.7");
+    let hosts = load(None, &[variable]).unwrap().server.hosts;
+    assert_eq!(hosts, ["locks.example", "192.0.2.7"]);
+    for host in ["locks.example:7070", "http://locks.example", "*", "*.example", "a/b", ""] {
+        file_is_refused(&format!("server.hosts = [\"{host}\"]"), "server.hosts");
+    }
+}
+
+#[test]
+fn trusted_proxies_are_on_loopback_unless_told_otherwise() {
+    let defaults = load(None, &[]).unwrap().server.trusted_proxies;
+    assert_eq!(defaults, ["127.0.0.0/8", "::1/128"]);
+    let variable = ("KEYLATCH_SERVER_TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.7");
+    let proxies = load(None, &[variable]).unwrap().server.trusted_proxies;
+    assert_eq!(proxies, ["10.0.0.0/8", "192.0.2.7"]);
+    for proxy in ["proxy.internal", "10.0.0.0/33", "10.0.0.1:80", "*", ""] {
+        file_is_refused(
+            &format!("server.trusted_proxies = [\"{proxy}\"]"),
+            "server.trusted_proxies",
+        );
+    }
+}

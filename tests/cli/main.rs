@@ -1,0 +1,16 @@
+//! The `keylatch` command: its arguments, its configuration, and `keylatch run`.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod commands;
+mod config;
+mod run;
+mod run_overlap;
+mod run_signals;
+mod run_waits;
+
+use keylatch_testkit::Program;
+
+/// The command under test.
+static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));

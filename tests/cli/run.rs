@@ -1,0 +1,366 @@
+//! `keylatch run`: what the command gets, what comes back, and what becomes of the lock.
+
+use std::time::{Duration, SystemTime};
+
+use keylatch_testkit::{Exit, Proxy, RedisServer, ScriptDirectory, Service, eventually};
+use serde_json::json;
+
+use crate::KEYLATCH;
+
+fn url(service: &Service) -> String {
+    format!("http://{}", service.address)
+}
+
+async fn run(server: &str, arguments: &[&str]) -> Exit {
+    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_SERVER", server)]).await
+}
+
+/// Asserts an exit code, and that standard error says all of `why`.
+#[track_caller]
+fn is(ended: &Exit, code: i32, why: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    for why in why {
+        assert!(ended.stderr.contains(why), "`{why}` is not in {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_command_runs_under_its_lock_and_gives_it_back() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let script = "echo $KEYLATCH_NAME $KEYLATCH_FENCING_TOKEN; begun; held; exit 7";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--owner", "alice", "a b"], script);
+    stage.begun().await;
+    let look = service.look("a%20b").await;
+    assert_eq!(look.json["owner"], "alice", "{look:?}");
+    stage.go();
+    let ended = running.ended().await;
+    is(&ended, 7, &[]);
+    assert_eq!(ended.stderr, "");
+    assert_eq!(ended.stdout, format!("a b {}\n", look.fence()));
+    assert_eq!(service.look("a%20b").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_exit_code_is_that_of_the_command() {
+    let service = Service::start("memory:").await;
+    for (script, code) in [
+        ("true", 0),
+        ("exit 1", 1),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+        ("kill -40 $$", 168),
+    ] {
+        let ended = run(&url(&service), &["a", "--", "sh", "-c", script]).await;
+        is(&ended, code, &[]);
+        assert_eq!(ended.stderr, "", "{script}");
+        assert_eq!(service.look("a").await.status, 404, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn the_lock_is_renewed_for_as_long_as_the_command_runs() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let script = "begun; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], script);
+    stage.begun().await;
+    let fence = service.look("a").await.fence();
+    // Somebody who waits for longer than the TTL does not get it.
+    let ended = run(&url(&service), &["--wait", "5s", "a", "--", "true"]).await;
+    is(&ended, 73, &["`a` is held by"]);
+    assert_eq!(service.look("a").await.fence(), fence);
+    stage.go();
+    is(&running.ended().await, 0, &[]);
+}
+
+#[tokio::test]
+async fn a_command_waits_its_turn() {
+    let service = Service::start("memory:").await;
+    let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
+    let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
+    let one = first.run(&KEYLATCH, &url(&service), &["a"], script);
+    first.begun().await;
+    let two = second.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    first.go();
+    second.begun().await;
+    second.go();
+    let (one, two) = (one.ended().await, two.ended().await);
+    is(&one, 0, &[]);
+    is(&two, 0, &[]);
+    let fence = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
+    assert!(fence(&one) < fence(&two), "{one:?} {two:?}");
+}
+
+#[tokio::test]
+async fn a_held_lock_is_73_and_says_who_has_it() {
+    let service = Service::start("memory:").await;
+    let held = service.create("a", &json!({"owner": "alice"})).await;
+    let ended = run(&url(&service), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
+    is(&ended, 73, &["keylatch: `a` is held by alice"]);
+    assert_eq!(ended.stdout, "");
+    assert_eq!(service.look("a").await.fence(), held.fence());
+}
+
+#[tokio::test]
+async fn wrong_arguments_are_64() {
+    let server = "http://127.0.0.1:9";
+    let long = "n".repeat(256);
+    for arguments in [
+        &["a"][..],
+        &["a", "--"],
+        &["--", "true"],
+        &["--ttl", "30", "a", "--", "true"],
+        &["--ttl", "99ms", "a", "--", "true"],
+        &["--ttl", "25h", "a", "--", "true"],
+        &["--wait", "soon", "a", "--", "true"],
+        &["--wait=-1s", "a", "--", "true"],
+        &["--owner", "a\nb", "a", "--", "true"],
+        &["--server", "ftp://host", "a", "--", "true"],
+        &["--server", "http://user:sesame@host", "a", "--", "true"],
+        &["--what", "a", "--", "true"],
+        &["", "--", "true"],
+        &[&long, "--", "true"],
+    ] {
+        let ended = run(server, arguments).await;
+        assert_eq!(ended.code, Some(64), "{arguments:?}: {ended:?}");
+        assert!(!ended.stderr.is_empty() && !ended.stderr.contains("sesame"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_run_gives_its_lock_back() {
+    let service = Service::start("memory:").await;
+    let ended = run(&url(&service), &["a", "--", "no-such-program"]).await;
+    is(&ended, 127, &["keylatch: `no-such-program` is not found"]);
+    let ended = run(&url(&service), &["a", "--", "/etc/passwd"]).await;
+    is(&ended, 126, &["keylatch: `/etc/passwd` cannot be executed"]);
+    assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_there_is_69() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    proxy.refuse();
+    let arguments = ["--wait", "0s", "a", "--", "echo", "ran"];
+    let ended = run(&proxy.http_url(), &arguments).await;
+    is(&ended, 69, &["keylatch: ", &proxy.http_url(), "cannot be reached"]);
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    redis.kill().await;
+    let ended = run(&url(&service), &arguments).await;
+    is(&ended, 69, &["keylatch: ", &url(&service), "503"]);
+    assert_eq!(ended.stdout, "");
+}
+
+#[tokio::test]
+async fn what_is_no_keylatch_is_76() {
+    let service = Service::start("memory:").await;
+    let elsewhere = format!("{}/elsewhere", url(&service));
+    let ended = run(&elsewhere, &["a", "--", "echo", "ran"]).await;
+    is(&ended, 76, &["keylatch: ", &elsewhere, "404"]);
+    assert_eq!(ended.stdout, "");
+}
+
+#[tokio::test]
+async fn the_help_lists_the_exit_codes() {
+    let ended = run("", &["--help"]).await;
+    is(&ended, 0, &[]);
+    for word in ["64 ", "69 ", "70 ", "73 ", "75 ", "76 ", "126 ", "127 ", "KEYLATCH_SERVER"] {
+        assert!(ended.stdout.contains(word), "{word}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_starts_under_run() {
+    let around = [
+        ("KEYLATCH_SERVER", "http://127.0.0.1:7070"),
+        ("KEYLATCH_NAME", "a"),
+        ("KEYLATCH_FENCING_TOKEN", "1"),
+    ];
+    KEYLATCH.serve(&[], &around).await;
+}
+
+#[tokio::test]
+async fn a_command_whose_lock_is_lost_is_stopped() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'echo stopped; exit 0' TERM; begun; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "3s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let ended = running.ended().await;
+    is(&ended, 75, &["keylatch: `a` is lost: ", "nobody holds", "the command was stopped"]);
+    assert_eq!(ended.stdout, "stopped\n");
+}
+
+#[tokio::test]
+async fn a_paused_command_is_woken_to_stop() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'echo stopped; exit 0' TERM; begun; kill -STOP $$; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "3s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let ended = running.ended().await;
+    is(&ended, 75, &["the command was stopped"]);
+    assert_eq!(ended.stdout, "stopped\n");
+}
+
+#[tokio::test]
+async fn a_command_that_will_not_stop_is_killed_with_what_it_has_started() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap '' TERM; (held) & (held) & begun; wait";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], script);
+    stage.begun().await;
+    assert!(stage.is_alive());
+    redis.run::<()>(&["FLUSHALL"]).await;
+    is(&running.ended().await, 75, &["the command was killed"]);
+    stage.left().await;
+}
+
+#[tokio::test]
+async fn a_command_is_stopped_although_nobody_reads_standard_error() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    // As much as a pipe holds.
+    let script = "head -c 65536 /dev/zero >&2; begun; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    stage.left().await;
+    is(&running.ended().await, 75, &["the command was stopped"]);
+}
+
+#[tokio::test]
+async fn what_a_command_has_started_may_end_by_itself() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    // The shell ends at once, and its child only when its parent has.
+    let script = "(trap 'while kill -0 $$; do :; done; echo done >done; exit' TERM; begun; held) &
+        wait";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "4s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    is(&running.ended().await, 75, &["the command was stopped"]);
+    assert_eq!(stage.read("done"), "done\n");
+}
+
+#[tokio::test]
+async fn a_command_is_stopped_before_its_lease_can_end_when_the_service_is_unreachable() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap '' TERM; begun; held";
+    let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "6s", "a"], script);
+    stage.begun().await;
+    let fence = service.look("a").await.fence();
+    proxy.refuse();
+    stage.left().await;
+    assert_eq!(service.look("a").await.fence(), fence, "the lease has not ended");
+    proxy.forward();
+    is(&running.ended().await, 75, &["could not be renewed", "the command was killed"]);
+    assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_command_that_will_not_stop_is_killed_before_its_validity_ends() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'while :; do echo >last; sleep 0.01; done' TERM; begun; held";
+    let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "4s", "a"], script);
+    stage.begun().await;
+    proxy.refuse();
+    // Read a little later than it was said, the end of the lease is a little too early.
+    let now = SystemTime::now();
+    let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
+    let drift = 4000 / 100 + 2;
+    let validity_ends = now + Duration::from_millis(left - drift);
+    stage.left().await;
+    let last = stage.path("last").metadata().expect("it was asked to stop before");
+    let last = last.modified().expect("a time");
+    // Of the time that is kept for the killing, some is left.
+    assert!(last + Duration::from_millis(60) < validity_ends, "{last:?} {validity_ends:?}");
+    proxy.forward();
+    is(&running.ended().await, 75, &["could not be renewed", "the command was killed"]);
+}
+
+#[tokio::test]
+async fn a_command_has_as_long_to_stop_as_its_lease_is_valid() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = ScriptDirectory::new();
+    // A quarter of 10 s is more than what this takes.
+    let script = "trap 'sleep 1.5; echo done; exit' TERM; begun; held";
+    let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "10s", "a"], script);
+    stage.begun().await;
+    proxy.refuse();
+    stage.left().await;
+    proxy.forward();
+    let ended = running.ended().await;
+    is(&ended, 75, &["could not be renewed", "the command was stopped"]);
+    assert_eq!(ended.stdout, "done\n");
+}
+
+#[tokio::test]
+async fn a_command_whose_lock_is_anothers_has_a_moment_to_stop_and_no_more() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'echo asked >asked' TERM; begun; held; held; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "12s", "a"], script);
+    stage.begun().await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    // The command would have been told at 4 s, and had until 12 s were over if it counted alone.
+    let other = service.create("a", &json!({"ttl_ms": 9000})).await;
+    stage.left().await;
+    assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
+    is(&running.ended().await, 75, &["somebody else holds the lock", "the command was killed"]);
+    assert_eq!(stage.read("asked"), "asked\n");
+    assert_eq!(service.look("a").await.fence(), other.fence(), "it was not given back");
+}
+
+#[tokio::test]
+async fn a_command_is_stopped_when_the_service_hangs() {
+    let service = KEYLATCH.serve(&[], &[]).await;
+    let server = format!("http://{}", service.address);
+    let stage = ScriptDirectory::new();
+    let running = stage.run(&KEYLATCH, &server, &["--ttl", "2s", "a"], "begun; held");
+    stage.begun().await;
+    service.signal("-STOP");
+    let ended = running.ended().await;
+    is(&ended, 75, &["could not be renewed", "the command was stopped"]);
+    stage.left().await;
+}
+
+#[tokio::test]
+async fn a_paused_holder_loses_its_lock_and_its_command_is_stopped_when_it_wakes() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let script = "trap 'echo stopped >stopped' TERM; begun; held; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "1s", "a"], script);
+    stage.begun().await;
+    let fence = service.look("a").await.fence();
+    running.signal("-STOP");
+    let next = async || {
+        let next = service.create("a", &json!({"ttl_ms": 60_000})).await;
+        (next.status == 201).then_some(next)
+    };
+    let next = eventually(next).await;
+    assert!(next.fence() > fence);
+    assert!(stage.is_alive(), "nobody could stop it before");
+    running.signal("-CONT");
+    is(&running.ended().await, 75, &["ended while this process was paused", "was killed"]);
+    stage.left().await;
+    assert_eq!(stage.read("stopped"), "", "there is no time to be asked");
+    assert_eq!(service.look("a").await.fence(), next.fence(), "the other still holds it");
+}

@@ -1,0 +1,90 @@
+//! `keylatch run`: waits that are longer than one request may be, and whom it asks.
+
+use keylatch_testkit::{Exit, ScriptDirectory, Service, config, eventually};
+use serde_json::json;
+
+use crate::KEYLATCH;
+
+fn url(service: &Service) -> String {
+    format!("http://{}", service.address)
+}
+
+#[tokio::test]
+async fn a_wait_of_several_requests_keeps_its_place() {
+    let mut config = config("memory:");
+    // A request may wait for less than the command wants to, so that it asks again after some 3 s.
+    config.wait.max_wait_ms = 4000;
+    let service = Service::start_with(config).await;
+    let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
+    let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
+    let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
+    let one = first.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    in_line(&service, 1).await;
+    let two = second.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], script);
+    in_line(&service, 2).await;
+    // The time of the first one's first request is over.
+    eventually(async || (refused(&service).await > 0).then_some(())).await;
+    assert_eq!(service.release("a", &held.token()).await.status, 204);
+    for stage in [&first, &second] {
+        stage.begun().await;
+        stage.go();
+    }
+    let fence = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
+    let (one, two) = (one.ended().await, two.ended().await);
+    assert_eq!((one.code, two.code), (Some(0), Some(0)), "{one:?} {two:?}");
+    assert!(held.fence() < fence(&one) && fence(&one) < fence(&two), "{one:?} {two:?}");
+}
+
+#[tokio::test]
+async fn a_service_that_lets_nobody_wait_is_asked_again_and_again() {
+    let mut config = config("memory:");
+    config.wait.max_wait_ms = 500;
+    let service = Service::start_with(config).await;
+    let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
+    let stage = ScriptDirectory::new();
+    let running = stage.run(&KEYLATCH, &url(&service), &["--wait", "1m", "a"], "begun");
+    eventually(async || (refused(&service).await > 1).then_some(())).await;
+    assert_eq!(service.release("a", &held.token()).await.status, 204);
+    assert_eq!(running.ended().await.code, Some(0));
+    assert_eq!(service.look("a").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_speak_tls_is_69() {
+    let service = Service::start("memory:").await;
+    let server = format!("https://{}", service.address);
+    let ended = run(&server, &[]).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let why = format!("keylatch: {server}: the service cannot be reached: ");
+    assert!(ended.stderr.starts_with(&why) && ended.stderr.len() > why.len() + 5, "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_machine_without_certificates_is_70_where_they_are_needed() {
+    let service = Service::start("memory:").await;
+    let none = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
+    let ended = run(&format!("https://{}", service.address), &none).await;
+    assert_eq!(ended.code, Some(70), "{ended:?}");
+    assert!(ended.stderr.contains("the system's certificates cannot be read: "), "{ended:?}");
+    let ended = run(&url(&service), &none).await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), "ran\n"), "{ended:?}");
+}
+
+async fn run(server: &str, environment: &[(&str, &str)]) -> Exit {
+    let environment = [&[("KEYLATCH_SERVER", server)], environment].concat();
+    KEYLATCH.run_with(&["run", "--wait", "0s", "a", "--", "echo", "ran"], &environment).await
+}
+
+async fn in_line(service: &Service, waiting: u64) {
+    let all = async || (service.look("a").await.json["waiting"] == waiting).then_some(());
+    eventually(all).await;
+}
+
+/// How many requests for a lock were answered that it is held.
+async fn refused(service: &Service) -> u64 {
+    let of = "keylatch_http_request_duration_seconds_count{method=\"POST\",\
+              route=\"/v1/locks/{name}\",status=\"409\"} ";
+    let metrics = service.get("/metrics").await.text;
+    let count = metrics.lines().find_map(|line| line.strip_prefix(of));
+    count.map_or(0, |count| count.parse().expect("a number"))
+}

@@ -1,0 +1,363 @@
+//! The default store: what outlives the process, and what its directory and disk may do to it.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use keylatch_testkit::{Api, Exit, Process, eventually, soon};
+use reqwest::Method;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::KEYLATCH;
+
+const TOKEN: &str = "a-token-of-the-clients-own";
+
+#[tokio::test]
+async fn what_was_answered_outlives_a_kill_and_leases_last_their_full_ttl_again() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let held = api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
+    let gone = api.create_as("gone", TOKEN, &json!({})).await;
+    assert_eq!(api.release("gone", TOKEN).await.status, 204);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let again = api.create_as("held", TOKEN, &json!({})).await;
+    assert_eq!((again.status.as_u16(), again.fence()), (200, held.fence()));
+    assert_eq!((&again.json["owner"], &again.json["ttl_ms"]), (&json!("alice"), &json!(600_000)));
+    // The lease began anew when the store was opened, which is less than a minute ago.
+    assert!(again.json["valid_for_ms"].as_u64().expect("a number") > 530_000, "{again:?}");
+    api.create_as("held", "another-token-than-that", &json!({})).await.is_problem(409, "lock-held");
+    let other = api.create_as("gone", "another-token-than-that", &json!({})).await;
+    assert_eq!(other.status, 201);
+    assert!(other.fence() > gone.fence());
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+}
+
+#[tokio::test]
+async fn who_waited_is_forgotten_with_the_process_that_they_asked() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000})).await.status, 201);
+    let request = api.request(Method::POST, "/v1/locks/held").json(&json!({"wait_ms": 60_000}));
+    let waiter = tokio::spawn(request.send());
+    let waiting = async |api: &Api| api.look("held").await.json["waiting"].as_u64();
+    eventually(async || (waiting(&api).await == Some(1)).then_some(())).await;
+    service.ended_by("-KILL").await;
+    assert!(soon("the end of the connection", waiter).await.unwrap().is_err());
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(waiting(&api).await, Some(0));
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+    let other = api.create_as("held", "another-token-than-that", &json!({})).await;
+    assert_eq!(other.status, 201, "{other:?}");
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_by_name() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let second = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+    assert_eq!(second.code, Some(1));
+    assert!(second.stderr.contains(&data.path()), "{}", second.stderr);
+    assert!(second.stderr.contains(&format!("process {}", service.id())), "{}", second.stderr);
+    assert_eq!(Api::at(service.address).get("/readyz").await.status, 200);
+    service.ended_by("-TERM").await;
+    data.serve().await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
+    for damage in ["", "garbage", "long garbage"] {
+        let data = Data::new();
+        data.serve().await.ended_by("-TERM").await;
+        let file = data.0.path().join("locks.sqlite");
+        let content = if damage.starts_with("long") { "x".repeat(1 << 20) } else { damage.into() };
+        std::fs::write(&file, &content).unwrap();
+        let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+        assert_eq!(refused.code, Some(1), "{damage}: {}", refused.stderr);
+        assert!(refused.stderr.contains("is damaged"), "{damage}: {}", refused.stderr);
+        assert!(refused.stderr.contains("backup"), "{damage}: {}", refused.stderr);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), content, "{damage}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_log_is_refused_with_what_to_do_and_left_as_it_is() {
+    let data = Data::new();
+    let service = data.serve().await;
+    assert_eq!(Api::at(service.address).create_as("held", TOKEN, &json!({})).await.status, 201);
+    service.ended_by("-KILL").await;
+    let log = data.0.path().join("locks.sqlite-wal");
+    assert!(std::fs::metadata(&log).expect("a log").len() > 0);
+    let garbage = "x".repeat(1 << 16);
+    std::fs::write(&log, &garbage).unwrap();
+    for is_alone in [false, true] {
+        if is_alone {
+            std::fs::remove_file(data.file()).unwrap();
+        }
+        let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        assert!(refused.stderr.contains("is damaged"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("backup"), "{}", refused.stderr);
+        assert!(std::fs::read_to_string(&log).unwrap() == garbage, "something was written");
+        assert_eq!(data.file().exists(), !is_alone);
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_a_version_before_the_first_release_is_refused_and_left_as_it_is() {
+    let data = Data::new();
+    std::fs::write(data.0.path().join("locks.redb"), "locks").unwrap();
+    let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("before the first release"), "{}", refused.stderr);
+    assert!(!data.file().exists());
+}
+
+#[tokio::test]
+async fn the_file_of_a_stopped_service_is_a_backup() {
+    let (data, other) = (Data::new(), Data::new());
+    let service = data.serve().await;
+    let held = json!({"ttl_ms": 600_000});
+    assert_eq!(Api::at(service.address).create_as("held", TOKEN, &held).await.status, 201);
+    service.ended_by("-TERM").await;
+    std::fs::copy(data.file(), other.file()).unwrap();
+    let service = other.serve().await;
+    assert_eq!(Api::at(service.address).look("held").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_used_is_named() {
+    let data = Data::new();
+    let file = data.0.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let store = format!("embedded:{}", file.display());
+    let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &store]).await;
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains(&file.display().to_string()), "{}", refused.stderr);
+}
+
+#[tokio::test]
+async fn a_file_that_may_not_grow_refuses_until_it_may_and_forgets_nothing() {
+    let data = Data::new();
+    fills_up(&data, |service| {
+        limit_files(service.id(), &data.size().to_string());
+        move |service: &Process| limit_files(service.id(), "unlimited")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_refuses_until_there_is_room_and_forgets_nothing() {
+    let data = Data::new();
+    let resize = |options: &str| {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs", &data.path()]).stderr(Stdio::null());
+        mount.status().is_ok_and(|status| status.success())
+    };
+    if resize("size=4m") {
+        let _mounted = Mounted(data.path());
+        fills_up(&data, |_| |_: &Process| assert!(resize("remount,size=64m"))).await;
+        return;
+    }
+    // Where tests may not mount a disk: the file may grow for a while, and then more.
+    fills_up(&data, |service| {
+        limit_files(service.id(), &(data.size() + (256 << 10)).to_string());
+        |service: &Process| limit_files(service.id(), &(64 << 20).to_string())
+    })
+    .await;
+}
+
+/// Serves on a disk that `fill` makes small, until it is full, and then until what `fill` gave makes
+/// room.
+async fn fills_up<R: Fn(&Process)>(data: &Data, fill: impl FnOnce(&Process) -> R) {
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    let long = json!({"ttl_ms": 600_000, "owner": "x".repeat(200)});
+    assert_eq!(api.create_as("first", TOKEN, &long).await.status, 201);
+    let make_room = fill(&service);
+    let mut held = 0;
+    let refused = soon("the disk to be full", async {
+        loop {
+            let answer = api.create_as(&format!("lock-{held}"), TOKEN, &long).await;
+            if answer.status != 201 {
+                return answer;
+            }
+            held += 1;
+        }
+    })
+    .await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed");
+    api.look(&format!("lock-{held}")).await.is_problem(404, "lock-not-held");
+    api.get("/readyz").await.is_problem(503, "store-unavailable");
+    assert_eq!(api.get("/livez").await.status, 200);
+    make_room(&service);
+    eventually(async || (api.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(api.create_as(&format!("lock-{held}"), TOKEN, &long).await.status, 201);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    for number in 0..=held {
+        assert_eq!(api.look(&format!("lock-{number}")).await.status, 200, "{number}");
+    }
+    service.ended_by("-TERM").await;
+}
+
+/// A disk that is taken off again.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["--lazy", &self.0]).status();
+    }
+}
+
+/// From now on nothing can be written, and everything can be read, as after a disk's error has made
+/// its file system read-only.
+#[tokio::test]
+async fn a_file_that_can_only_be_read_refuses_until_it_is_mended_and_nothing_has_happened() {
+    let data = Data::new();
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.create_as("held", TOKEN, &json!({"ttl_ms": 600_000})).await.status, 201);
+    limit_files(service.id(), "0");
+    for lock in ["new", "newer"] {
+        let refused = api.create_as(lock, TOKEN, &json!({})).await;
+        refused.is_problem(503, "store-unavailable");
+        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+        api.look(lock).await.is_problem(404, "lock-not-held");
+    }
+    let refused = api.release("held", TOKEN).await;
+    refused.is_problem(503, "store-unavailable");
+    assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+    // What is held is still told, and refused to others.
+    assert_eq!(api.look("held").await.status, 200);
+    let other = "another-token-than-that";
+    api.create_as("held", other, &json!({})).await.is_problem(409, "lock-held");
+    api.get("/readyz").await.is_problem(503, "store-unavailable");
+    assert_eq!(api.get("/livez").await.status, 200);
+    limit_files(service.id(), "unlimited");
+    eventually(async || (api.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(api.create_as("new", other, &json!({"ttl_ms": 600_000})).await.status, 201);
+    assert_eq!(api.release("held", TOKEN).await.status, 204);
+    service.ended_by("-KILL").await;
+
+    let service = data.serve().await;
+    let api = Api::at(service.address);
+    assert_eq!(api.look("new").await.status, 200);
+    for lock in ["newer", "held"] {
+        api.look(lock).await.is_problem(404, "lock-not-held");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_can_only_be_read_is_named_and_left_as_it_is() {
+    for is_new in [true, false] {
+        let data = Data::new();
+        if !is_new {
+            data.serve().await.ended_by("-TERM").await;
+        }
+        let before = data.content();
+        let refused = {
+            let _read_only = ReadOnly::new(data.0.path());
+            data.serve_without_privilege().await
+        };
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("cannot be used"), "{refused:?}");
+        assert!(refused.stderr.contains(&data.path()), "{refused:?}");
+        assert!(data.content() == before, "something was written");
+        data.serve().await.ended_by("-TERM").await;
+    }
+}
+
+/// A directory in which nothing can be written, until this is gone.
+struct ReadOnly(Vec<PathBuf>);
+
+impl ReadOnly {
+    fn new(directory: &Path) -> Self {
+        let files = std::fs::read_dir(directory).expect("a directory");
+        let mut all: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+        all.push(directory.to_owned());
+        Self::set(&all, "a-w");
+        Self(all)
+    }
+
+    fn set(all: &[PathBuf], mode: &str) {
+        assert!(Command::new("chmod").arg(mode).args(all).status().expect("chmod").success());
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        Self::set(&self.0, "u+w");
+    }
+}
+
+/// A data directory of one test.
+struct Data(TempDir);
+
+impl Data {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn url(&self) -> String {
+        format!("embedded:{}", self.path())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("locks.sqlite")
+    }
+
+    /// How large the data file and its log are, in bytes.
+    fn size(&self) -> u64 {
+        let log = self.0.path().join("locks.sqlite-wal");
+        let length = |file: &Path| std::fs::metadata(file).expect("a file of the store").len();
+        length(&self.file()) + length(&log)
+    }
+
+    /// Every file's name and content.
+    fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let files = std::fs::read_dir(self.0.path()).expect("a directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        paths.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect()
+    }
+
+    /// The real program without root's power to write what nobody may write, until it ends by
+    /// itself.
+    async fn serve_without_privilege(&self) -> Exit {
+        let serve = ["--listen", "127.0.0.1:0", "--store", &self.url()];
+        // Who is not root has no such power, and cannot give it up.
+        let is_root = std::fs::metadata("/proc/self").expect("procfs").uid() == 0;
+        if !is_root {
+            return KEYLATCH.run(&serve).await;
+        }
+        let capabilities = "--bounding-set=-dac_override,-dac_read_search";
+        KEYLATCH.run_through(&["setpriv", capabilities, "--"], &serve).await
+    }
+
+    /// The real program on this directory.
+    async fn serve(&self) -> Process {
+        KEYLATCH.serve(&["--store", &self.url()], &[]).await
+    }
+}
+
+/// Sets how large a process's files may become, in bytes.
+fn limit_files(process: u32, bytes: &str) {
+    let limit = format!("--fsize={bytes}:unlimited");
+    let set = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();
+    assert!(set.expect("prlimit of util-linux runs").success());
+}

@@ -1,0 +1,62 @@
+//! What holds across a failover of any topology.
+
+use keylatch_testkit::{Answer, Api, RedisServer, Service, Shop, eventually, soon};
+use reqwest::Method;
+use serde_json::json;
+
+/// The lock "deploy" and its line go over to another master.
+pub(crate) async fn the_line_goes_on(url: &str, kill: impl AsyncFnOnce()) {
+    let service = Service::start(url).await;
+    let holder = granted(&service, "deploy").await;
+    let request = service.request(Method::POST, "/v1/locks/deploy");
+    let waiter = Answer::of(request.json(&json!({"wait_ms": 60_000})));
+    let failover = async {
+        eventually(async || (service.look("deploy").await.json["waiting"] == 1).then_some(()))
+            .await;
+        kill().await;
+        eventually(async || {
+            let released = service.release("deploy", &holder.token()).await;
+            (released.status == 204).then_some(())
+        })
+        .await;
+    };
+    let (waiter, ()) = tokio::join!(soon("the waiter", waiter), failover);
+    assert_eq!(waiter.status, 201, "{waiter:?}");
+    assert!(waiter.fence() > holder.fence());
+}
+
+/// The record of the key "order-1" goes over to another master.
+pub(crate) async fn what_was_done_is_known(url: &str, kill: impl AsyncFnOnce()) {
+    let shop = Shop::open(url).await;
+    shop.buy("order-1").await.is_run(1);
+    kill().await;
+    let again = eventually(async || {
+        let answer = shop.buy("order-1").await;
+        (answer.status != 503).then_some(answer)
+    })
+    .await;
+    again.is_replay_of(1);
+}
+
+/// A grant, however long it takes until there is one.
+pub(crate) async fn granted(service: &Api, name: &str) -> Answer {
+    eventually(async || {
+        let answer = service.create(name, &json!({})).await;
+        (answer.status == 201).then_some(answer)
+    })
+    .await
+}
+
+/// Waits until a replica has all that its master has.
+pub(crate) async fn replicated(master: &RedisServer, replica: &RedisServer) {
+    let offset = async |server: &RedisServer, field: &str| {
+        let told: String = server.run(&["INFO", "replication"]).await;
+        let line = told.lines().find_map(|line| line.strip_prefix(field).map(str::to_owned));
+        line.expect("an offset")
+    };
+    eventually(async || {
+        let sent = offset(master, "master_repl_offset:").await;
+        (offset(replica, "slave_repl_offset:").await == sent).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,379 @@
+//! What every store has to do: functions over `&dyn `, one sentence each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_core::lock::{
+    AcquireReply, Attempt, Holder, Lease, LockName, Owner, ReleaseReply, RenewReply, Token,
+    TokenHash, Ttl,
+};
+use keylatch_core::store::{Cursor, ListLocks, Page};
+use keylatch_testkit::{Acquire, Locks, OpenStore, store_test};
+
+/// How far a store's own clock may go on between two steps of a test.
+const SLACK: Duration = Duration::from_secs(5);
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+
+#[store_test(locks)]
+async fn a_free_lock_is_granted(store: &Locks) {
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(lease.ttl, TTL);
+    assert_near(lease.expires_in, TTL);
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    assert_eq!((holder.fence, holder.name.as_str()), (lease.fence, "a"));
+}
+
+#[store_test(locks)]
+async fn the_same_token_again_is_the_same_grant(store: &Locks) {
+    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL / 2).await;
+    let longer = Acquire { ttl: ttl(TTL * 10), owner: None, ..ask("a", "one", 2) };
+    let again = repeated(store.acquire(&longer).await.unwrap());
+    assert_eq!((again.fence, again.ttl, again.owner), (first.fence, first.ttl, first.owner));
+    assert_near(again.expires_in, TTL / 2);
+}
+
+#[store_test(locks)]
+async fn another_token_is_told_who_holds_the_lock(store: &Locks) {
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let holder = held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    assert_eq!((holder.fence, &holder.owner), (lease.fence, &lease.owner));
+    assert_near(holder.expires_in, TTL);
+    assert_eq!(Some(holder.fence), store.look(&name("a")).await.unwrap().map(|held| held.fence));
+}
+
+#[store_test(locks)]
+async fn a_lock_is_free_after_its_release(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[store_test(locks)]
+async fn a_lock_is_free_after_its_ttl(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL - SLACK).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    store.advance(SLACK).await;
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+    assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
+    granted(store.acquire(&ask("a", "two", 3)).await.unwrap());
+}
+
+#[store_test(locks)]
+async fn a_lease_says_what_is_left_of_it(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL / 4).await;
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    assert_near(holder.expires_in, TTL * 3 / 4);
+}
+
+#[store_test(locks)]
+async fn only_the_token_renews(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let renewal = store.renew(&name("a"), &token("two"), ttl(TTL * 10)).await.unwrap();
+    assert_eq!(renewal, RenewReply::Mismatch);
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    assert_near(holder.expires_in, TTL);
+}
+
+#[store_test(locks)]
+async fn a_renewal_starts_the_ttl_anew_and_keeps_the_fence(store: &Locks) {
+    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL / 2).await;
+    let renewed = renewed(store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap());
+    assert_eq!((renewed.fence, &renewed.owner), (first.fence, &first.owner));
+    assert_eq!(renewed.ttl, TTL * 2);
+    assert_near(renewed.expires_in, TTL * 2);
+    store.advance(TTL).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
+    assert_eq!((again.fence, again.ttl), (first.fence, TTL * 2));
+}
+
+#[store_test(locks)]
+async fn a_renewal_may_shorten_the_lease(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    renewed(store.renew(&name("a"), &token("one"), ttl(TTL / 4)).await.unwrap());
+    store.advance(TTL / 4).await;
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[store_test(locks)]
+async fn an_expired_lease_is_not_renewed(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.advance(TTL).await;
+    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
+    assert_eq!(renewal, RenewReply::NotHeld);
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+}
+
+#[store_test(locks)]
+async fn only_the_token_releases(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(store.release(&name("a"), &token("two")).await.unwrap(), ReleaseReply::Mismatch);
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    assert_eq!(store.release(&name("b"), &token("one")).await.unwrap(), ReleaseReply::NotHeld);
+}
+
+#[store_test(locks)]
+async fn fences_rise_over_release_and_expiry(store: &Locks) {
+    let mut last = None;
+    for attempt in 0..20 {
+        let fence = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap()).fence;
+        assert!(last < Some(fence), "{last:?} then {fence:?}");
+        last = Some(fence);
+        if attempt % 2 == 0 {
+            store.release(&name("a"), &token("one")).await.unwrap();
+        } else {
+            store.advance(TTL).await;
+        }
+    }
+}
+
+#[store_test(locks)]
+async fn fences_fit_in_53_bits_and_follow_the_time(store: &Locks) {
+    let before = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
+    let fence = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fence.get();
+    assert!(u128::from(fence) > before.as_micros(), "{fence} is below the time floor");
+    assert!(fence < 1 << 53, "{fence} is too large for JavaScript");
+}
+
+#[store_test(locks)]
+async fn an_attempt_withdraws_what_it_got(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // The very same attempt again, as after an answer that got lost within the store's client.
+    repeated(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+    withdraw(store, "a", "one", 1).await;
+}
+
+#[store_test(locks)]
+async fn an_attempt_withdraws_nothing_that_another_was_given_too(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    withdraw(store, "a", "one", 2).await;
+    assert!(store.look(&name("a")).await.unwrap().is_some());
+}
+
+#[store_test(locks)]
+async fn an_attempt_withdraws_nothing_after_a_renewal(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    renewed(store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    assert!(store.look(&name("a")).await.unwrap().is_some());
+}
+
+#[store_test(locks)]
+async fn an_attempt_withdraws_nothing_of_another_token(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "two", 1).await;
+    withdraw(store, "a", "one", 2).await;
+    assert!(store.look(&name("a")).await.unwrap().is_some());
+}
+
+#[store_test(locks)]
+async fn one_of_many_at_once_is_granted(store: &Locks) {
+    let asks: Vec<_> = (0..100).map(|n| ask("a", &format!("token {n}"), n)).collect();
+    let answers = join_all(asks.iter().map(|ask| store.acquire(ask))).await;
+    let grants = answers.iter().filter(|answer| matches!(answer, Ok(AcquireReply::Granted(_))));
+    assert_eq!(grants.count(), 1);
+    assert!(answers.iter().all(Result::is_ok));
+}
+
+#[store_test(locks)]
+async fn names_that_look_alike_are_different_locks(store: &Locks) {
+    let names = [
+        "a",
+        "A",
+        "a ",
+        "a/b",
+        "a%2Fb",
+        "a:b",
+        "{a}",
+        "{a}b",
+        "a{",
+        "}a{",
+        "..",
+        ".",
+        "*",
+        "a*",
+        "?",
+        "[a]",
+        "\\a",
+        "é",
+        "e\u{301}",
+        "{3f}:lock:a",
+        "a}:lock:b",
+        "日本語",
+        "🔒",
+    ];
+    let mut fences = BTreeMap::new();
+    for (attempt, text) in (0..).zip(names) {
+        let lease = granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+        fences.insert(text, lease.fence);
+    }
+    for text in names {
+        let holder = store.look(&name(text)).await.unwrap().expect("it is held");
+        assert_eq!((holder.name.as_str(), holder.fence), (text, fences[text]));
+    }
+    let listed = list_all(store, "", 5).await;
+    assert_eq!(listed.len(), names.len());
+}
+
+#[store_test(locks)]
+async fn owners_and_names_come_back_as_they_were(store: &Locks) {
+    let long = "ö".repeat(127);
+    for (attempt, text) in (0..).zip(["x", " \"quoted\" \\ and 日本語", &long]) {
+        let owner = Owner::parse(text).unwrap();
+        let ask = Acquire { owner: owner.clone(), ..ask(text, "one", attempt) };
+        assert_eq!(granted(store.acquire(&ask).await.unwrap()).owner, owner);
+        let holder = store.look(&name(text)).await.unwrap().expect("it is held");
+        assert_eq!((holder.owner, holder.name.as_str()), (owner, text));
+    }
+    let nobody = Acquire { owner: None, ..ask("nobody", "one", 9) };
+    assert_eq!(granted(store.acquire(&nobody).await.unwrap()).owner, None);
+    assert_eq!(store.look(&name("nobody")).await.unwrap().expect("it is held").owner, None);
+}
+
+#[store_test(locks)]
+async fn a_listing_has_every_lock_once(store: &Locks) {
+    let mut expected = BTreeMap::new();
+    for attempt in 0..500 {
+        let text = format!("lock {attempt}");
+        let lease = granted(store.acquire(&ask(&text, "one", attempt)).await.unwrap());
+        expected.insert(text, lease.fence);
+    }
+    for limit in [1000, 500, 499, 100, 7, 1] {
+        let listed = list_all(store, "", limit).await;
+        let found: BTreeMap<_, _> =
+            listed.iter().map(|held| (held.name.as_str().to_owned(), held.fence)).collect();
+        assert_eq!(found, expected, "pages of {limit}");
+        assert_eq!(listed.len(), expected.len(), "pages of {limit}");
+    }
+}
+
+#[store_test(locks)]
+async fn a_listing_keeps_to_its_prefix(store: &Locks) {
+    for (attempt, text) in
+        (0..).zip(["job:1", "job:2", "job", "jobs*", "jobs?", "[job", "Job:1", "x"])
+    {
+        granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+    }
+    for (prefix, count) in
+        [("", 8), ("job", 5), ("job:", 2), ("jobs*", 1), ("[", 1), ("*", 0), ("job:1x", 0)]
+    {
+        let listed = list_all(store, prefix, 2).await;
+        assert_eq!(listed.len(), count, "{prefix}: {listed:?}");
+        assert!(listed.iter().all(|held| held.name.as_str().starts_with(prefix)));
+    }
+}
+
+#[store_test(locks)]
+async fn a_listing_knows_its_own_cursors_only(store: &Locks) {
+    for text in ["-", "x.y", "_"] {
+        let query = ListLocks {
+            prefix: String::new(),
+            limit: 10,
+            cursor: Some(Cursor::parse(text).unwrap()),
+        };
+        assert_eq!(store.list(&query).await.unwrap(), None, "{text}");
+    }
+}
+
+#[store_test(locks)]
+async fn expired_locks_are_swept(store: &Locks) {
+    for attempt in 0..50 {
+        granted(store.acquire(&ask(&format!("lock {attempt}"), "one", attempt)).await.unwrap());
+    }
+    store.advance(TTL).await;
+    assert_eq!(list_all(store, "", 10).await, []);
+    store.pass_a_sweep().await;
+    assert_eq!(list_all(store, "", 10).await, []);
+    granted(store.acquire(&ask("lock 1", "two", 99)).await.unwrap());
+}
+
+#[store_test(locks)]
+async fn a_store_that_works_says_so(store: &Locks) {
+    store.health().await.expect("it works");
+}
+
+/// All pages of a listing.
+async fn list_all(store: &Locks, prefix: &str, limit: usize) -> Vec<Holder> {
+    let mut locks = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = ListLocks { prefix: prefix.to_owned(), limit, cursor };
+        let Page { locks: some, next } =
+            store.list(&query).await.unwrap().expect("the store knows its own cursor");
+        assert!(some.len() <= limit, "a page of {} with a limit of {limit}", some.len());
+        locks.extend(some);
+        cursor = next;
+        if cursor.is_none() {
+            return locks;
+        }
+    }
+}
+
+pub(crate) async fn withdraw(store: &OpenStore, lock: &str, holder: &str, attempt: u64) {
+    let (name, token) = (name(lock), token(holder));
+    store.withdraw(&name, &token, Attempt::new(attempt)).await.unwrap();
+}
+
+pub(crate) fn ask(lock: &str, holder: &str, attempt: u64) -> Acquire {
+    Acquire {
+        name: name(lock),
+        token: token(holder),
+        ttl: ttl(TTL),
+        owner: Owner::parse(holder).unwrap(),
+        attempt: Attempt::new(attempt),
+        queue: None,
+    }
+}
+
+pub(crate) fn name(text: &str) -> LockName {
+    LockName::parse(text).unwrap()
+}
+
+pub(crate) fn token(holder: &str) -> TokenHash {
+    let padded: String = holder.chars().map(|c| if c == ' ' { '-' } else { c }).collect();
+    Token::parse(&format!("token-of-the-holder-{padded}")).unwrap().hash()
+}
+
+pub(crate) fn ttl(duration: Duration) -> Ttl {
+    Ttl::from_millis(u64::try_from(duration.as_millis()).unwrap()).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn granted(found: AcquireReply) -> Lease {
+    let AcquireReply::Granted(lease) = found else { panic!("granted, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+pub(crate) fn repeated(found: AcquireReply) -> Lease {
+    let AcquireReply::Repeated(lease) = found else { panic!("repeated, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+pub(crate) fn held(found: AcquireReply) -> Holder {
+    let AcquireReply::Busy(busy) = found else { panic!("held, not {found:?}") };
+    busy.holder.expect("a holder")
+}
+
+#[track_caller]
+fn renewed(found: RenewReply) -> Lease {
+    let RenewReply::Renewed(lease) = found else { panic!("renewed, not {found:?}") };
+    lease
+}
+
+#[track_caller]
+fn assert_near(left: Duration, expected: Duration) {
+    assert!(left <= expected && left + SLACK > expected, "{left:?}, not about {expected:?}");
+}

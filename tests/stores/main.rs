@@ -1,0 +1,29 @@
+//! What every store promises, and what each kind of store does by itself.
+
+#![warn(clippy::disallowed_methods)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod cluster;
+mod embedded;
+mod failover;
+mod lock_conformance;
+mod lock_rules;
+mod queue_conformance;
+mod record_conformance;
+mod record_rules;
+mod redis_queue;
+mod redis_records;
+mod redis_tls;
+mod redis_urls;
+mod redlock;
+mod redlock_agreement;
+mod redlock_fences;
+mod redlock_restart;
+mod redlock_service;
+mod sentinel;
+mod sentinel_replicas;
+
+use keylatch_testkit::Program;
+
+/// The command under test.
+static KEYLATCH: Program = Program::at(env!("CARGO_BIN_EXE_keylatch"));

@@ -1,0 +1,299 @@
+//! What every store has to do with those who wait: functions over `&dyn `, one sentence
+//! each.
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use keylatch_core::lock::{AcquireReply, Contention, ReleaseReply};
+use keylatch_core::store::{Change, Hint, ListLocks};
+use keylatch_testkit::{Acquire, Locks, soon, store_test};
+
+use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, ttl, withdraw};
+
+/// How long a place is kept in these tests.
+const PLACE: Duration = Duration::from_secs(120);
+
+#[store_test(queue)]
+async fn who_came_first_is_served_first(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    assert_eq!(join(store, "a", "two", 2).await.ahead, 0);
+    assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
+    assert_eq!(join(store, "a", "four", 4).await.ahead, 2);
+    let mut fence = None;
+    for (last, first, second) in [("one", "two", "three"), ("two", "three", "four")] {
+        assert_eq!(store.release(&name("a"), &token(last)).await.unwrap(), ReleaseReply::Released);
+        let early = join(store, "a", second, 5).await;
+        assert_eq!((early.holder, early.ahead), (None, 1), "{second} before {first}");
+        let lease = granted(store.acquire(&place("a", first, 6)).await.unwrap());
+        assert!(fence < Some(lease.fence));
+        fence = Some(lease.fence);
+        assert_eq!(join(store, "a", second, 7).await.ahead, 0);
+    }
+}
+
+#[store_test(queue)]
+async fn many_are_served_in_the_order_in_which_they_came(store: &Locks) {
+    let holder = |number: u64| format!("holder {number}");
+    granted(store.acquire(&ask("a", &holder(0), 0)).await.unwrap());
+    // The order of their tokens is another than that in which they come.
+    for number in 1..150 {
+        assert_eq!(join(store, "a", &holder(number), number).await.ahead, number - 1);
+    }
+    for number in 1..149 {
+        store.release(&name("a"), &token(&holder(number - 1))).await.unwrap();
+        assert_eq!(join(store, "a", &holder(149), 149).await.ahead, 149 - number);
+        granted(store.acquire(&place("a", &holder(number), number)).await.unwrap());
+    }
+    assert_eq!(waiting(store, "a").await, 1);
+}
+
+#[store_test(queue)]
+async fn asking_again_keeps_the_place(store: &Locks) {
+    granted(store.acquire(&long("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    for attempt in 4..8 {
+        // Each time for longer than a place would last by itself.
+        store.advance(PLACE * 2 / 3).await;
+        assert_eq!(join(store, "a", "three", attempt).await.ahead, 1);
+        assert_eq!(join(store, "a", "two", attempt).await.ahead, 0);
+        assert_eq!(waiting(store, "a").await, 2);
+    }
+}
+
+#[store_test(queue)]
+async fn a_place_is_lost_after_its_time(store: &Locks) {
+    granted(store.acquire(&long("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    store.advance(PLACE / 2).await;
+    assert_eq!(join(store, "a", "three", 4).await.ahead, 1);
+    store.advance(PLACE / 2).await;
+    assert_eq!(waiting(store, "a").await, 1);
+    assert_eq!(join(store, "a", "three", 5).await.ahead, 0);
+    assert_eq!(join(store, "a", "two", 6).await.ahead, 1);
+    store.advance(PLACE).await;
+    assert_eq!(waiting(store, "a").await, 0);
+    assert_eq!(join(store, "a", "four", 7).await.ahead, 0);
+}
+
+#[store_test(queue)]
+async fn a_free_lock_goes_on_when_the_first_in_line_is_lost(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let short = Acquire { queue: Some(PLACE / 4), ..ask("a", "two", 2) };
+    busy(store.acquire(&short).await.unwrap());
+    join(store, "a", "three", 3).await;
+    store.release(&name("a"), &token("one")).await.unwrap();
+    assert_eq!(join(store, "a", "three", 4).await.ahead, 1);
+    store.advance(PLACE / 4).await;
+    granted(store.acquire(&place("a", "three", 5)).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn who_has_no_place_does_not_overtake(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    store.release(&name("a"), &token("one")).await.unwrap();
+    for attempt in 3..6 {
+        let greedy = busy(store.acquire(&ask("a", "three", attempt)).await.unwrap());
+        assert_eq!(greedy, Contention { holder: None, ahead: 1 });
+    }
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+    // Nor does the one who gave the lock back.
+    busy(store.acquire(&ask("a", "one", 6)).await.unwrap());
+    granted(store.acquire(&ask("a", "two", 7)).await.unwrap());
+    assert_eq!(waiting(store, "a").await, 0, "asking without a place took one");
+}
+
+#[store_test(queue)]
+async fn an_expired_lock_goes_to_the_first_in_line(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    store.advance(TTL).await;
+    assert_eq!(busy(store.acquire(&ask("a", "four", 4)).await.unwrap()).ahead, 2);
+    assert_eq!(join(store, "a", "three", 5).await, Contention { holder: None, ahead: 1 });
+    granted(store.acquire(&place("a", "two", 6)).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn an_attempt_that_is_withdrawn_leaves_the_line(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    withdraw(store, "a", "two", 2).await;
+    assert_eq!(waiting(store, "a").await, 1);
+    assert_eq!(join(store, "a", "three", 4).await.ahead, 0);
+    // Whoever left is nobody in particular.
+    assert_eq!(join(store, "a", "two", 5).await.ahead, 1);
+    withdraw(store, "a", "two", 5).await;
+    withdraw(store, "a", "three", 4).await;
+    assert_eq!(waiting(store, "a").await, 0);
+    store.release(&name("a"), &token("one")).await.unwrap();
+    granted(store.acquire(&ask("a", "four", 6)).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn an_attempt_leaves_no_place_that_another_asked_for(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    join(store, "a", "two", u64::MAX).await;
+    withdraw(store, "a", "two", 2).await;
+    withdraw(store, "a", "two", u64::MAX - 1).await;
+    withdraw(store, "a", "one", u64::MAX).await;
+    assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
+    withdraw(store, "a", "two", u64::MAX).await;
+    assert_eq!(join(store, "a", "three", 3).await.ahead, 0);
+}
+
+#[store_test(queue)]
+async fn a_grant_leaves_the_line(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    store.release(&name("a"), &token("one")).await.unwrap();
+    granted(store.acquire(&place("a", "two", 3)).await.unwrap());
+    assert_eq!(waiting(store, "a").await, 0);
+    // The holder that asks again waits for nothing.
+    repeated(store.acquire(&place("a", "two", 4)).await.unwrap());
+    assert_eq!(waiting(store, "a").await, 0);
+    assert_eq!(join(store, "a", "three", 5).await.ahead, 0);
+    store.release(&name("a"), &token("two")).await.unwrap();
+    busy(store.acquire(&place("a", "two", 6)).await.unwrap());
+    granted(store.acquire(&place("a", "three", 7)).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn everybody_sees_how_many_wait(store: &Locks) {
+    for lock in ["a", "b"] {
+        granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
+    }
+    for number in 0..5 {
+        let holder = join(store, "a", &format!("waiter {number}"), number).await.holder;
+        assert_eq!(holder.expect("it is held").waiting, number + 1);
+        assert_eq!(waiting(store, "a").await, number + 1);
+    }
+    assert_eq!(held(store.acquire(&ask("a", "two", 9)).await.unwrap()).waiting, 5);
+    let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
+    let page = store.list(&all).await.unwrap().expect("a first page");
+    let mut seen: Vec<_> =
+        page.locks.iter().map(|lock| (lock.name.as_str(), lock.waiting)).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, [("a", 5), ("b", 0)]);
+}
+
+#[store_test(queue)]
+async fn a_release_calls_the_first_in_line_and_nobody_else(store: &Locks) {
+    hears(store).await;
+    // Names that are hard to tell from what stands around them.
+    for lock in ["a", "{3f}:lock:a", "a}:lock:b", ":", "日本語 🔒", &"é".repeat(127)] {
+        granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
+        let [first, second, other] =
+            ["two", "three", "four"].map(|holder| store.wakeup(&name(lock), &token(holder)));
+        join(store, lock, "two", 2).await;
+        join(store, lock, "three", 3).await;
+        store.release(&name(lock), &token("one")).await.unwrap();
+        soon("the turn of the first", first).await;
+        hears(store).await;
+        is_not_called(second);
+        is_not_called(other);
+
+        let second = store.wakeup(&name(lock), &token("three"));
+        granted(store.acquire(&place(lock, "two", 4)).await.unwrap());
+        store.release(&name(lock), &token("two")).await.unwrap();
+        soon("the turn of the second", second).await;
+    }
+}
+
+#[store_test(queue)]
+async fn a_withdrawal_calls_who_is_next(store: &Locks) {
+    hears(store).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let [two, three] = ["two", "three"].map(|holder| store.wakeup(&name("a"), &token(holder)));
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    // The grant is taken back, and then the first goes without having taken it.
+    withdraw(store, "a", "one", 1).await;
+    soon("the turn of the first", two).await;
+    hears(store).await;
+    withdraw(store, "a", "two", 2).await;
+    soon("the turn of the second", three).await;
+    granted(store.acquire(&place("a", "three", 4)).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn whoever_joins_the_line_of_a_free_lock_calls_the_first(store: &Locks) {
+    hears(store).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    join(store, "a", "two", 2).await;
+    let turn = store.wakeup(&name("a"), &token("two"));
+    // Nobody says that a lease has expired.
+    store.advance(TTL).await;
+    assert_eq!(join(store, "a", "three", 3).await, Contention { holder: None, ahead: 1 });
+    soon("the turn", turn).await;
+}
+
+#[store_test(queue)]
+async fn a_line_that_goes_on_calls_nobody_while_the_lock_is_held(store: &Locks) {
+    hears(store).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let turn = store.wakeup(&name("a"), &token("three"));
+    join(store, "a", "two", 2).await;
+    join(store, "a", "three", 3).await;
+    withdraw(store, "a", "two", 2).await;
+    hears(store).await;
+    is_not_called(turn);
+}
+
+#[store_test(queue)]
+async fn what_is_taken_back_is_told_as_released(store: &Locks) {
+    hears(store).await;
+    let mut changes = store.changes(&name("a"));
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    withdraw(store, "a", "one", 1).await;
+    let acquired = soon("a change", changes.next()).await;
+    assert!(
+        matches!(&acquired, Some(Hint::Changed(Change::Acquired(by))) if by.fence == lease.fence)
+    );
+    let released = soon("a change", changes.next()).await;
+    assert_eq!(released, Some(Hint::Changed(Change::Released(lease.fence))));
+}
+
+/// A place in the line of a lock that is not to be had.
+async fn join(store: &Locks, lock: &str, holder: &str, attempt: u64) -> Contention {
+    busy(store.acquire(&place(lock, holder, attempt)).await.unwrap())
+}
+
+fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
+    Acquire { queue: Some(PLACE), ..ask(lock, holder, attempt) }
+}
+
+/// For a lock that is held for longer than places last.
+fn long(lock: &str, holder: &str, attempt: u64) -> Acquire {
+    Acquire { ttl: ttl(PLACE * 10), ..ask(lock, holder, attempt) }
+}
+
+async fn waiting(store: &Locks, lock: &str) -> u64 {
+    store.look(&name(lock)).await.unwrap().expect("it is held").waiting
+}
+
+/// Waits until the store hears of turns, and of all of them that were called before this.
+async fn hears(store: &Locks) {
+    granted(store.acquire(&ask("hears", "one", 1)).await.unwrap());
+    let turn = store.wakeup(&name("hears"), &token("two"));
+    join(store, "hears", "two", 2).await;
+    store.release(&name("hears"), &token("one")).await.unwrap();
+    soon("the turn", turn).await;
+    withdraw(store, "hears", "two", 2).await;
+}
+
+#[track_caller]
+fn is_not_called(turn: impl Future<Output = ()>) {
+    assert_eq!(turn.now_or_never(), None, "called out of turn");
+}
+
+#[track_caller]
+fn busy(found: AcquireReply) -> Contention {
+    let AcquireReply::Busy(busy) = found else { panic!("held, not {found:?}") };
+    busy
+}

@@ -1,0 +1,191 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use keylatch_core::idempotency::{Abandonment, Answer, End, Extension, Kept, Reason, Resolution};
+use keylatch_core::lock::FencingToken;
+use keylatch_testkit::{Records, store_test};
+
+use super::{
+    LEASE, RETENTION, UNKNOWN, abandon, answer, ask, assert_ended, assert_near, assert_same, begin,
+    complete, done, extend, find, found, found_now, kept, refused, rerun, resolve, started,
+    unknown,
+};
+
+const REASONS: [Reason; 4] =
+    [Reason::Interrupted, Reason::Failed, Reason::Panicked, Reason::NoAnswer];
+
+#[store_test(records)]
+async fn what_was_done_is_found_and_not_begun_again(store: &Records) {
+    let run = started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE / 2).await;
+    let view = kept(complete(store, 1, "one", done("a")).await);
+    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_near(view.expires_in, RETENTION);
+    assert_ended(&view, &done("a"));
+    for token in ["one", "two"] {
+        assert_same(&found(begin(store, &ask(1, token)).await), &view);
+    }
+    assert_same(&found_now(store, 1).await, &view);
+    // The lease is not the retention.
+    store.advance(RETENTION / 2).await;
+    let later = found(begin(store, &ask(1, "two")).await);
+    assert_ended(&later, &done("a"));
+    assert_near(later.expires_in, RETENTION / 2);
+}
+
+#[store_test(records)]
+async fn an_unknown_end_is_kept_with_its_reason(store: &Records) {
+    for (key, reason) in (1..).zip(REASONS) {
+        started(begin(store, &rerun(key, "one")).await);
+        let view = kept(complete(store, key, "one", unknown(reason)).await);
+        assert_ended(&view, &unknown(reason));
+        assert_near(view.expires_in, UNKNOWN);
+        assert_same(&found(begin(store, &rerun(key, "two")).await), &view);
+        assert_same(&kept(complete(store, key, "one", unknown(reason)).await), &view);
+    }
+}
+
+#[store_test(records)]
+async fn answers_come_back_as_they_were(store: &Records) {
+    let bytes: Vec<u8> = (0..=u8::MAX).collect();
+    let headers = vec![
+        ("set-thing".to_owned(), Bytes::from_static(b"one")),
+        ("set-thing".to_owned(), Bytes::from_static(b"two")),
+        ("x-binary".to_owned(), Bytes::from(bytes.clone())),
+        ("x-empty".to_owned(), Bytes::new()),
+    ];
+    let answer = |status, headers, body| {
+        Kept::Answer(Arc::new(Answer { status, headers, body: Bytes::from(body) }))
+    };
+    let answers = [
+        answer(200, Vec::new(), Vec::new()),
+        answer(201, headers, bytes.clone()),
+        answer(422, Vec::new(), b"\r\n$-1\r\n".to_vec()),
+        answer(303, Vec::new(), bytes.repeat(4096)),
+        Kept::Mark(200),
+        Kept::Mark(503),
+    ];
+    for (key, answer) in (1..).zip(answers) {
+        let end = End::Done(answer);
+        started(begin(store, &ask(key, "one")).await);
+        assert_ended(&kept(complete(store, key, "one", end.clone()).await), &end);
+        assert_ended(&found_now(store, key).await, &end);
+        let replay = found(begin(store, &ask(key, "two")).await);
+        assert_ended(&replay, &end);
+    }
+}
+
+#[store_test(records)]
+async fn the_same_end_again_is_the_same_end(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    kept(complete(store, 1, "one", done("a")).await);
+    store.advance(LEASE * 2).await;
+    let again = kept(complete(store, 1, "one", done("a")).await);
+    assert_ended(&again, &done("a"));
+    // The retention counts from the first time.
+    assert_near(again.expires_in, RETENTION - LEASE * 2);
+}
+
+#[store_test(records)]
+async fn another_end_is_refused(store: &Records) {
+    let ends = [done("a"), done("b"), End::Done(Kept::Mark(200)), unknown(Reason::Failed)];
+    for (key, first) in (1..).zip(&ends) {
+        started(begin(store, &ask(key, "one")).await);
+        let view = kept(complete(store, key, "one", first.clone()).await);
+        for other in ends.iter().filter(|end| *end != first) {
+            let told = refused(complete(store, key, "one", other.clone()).await);
+            assert_same(&told, &view);
+        }
+        assert_same(&refused(complete(store, key, "two", first.clone()).await), &view);
+        assert_same(&found_now(store, key).await, &view);
+    }
+}
+
+#[store_test(records)]
+async fn what_has_ended_is_not_abandoned_or_extended(store: &Records) {
+    for (key, end) in (1..).zip([done("a"), unknown(Reason::Failed)]) {
+        started(begin(store, &ask(key, "one")).await);
+        let view = kept(complete(store, key, "one", end).await);
+        let Abandonment::Refused(told) = abandon(store, key, "one").await else {
+            panic!("refused")
+        };
+        assert_same(&told, &view);
+        assert_eq!(extend(store, key, "one").await, Extension::Lost);
+        assert_same(&found_now(store, key).await, &view);
+    }
+}
+
+#[store_test(records)]
+async fn an_unknown_outcome_is_resolved_by_an_answer(store: &Records) {
+    // One that was interrupted, and one that says so itself.
+    started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE).await;
+    started(begin(store, &ask(2, "one")).await);
+    kept(complete(store, 2, "one", unknown(Reason::Panicked)).await);
+    for key in [1, 2] {
+        let fence = found_now(store, key).await.fence;
+        let Resolution::Completed(view) = resolve(store, key, Some(fence), Some(answer("a"))).await
+        else {
+            panic!("key {key} is completed")
+        };
+        assert_ended(&view, &done("a"));
+        assert_near(view.expires_in, RETENTION);
+        assert_eq!((view.fence, view.attempts), (fence, 1));
+        assert_same(&found(begin(store, &ask(key, "two")).await), &view);
+        // The same answer again is the same, for whoever resolved it and for whoever ran it.
+        store.advance(LEASE).await;
+        for fence in [None, Some(fence)] {
+            let again = resolve(store, key, fence, Some(answer("a"))).await;
+            let Resolution::Completed(again) = again else { panic!("completed") };
+            assert_near(again.expires_in, RETENTION - LEASE);
+        }
+        assert_ended(&kept(complete(store, key, "one", done("a")).await), &done("a"));
+    }
+}
+
+#[store_test(records)]
+async fn an_unknown_outcome_is_resolved_as_not_executed(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE).await;
+    let first = found_now(store, 1).await.fence;
+    assert_eq!(resolve(store, 1, Some(first), None).await, Resolution::Freed);
+    assert_eq!(find(store, 1).await, None);
+    assert_eq!(resolve(store, 1, Some(first), None).await, Resolution::Absent);
+    let next = started(begin(store, &ask(1, "two")).await);
+    assert_eq!(next.attempts, 1);
+    assert!(next.fence > first);
+}
+
+#[store_test(records)]
+async fn only_an_unknown_outcome_is_resolved(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    started(begin(store, &ask(2, "one")).await);
+    kept(complete(store, 2, "one", done("a")).await);
+    for key in [1, 2] {
+        let view = found_now(store, key).await;
+        for end in [None, Some(answer("b")), Some(Kept::Mark(200))] {
+            let told = resolve(store, key, Some(view.fence), end).await;
+            let Resolution::Refused(told) = told else { panic!("refused, not {told:?}") };
+            assert_same(&told, &view);
+        }
+        assert_same(&found_now(store, key).await, &view);
+    }
+}
+
+#[store_test(records)]
+async fn another_run_than_the_one_that_is_meant_is_not_resolved(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    let view = kept(complete(store, 1, "one", unknown(Reason::Failed)).await);
+    for fence in [view.fence.get() - 1, view.fence.get() + 1, 0] {
+        for end in [None, Some(answer("a"))] {
+            let told = resolve(store, 1, Some(FencingToken::new(fence)), end).await;
+            let Resolution::Refused(told) = told else { panic!("refused, not {told:?}") };
+            assert_same(&told, &view);
+        }
+    }
+    assert_same(&found_now(store, 1).await, &view);
+    let done = resolve(store, 1, None, Some(answer("a"))).await;
+    assert!(matches!(done, Resolution::Completed(_)), "{done:?}");
+    let wrong = resolve(store, 1, Some(FencingToken::new(1)), Some(answer("a"))).await;
+    assert!(matches!(wrong, Resolution::Refused(_)), "{wrong:?}");
+}

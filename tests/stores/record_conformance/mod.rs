@@ -1,0 +1,186 @@
+//! What every store of records has to do: functions over `&dyn Store`, one sentence each.
+
+mod ends;
+mod runs;
+mod time;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use keylatch_core::idempotency::{
+    Abandonment, Answer, Begin, Begun, Completion, End, Extension, Fingerprint, Kept, OnCrash,
+    Phase, Reason, RecordKey, Resolution, Resolve, Run, View,
+};
+use keylatch_core::lock::{FencingToken, Token, TokenHash};
+use keylatch_testkit::Records;
+
+/// How far a store's own clock may go on between two steps of a test.
+const SLACK: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(60);
+const RETENTION: Duration = Duration::from_secs(3600);
+/// How long an unknown outcome is kept.
+const UNKNOWN: Duration = Duration::from_secs(30 * 24 * 3600);
+
+async fn begin(store: &Records, ask: &Begin) -> Begun {
+    store.begin(ask).await.unwrap()
+}
+
+async fn complete(store: &Records, record: u8, runner: &str, end: End) -> Completion {
+    store.complete(&key(record), &token(runner), end).await.unwrap()
+}
+
+async fn extend(store: &Records, record: u8, runner: &str) -> Extension {
+    store.extend(&key(record), &token(runner)).await.unwrap()
+}
+
+async fn abandon(store: &Records, record: u8, runner: &str) -> Abandonment {
+    store.abandon(&key(record), &token(runner)).await.unwrap()
+}
+
+async fn resolve(
+    store: &Records,
+    record: u8,
+    fence: Option<FencingToken>,
+    end: Option<Kept>,
+) -> Resolution {
+    store.resolve(&Resolve { key: key(record), fence, end }).await.unwrap()
+}
+
+async fn find(store: &Records, record: u8) -> Option<View> {
+    store.find(&key(record)).await.unwrap()
+}
+
+async fn found_now(store: &Records, record: u8) -> View {
+    find(store, record).await.expect("there is a record")
+}
+
+/// A run that leaves an unknown outcome behind when it is interrupted.
+pub(crate) fn ask(record: u8, runner: &str) -> Begin {
+    Begin {
+        key: key(record),
+        token: token(runner),
+        fingerprint: Fingerprint::of_text("an order"),
+        lease: LEASE,
+        retention: RETENTION,
+        on_crash: OnCrash::Unknown,
+    }
+}
+
+/// A run that may be run again when it is interrupted.
+fn rerun(record: u8, runner: &str) -> Begin {
+    Begin { on_crash: OnCrash::Rerun, ..ask(record, runner) }
+}
+
+pub(crate) fn key(record: u8) -> RecordKey {
+    RecordKey::from_bytes([record; 32])
+}
+
+pub(crate) fn token(runner: &str) -> TokenHash {
+    let padded = runner.replace(' ', "-");
+    Token::parse(&format!("token-of-the-runner-{padded}")).unwrap().hash()
+}
+
+fn answer(body: &'static str) -> Kept {
+    let headers = vec![("content-type".to_owned(), Bytes::from_static(b"text/plain"))];
+    Kept::Answer(Arc::new(Answer {
+        status: 200,
+        headers,
+        body: Bytes::from_static(body.as_bytes()),
+    }))
+}
+
+pub(crate) fn done(body: &'static str) -> End {
+    End::Done(answer(body))
+}
+
+fn unknown(reason: Reason) -> End {
+    End::Unknown(reason)
+}
+
+#[track_caller]
+pub(crate) fn started(begun: Begun) -> Run {
+    match begun {
+        Begun::Started(run) => run,
+        other => panic!("started, not {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn found(begun: Begun) -> View {
+    let Begun::Found(view) = begun else { panic!("found, not {begun:?}") };
+    view
+}
+
+#[track_caller]
+pub(crate) fn kept(completion: Completion) -> View {
+    let Completion::Kept(view) = completion else { panic!("kept, not {completion:?}") };
+    view
+}
+
+#[track_caller]
+fn refused(completion: Completion) -> View {
+    let Completion::Refused(view) = completion else { panic!("refused, not {completion:?}") };
+    view
+}
+
+#[track_caller]
+fn lease_of(view: &View) -> Duration {
+    let Phase::InFlight { lease } = view.phase else { panic!("in flight, not {view:?}") };
+    lease
+}
+
+#[track_caller]
+fn end_of(view: &View) -> End {
+    match &view.phase {
+        Phase::InFlight { .. } => panic!("ended, not {view:?}"),
+        Phase::Done { kept, .. } => End::Done(kept.clone()),
+        Phase::Unknown { reason, .. } => End::Unknown(*reason),
+    }
+}
+
+#[track_caller]
+fn ended_at(view: &View) -> u64 {
+    match view.phase {
+        Phase::InFlight { .. } => panic!("ended, not {view:?}"),
+        Phase::Done { at_millis: at, .. } | Phase::Unknown { since_millis: at, .. } => at,
+    }
+}
+
+/// The record has this end since a moment ago by the wall clock, which no test moves.
+#[track_caller]
+fn assert_ended(view: &View, end: &End) {
+    assert_eq!(end_of(view), *end);
+    assert_wall(ended_at(view), Duration::ZERO);
+}
+
+/// Two looks at one record between which nothing happened.
+#[track_caller]
+fn assert_same(view: &View, before: &View) {
+    assert_eq!((view.fence, view.attempts), (before.fence, before.attempts));
+    assert_eq!(view.begun_at_millis, before.begun_at_millis);
+    assert_near(view.expires_in, before.expires_in);
+    match (&view.phase, &before.phase) {
+        (Phase::InFlight { lease }, Phase::InFlight { lease: earlier }) => {
+            assert!(*lease <= *earlier && *lease + SLACK >= *earlier, "{lease:?}, {earlier:?}");
+        }
+        _ => {
+            assert_eq!(end_of(view), end_of(before));
+            let apart = Duration::from_millis(ended_at(view).abs_diff(ended_at(before)));
+            assert!(apart < SLACK, "{apart:?} apart");
+        }
+    }
+}
+
+/// A time of the wall clock is about so long ago.
+#[track_caller]
+fn assert_wall(millis: u64, ago: Duration) {
+    let found = Duration::from_millis(millis);
+    let expected = SystemTime::UNIX_EPOCH.elapsed().unwrap() - ago;
+    assert!(found < expected + SLACK && expected < found + SLACK * 4, "{found:?}, {expected:?}");
+}
+
+#[track_caller]
+fn assert_near(left: Duration, expected: Duration) {
+    assert!(left <= expected && left + SLACK > expected, "{left:?}, not about {expected:?}");
+}

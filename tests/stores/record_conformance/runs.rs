@@ -1,0 +1,179 @@
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use keylatch_core::idempotency::{
+    Abandonment, Begin, Begun, Completion, Extension, Fingerprint, OnCrash, Reason, RecordKey,
+    Resolution,
+};
+use keylatch_core::lock::FencingToken;
+use keylatch_testkit::{Records, store_test};
+
+use super::{
+    LEASE, RETENTION, SLACK, abandon, answer, ask, assert_near, assert_same, assert_wall, begin,
+    complete, done, extend, find, found, found_now, kept, lease_of, refused, rerun, resolve,
+    started, unknown,
+};
+
+#[store_test(records)]
+async fn a_new_key_starts_a_run(store: &Records) {
+    assert_eq!(find(store, 1).await, None);
+    let run = started(begin(store, &ask(1, "one")).await);
+    assert_eq!(run.attempts, 1);
+    assert_near(run.lease, LEASE);
+    let view = found_now(store, 1).await;
+    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_near(lease_of(&view), LEASE);
+    assert_near(view.expires_in, RETENTION);
+    assert_wall(view.begun_at_millis, Duration::ZERO);
+}
+
+#[store_test(records)]
+async fn the_same_token_again_is_the_same_run(store: &Records) {
+    let first = started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE / 2).await;
+    let other = Begin { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
+    let Begun::Again(again) = begin(store, &other).await else { panic!("not the same run") };
+    assert_eq!((again.fence, again.attempts), (first.fence, 1));
+    assert_near(again.lease, LEASE / 2);
+    assert_near(lease_of(&found_now(store, 1).await), LEASE / 2);
+}
+
+#[store_test(records)]
+async fn another_token_is_told_of_the_run_in_flight(store: &Records) {
+    let run = started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE / 4).await;
+    let view = found(begin(store, &ask(1, "two")).await);
+    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_near(lease_of(&view), LEASE * 3 / 4);
+    assert_near(view.expires_in, RETENTION);
+    kept(complete(store, 1, "one", done("a")).await);
+}
+
+#[store_test(records)]
+async fn another_fingerprint_is_a_reuse_at_every_stage(store: &Records) {
+    let other =
+        |key, token| Begin { fingerprint: Fingerprint::of_text("other"), ..ask(key, token) };
+    started(begin(store, &rerun(1, "one")).await);
+    started(begin(store, &ask(2, "one")).await);
+    started(begin(store, &ask(3, "one")).await);
+    kept(complete(store, 2, "one", done("a")).await);
+    kept(complete(store, 3, "one", unknown(Reason::Failed)).await);
+    // The first may be run again after its lease, but only for the same request.
+    for pass in [Duration::ZERO, LEASE] {
+        store.advance(pass).await;
+        for key in 1..=3 {
+            let before = found_now(store, key).await;
+            for token in ["one", "two"] {
+                let Begun::Reused(view) = begin(store, &other(key, token)).await else {
+                    panic!("key {key} was used for something else");
+                };
+                assert_same(&view, &before);
+            }
+            assert_same(&found_now(store, key).await, &before);
+        }
+    }
+    assert_eq!(started(begin(store, &rerun(1, "two")).await).attempts, 2);
+}
+
+#[store_test(records)]
+async fn only_the_token_ends_extends_or_abandons(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE / 2).await;
+    let view = found_now(store, 1).await;
+    assert_same(&refused(complete(store, 1, "two", done("a")).await), &view);
+    assert_eq!(extend(store, 1, "two").await, Extension::Lost);
+    let Abandonment::Refused(told) = abandon(store, 1, "two").await else { panic!("refused") };
+    assert_same(&told, &view);
+    assert_same(&found_now(store, 1).await, &view);
+}
+
+#[store_test(records)]
+async fn nothing_is_done_to_a_key_that_was_never_used(store: &Records) {
+    assert_eq!(complete(store, 1, "one", done("a")).await, Completion::Absent);
+    assert_eq!(complete(store, 1, "one", unknown(Reason::Failed)).await, Completion::Absent);
+    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
+    assert_eq!(abandon(store, 1, "one").await, Abandonment::Absent);
+    for end in [None, Some(answer("a"))] {
+        assert_eq!(resolve(store, 1, None, end).await, Resolution::Absent);
+    }
+    assert_eq!(find(store, 1).await, None);
+}
+
+#[store_test(records)]
+async fn an_abandoned_key_is_as_if_never_used(store: &Records) {
+    let first = started(begin(store, &ask(1, "one")).await);
+    assert_eq!(abandon(store, 1, "one").await, Abandonment::Abandoned);
+    assert_eq!(find(store, 1).await, None);
+    assert_eq!(abandon(store, 1, "one").await, Abandonment::Absent);
+    let other = Begin { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
+    let next = started(begin(store, &other).await);
+    assert_eq!(next.attempts, 1);
+    assert!(next.fence > first.fence);
+}
+
+#[store_test(records)]
+async fn an_extension_lets_the_lease_last_its_full_time(store: &Records) {
+    let run = started(begin(store, &ask(1, "one")).await);
+    started(begin(store, &rerun(2, "one")).await);
+    // Three leases long.
+    for _ in 0..6 {
+        store.advance(LEASE / 2).await;
+        for key in [1, 2] {
+            assert_eq!(extend(store, key, "one").await, Extension::Extended);
+            let view = found_now(store, key).await;
+            assert_near(lease_of(&view), LEASE);
+            assert_near(view.expires_in, RETENTION);
+            assert_eq!(view.attempts, 1);
+        }
+    }
+    let view = kept(complete(store, 1, "one", done("a")).await);
+    assert_eq!(view.fence, run.fence);
+}
+
+#[store_test(records)]
+async fn fences_of_runs_rise_and_fit_in_53_bits(store: &Records) {
+    let before = SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
+    let mut last = FencingToken::new(u64::try_from(before.as_micros()).unwrap());
+    for round in 0..30 {
+        let run = started(begin(store, &rerun(1, "one")).await);
+        assert!(run.fence > last, "{last} then {}", run.fence);
+        assert!(run.fence.get() < 1 << 53, "{} is too large for JavaScript", run.fence);
+        last = run.fence;
+        match round % 3 {
+            0 => assert_eq!(abandon(store, 1, "one").await, Abandonment::Abandoned),
+            1 => store.advance(LEASE).await,
+            _ => {
+                kept(complete(store, 1, "one", done("a")).await);
+                store.advance(RETENTION).await;
+            }
+        }
+    }
+}
+
+#[store_test(records)]
+async fn one_of_many_at_once_starts(store: &Records) {
+    let asks: Vec<_> = (0..100).map(|n| ask(1, &format!("token {n}"))).collect();
+    let answers = join_all(asks.iter().map(|ask| store.begin(ask))).await;
+    let starts = answers.iter().filter(|answer| matches!(answer, Ok(Begun::Started(_))));
+    assert_eq!(starts.count(), 1);
+    assert!(answers.iter().all(Result::is_ok));
+}
+
+#[store_test(records)]
+async fn keys_that_differ_in_one_bit_are_different_records(store: &Records) {
+    let flipped = |bit: usize| {
+        let mut bytes = [0; 32];
+        bytes[bit / 8] = 1 << (bit % 8);
+        RecordKey::from_bytes(bytes)
+    };
+    let mut fences = BTreeSet::new();
+    for bit in 0..256 {
+        let run = started(begin(store, &Begin { key: flipped(bit), ..ask(0, "one") }).await);
+        fences.insert((run.fence, bit));
+    }
+    for (fence, bit) in fences {
+        let view = store.find(&flipped(bit)).await.unwrap().expect("it is in flight");
+        assert_eq!(view.fence, fence);
+    }
+}

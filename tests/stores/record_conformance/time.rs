@@ -1,0 +1,155 @@
+use std::time::Duration;
+
+use keylatch_core::idempotency::{
+    Abandonment, Begin, Completion, Extension, Fingerprint, Phase, Reason, Resolution,
+};
+use keylatch_testkit::{Records, store_test};
+
+use std::mem::discriminant;
+
+use super::{
+    LEASE, RETENTION, SLACK, UNKNOWN, abandon, ask, assert_ended, assert_near, assert_same,
+    assert_wall, begin, complete, done, end_of, ended_at, extend, find, found, found_now, kept,
+    lease_of, refused, rerun, resolve, started, unknown,
+};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[store_test(records)]
+async fn a_run_whose_lease_is_over_has_an_unknown_outcome(store: &Records) {
+    let run = started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE - SLACK).await;
+    lease_of(&found(begin(store, &ask(1, "two")).await));
+    store.advance(SLACK + DAY).await;
+    let view = found_now(store, 1).await;
+    assert_eq!(end_of(&view), unknown(Reason::Interrupted));
+    assert_wall(ended_at(&view), DAY);
+    assert_near(view.expires_in, UNKNOWN - DAY);
+    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    for token in ["one", "two"] {
+        assert_same(&found(begin(store, &ask(1, token)).await), &view);
+    }
+    // Whoever ran it was away for too long.
+    assert_same(&refused(complete(store, 1, "one", done("a")).await), &view);
+    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
+    let Abandonment::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
+    assert_same(&told, &view);
+    assert_same(&found_now(store, 1).await, &view);
+}
+
+#[store_test(records)]
+async fn a_run_that_may_be_repeated_is_run_again_under_a_higher_fence(store: &Records) {
+    let first = started(begin(store, &rerun(1, "one")).await);
+    let begun_at = found_now(store, 1).await.begun_at_millis;
+    store.advance(LEASE).await;
+    let gone = found_now(store, 1).await;
+    assert_eq!(gone.phase, Phase::InFlight { lease: Duration::ZERO });
+    assert_near(gone.expires_in, RETENTION);
+    // Not even the one who ran it ends it now.
+    assert_same(&refused(complete(store, 1, "one", done("late")).await), &gone);
+    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
+    let Abandonment::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
+    assert_same(&told, &gone);
+    let Resolution::Refused(told) = resolve(store, 1, None, None).await else { panic!("refused") };
+    assert_same(&told, &gone);
+    let ask = Begin { lease: LEASE * 2, retention: RETENTION * 2, ..rerun(1, "two") };
+    let second = started(begin(store, &ask).await);
+    assert_eq!(second.attempts, 2);
+    assert!(second.fence > first.fence);
+    assert_near(second.lease, LEASE * 2);
+    refused(complete(store, 1, "one", done("late")).await);
+    let view = kept(complete(store, 1, "two", done("a")).await);
+    assert_eq!((view.fence, view.attempts), (second.fence, 2));
+    assert_eq!(view.begun_at_millis, begun_at);
+    assert_near(view.expires_in, RETENTION * 2);
+    assert_ended(&view, &done("a"));
+}
+
+#[store_test(records)]
+async fn the_latest_run_says_what_a_crash_leaves_behind(store: &Records) {
+    started(begin(store, &rerun(1, "one")).await);
+    store.advance(LEASE).await;
+    // Its own token may begin again as well.
+    assert_eq!(started(begin(store, &ask(1, "one")).await).attempts, 2);
+    assert_near(found_now(store, 1).await.expires_in, RETENTION);
+    store.advance(LEASE).await;
+    let view = found(begin(store, &rerun(1, "two")).await);
+    assert_ended(&view, &unknown(Reason::Interrupted));
+    assert_eq!(view.attempts, 2);
+}
+
+#[store_test(records)]
+async fn what_was_done_is_forgotten_after_its_retention(store: &Records) {
+    let first = started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE / 2).await;
+    kept(complete(store, 1, "one", done("a")).await);
+    store.advance(RETENTION - SLACK).await;
+    found(begin(store, &ask(1, "two")).await);
+    store.advance(SLACK).await;
+    assert_eq!(find(store, 1).await, None);
+    assert_eq!(complete(store, 1, "one", done("a")).await, Completion::Absent);
+    let other = Begin { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
+    let next = started(begin(store, &other).await);
+    assert_eq!(next.attempts, 1);
+    assert!(next.fence > first.fence);
+}
+
+#[store_test(records)]
+async fn an_unknown_outcome_is_kept_for_30_days(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    store.advance(LEASE).await;
+    started(begin(store, &ask(2, "one")).await);
+    kept(complete(store, 2, "one", unknown(Reason::NoAnswer)).await);
+    store.advance(UNKNOWN - SLACK).await;
+    for key in [1, 2] {
+        found(begin(store, &ask(key, "two")).await);
+    }
+    store.advance(SLACK).await;
+    for key in [1, 2] {
+        assert_eq!(find(store, key).await, None);
+    }
+}
+
+#[store_test(records)]
+async fn a_run_that_may_be_repeated_is_forgotten_after_its_retention(store: &Records) {
+    started(begin(store, &rerun(1, "one")).await);
+    store.advance(LEASE + RETENTION - SLACK).await;
+    assert_eq!(lease_of(&found_now(store, 1).await), Duration::ZERO);
+    store.advance(SLACK).await;
+    assert_eq!(find(store, 1).await, None);
+}
+
+#[store_test(records)]
+async fn what_is_kept_for_no_time_is_gone(store: &Records) {
+    started(begin(store, &Begin { retention: Duration::ZERO, ..ask(1, "one") }).await);
+    kept(complete(store, 1, "one", done("a")).await);
+    store.advance(SLACK).await;
+    assert_eq!(find(store, 1).await, None);
+}
+
+#[store_test(records)]
+async fn a_sweep_forgets_nothing_that_is_still_kept(store: &Records) {
+    for key in 0..60 {
+        started(begin(store, &ask(key, "one")).await);
+        match key % 3 {
+            0 => drop(kept(complete(store, key, "one", done("a")).await)),
+            1 => drop(kept(complete(store, key, "one", unknown(Reason::Failed)).await)),
+            _ => {}
+        }
+    }
+    for pass in [LEASE, RETENTION, UNKNOWN] {
+        store.advance(pass).await;
+        let mut before = Vec::new();
+        for key in 0..60 {
+            before.push(find(store, key).await);
+        }
+        store.pass_a_sweep().await;
+        for (key, before) in (0..60).zip(before) {
+            let status = |view: keylatch_core::idempotency::View| {
+                (view.fence, view.attempts, discriminant(&view.phase))
+            };
+            assert_eq!(find(store, key).await.map(status), before.map(status), "{key}");
+        }
+    }
+    assert_eq!(find(store, 1).await, None);
+}

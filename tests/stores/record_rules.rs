@@ -1,0 +1,277 @@
+//! Goal: every store with records executes the rules of `RecordState`.
+//! Method: as in `lock_rules.rs`.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use keylatch_core::idempotency::{
+    Abandonment, Answer, Begin, Begun, Completion, End, Fingerprint, Kept, OnCrash, Phase, Reason,
+    RecordCommand, RecordKey, RecordReply, RecordState, Resolution, Resolve, Run, View,
+};
+use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
+use keylatch_core::store::{Command, Reply};
+use keylatch_testkit::{FromStore as _, Records, TestStore, scaled, store_test};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use tokio::runtime::Builder;
+
+/// How much older a record in a store may be than its model: the time that commands really take.
+/// All times of the commands are multiples of 30 s.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// Runs random sequences of commands on the store and on the rules alone.
+#[store_test(records)]
+fn store_follows_the_rules(start: impl Future<Output = TestStore>) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let store = runtime.block_on(async { Records::from_store(&start.await).await });
+    let cases = u32::try_from(scaled(200)).expect("a number of cases");
+    let mut runner =
+        TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let sequence = Cell::new(0);
+    let steps = prop::collection::vec(step(), 1..60);
+    let ran = runner.run(&steps, |steps| {
+        // Each sequence has records of its own.
+        sequence.set(sequence.get() + 1);
+        let mut model = Model { sequence: sequence.get(), ..Model::default() };
+        runtime.block_on(async {
+            for (number, step) in steps.iter().enumerate() {
+                model.check(&store, step).await.map_err(|why| {
+                    TestCaseError::fail(format!("step {number}, {step:?}: {why}"))
+                })?;
+            }
+            Ok(())
+        })
+    });
+    ran.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    record: u8,
+    runner: u8,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Begin {
+        fingerprint: &'static str,
+        lease: u64,
+        retention: u64,
+        on_crash: OnCrash,
+    },
+    Renew,
+    Complete(End),
+    Abandon,
+    Resolve(Meant, Option<Kept>),
+    Look,
+    /// Time passes, in seconds, and in steps far above what commands take.
+    Pass(u64),
+}
+
+/// The run that is meant to be resolved.
+#[derive(Debug, Clone, Copy)]
+enum Meant {
+    Any,
+    Last,
+    Another,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // The same request far more often than another one under the same key.
+    let begin = (
+        select(vec!["an order", "an order", "an order", "another"]),
+        select(vec![90_u64, 150, 270]),
+        select(vec![330_u64, 630]),
+        select(vec![OnCrash::Unknown, OnCrash::Rerun]),
+    );
+    let begin = begin.prop_map(|(fingerprint, lease, retention, on_crash)| What::Begin {
+        fingerprint,
+        lease,
+        retention,
+        on_crash,
+    });
+    let reason = select(vec![Reason::Interrupted, Reason::Failed]);
+    let end = prop_oneof![3 => kept().prop_map(End::Done), 2 => reason.prop_map(End::Unknown)];
+    let meant = select(vec![Meant::Any, Meant::Last, Meant::Last, Meant::Another]);
+    let resolve = (meant, prop::option::of(kept()));
+    // An unknown outcome is kept for 30 days.
+    let long = select(vec![29_u64, 30]).prop_map(|days| days * 24 * 3600);
+    let what = prop_oneof![
+        6 => begin,
+        3 => Just(What::Renew),
+        5 => end.prop_map(What::Complete),
+        1 => Just(What::Abandon),
+        3 => resolve.prop_map(|(meant, end)| What::Resolve(meant, end)),
+        2 => Just(What::Look),
+        4 => (1..4_u64).prop_map(|minutes| What::Pass(minutes * 60)),
+        1 => long.prop_map(What::Pass),
+    ];
+    let step = (0..2_u8, 0..3_u8, what);
+    step.prop_map(|(record, runner, what)| Step { record, runner, what })
+}
+
+fn kept() -> impl Strategy<Value = Kept> {
+    let answer = |body| {
+        let headers = vec![("x-binary".to_owned(), Bytes::from_static(b"\r\n\0\xff"))];
+        Kept::Answer(Arc::new(Answer { status: 201, headers, body: Bytes::from_static(body) }))
+    };
+    select(vec![answer(b"one"), answer(b"two"), Kept::Mark(201)])
+}
+
+/// The rules alone, with a clock of their own.
+#[derive(Default)]
+struct Model {
+    sequence: u64,
+    now: Duration,
+    steps: u64,
+    records: BTreeMap<u8, RecordState>,
+    /// The fencing tokens that the store gave for the model's, in the order of the model's.
+    fences: BTreeMap<FencingToken, FencingToken>,
+}
+
+impl Model {
+    /// Runs a step in both worlds and compares their replies.
+    async fn check(&mut self, store: &Records, step: &Step) -> Result<(), String> {
+        if let What::Pass(seconds) = step.what {
+            let time = Duration::from_secs(seconds);
+            store.advance(time).await;
+            self.now += time;
+            return Ok(());
+        }
+        let key = key(self.sequence, step.record);
+        // The store gave another fencing token to the run that is meant.
+        let meant = match step.what {
+            What::Resolve(meant, _) => self.meant(step.record, meant),
+            _ => None,
+        };
+        let given = meant.map(|fence| self.fences.get(&fence).copied().unwrap_or_default());
+        let found = store.execute(Command::Record(key, command(key, step, given))).await;
+        let Ok(Reply::Record(found)) = found else { panic!("a reply, not {found:?}") };
+        let expected = self.apply(step.record, &command(key, step, meant));
+        self.compare(expected, found)
+    }
+
+    fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
+        self.steps += 1;
+        let last_fence = FencingToken::new(self.steps);
+        let moment = Moment { now: self.now, unix_micros: 0, last_fence };
+        let state = self.records.entry(record).or_default();
+        let (after, reply) = state.apply(command, &moment);
+        *state = after;
+        reply
+    }
+
+    /// The fencing token of the run that is meant, in the model.
+    fn meant(&self, record: u8, meant: Meant) -> Option<FencingToken> {
+        match meant {
+            Meant::Any => None,
+            Meant::Last => self.records.get(&record).and_then(RecordState::fence),
+            Meant::Another => Some(FencingToken::NONE),
+        }
+    }
+
+    /// Whether both worlds found the same: all but wall clocks and the numbers of the fencing
+    /// tokens, of which the order must be the same.
+    fn compare(&mut self, mut expected: RecordReply, mut found: RecordReply) -> Result<(), String> {
+        let (left, found_left) = (strip(&mut expected), strip(&mut found));
+        if expected != found {
+            return Err(format!("{found:?} in the store, {expected:?} by the rules"));
+        }
+        for (left, found_left) in left.times.iter().zip(&found_left.times) {
+            let near = found_left <= left && *found_left + SLACK >= *left;
+            if !near || left.is_zero() != found_left.is_zero() {
+                return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
+            }
+        }
+        let (Some(fence), Some(found_fence)) = (left.fence, found_left.fence) else {
+            return Ok(());
+        };
+        let known = self.fences.insert(fence, found_fence);
+        if known.is_some_and(|known| known != found_fence)
+            || !self.fences.values().is_sorted_by(|a, b| a < b)
+        {
+            return Err(format!("fencing tokens out of order: {:?}", self.fences));
+        }
+        Ok(())
+    }
+}
+
+/// The command of a step, which means the run with this fencing token where it means one.
+fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCommand {
+    let token = token(step.runner);
+    match &step.what {
+        What::Begin { fingerprint, lease, retention, on_crash } => RecordCommand::Begin(Begin {
+            key,
+            token,
+            fingerprint: Fingerprint::of_text(fingerprint),
+            lease: Duration::from_secs(*lease),
+            retention: Duration::from_secs(*retention),
+            on_crash: *on_crash,
+        }),
+        What::Renew => RecordCommand::Renew { token },
+        What::Complete(end) => RecordCommand::Complete { token, end: end.clone() },
+        What::Abandon => RecordCommand::Abandon { token },
+        What::Resolve(_, end) => {
+            RecordCommand::Resolve(Resolve { key, fence: meant, end: end.clone() })
+        }
+        What::Look | What::Pass(_) => RecordCommand::Look,
+    }
+}
+
+/// What differs between the worlds.
+#[derive(Default)]
+struct Stripped {
+    fence: Option<FencingToken>,
+    /// What is left of a lease and of a retention.
+    times: Vec<Duration>,
+}
+
+/// Takes out what differs between the worlds.
+fn strip(found: &mut RecordReply) -> Stripped {
+    if let Some(Run { fence, lease, .. }) = run_of(found) {
+        let stripped = Stripped { fence: Some(*fence), times: vec![*lease] };
+        (*fence, *lease) = Default::default();
+        return stripped;
+    }
+    let Some(view) = view_of(found) else { return Stripped::default() };
+    let mut stripped = Stripped { fence: Some(view.fence), times: vec![view.expires_in] };
+    (view.fence, view.expires_in, view.begun_at_millis) = Default::default();
+    match &mut view.phase {
+        Phase::InFlight { lease } => stripped.times.push(std::mem::take(lease)),
+        Phase::Done { at_millis: at, .. } | Phase::Unknown { since_millis: at, .. } => *at = 0,
+    }
+    stripped
+}
+
+fn run_of(found: &mut RecordReply) -> Option<&mut Run> {
+    match found {
+        RecordReply::Begin(Begun::Started(run) | Begun::Again(run)) => Some(run),
+        _ => None,
+    }
+}
+
+fn view_of(found: &mut RecordReply) -> Option<&mut View> {
+    match found {
+        RecordReply::Begin(Begun::Found(view) | Begun::Reused(view))
+        | RecordReply::Complete(Completion::Kept(view) | Completion::Refused(view))
+        | RecordReply::Abandon(Abandonment::Refused(view))
+        | RecordReply::Resolve(Resolution::Completed(view) | Resolution::Refused(view))
+        | RecordReply::Look(Some(view)) => Some(view),
+        _ => None,
+    }
+}
+
+fn key(sequence: u64, record: u8) -> RecordKey {
+    let mut bytes = [record; 32];
+    bytes[8..16].copy_from_slice(&sequence.to_be_bytes());
+    RecordKey::from_bytes(bytes)
+}
+
+fn token(runner: u8) -> TokenHash {
+    Token::parse(&format!("token-of-the-runner-{runner}")).unwrap().hash()
+}

@@ -1,0 +1,349 @@
+//! What is particular to lines in Redis: what is left of them, connections, messages that get lost,
+//! a Redis that forgets, is full or forbids to publish.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use keylatch_core::lock::AcquireReply;
+use keylatch_testkit::{
+    Acquire, Answer, OpenStore, RedisServer, Service, config, eventually, soon,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::lock_conformance::{ask, granted, held, name, token, ttl, withdraw};
+
+const PLACE: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_line_expires_with_its_last_place_and_leaves_nothing() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    for (attempt, seconds) in [(2, 30), (3, 300), (4, 60)] {
+        let span = Duration::from_secs(seconds);
+        let ask = Acquire { queue: Some(span), ..ask("a", &format!("waiter {attempt}"), attempt) };
+        held(store.acquire(&ask).await.unwrap());
+    }
+    let keys = keys(&redis).await;
+    assert_eq!(keys.len(), 5, "{keys:?}");
+    for key in keys.iter().filter(|key| !key.ends_with(":fence") && !key.contains(":lock:")) {
+        let left: i64 = redis.run(&["PTTL", key]).await;
+        assert!((280_000..=300_000).contains(&left), "{key} expires in {left} ms");
+    }
+    redis.age(Duration::from_secs(300)).await;
+    only_the_counter_is_left(&redis).await;
+}
+
+#[tokio::test]
+async fn a_line_in_which_nobody_waits_any_more_is_gone() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for served in [true, false] {
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+        held(store.acquire(&place("a", "two", 2)).await.unwrap());
+        store.release(&name("a"), &token("one")).await.unwrap();
+        if served {
+            granted(store.acquire(&place("a", "two", 3)).await.unwrap());
+            store.release(&name("a"), &token("two")).await.unwrap();
+        } else {
+            withdraw(&store, "a", "two", 2).await;
+        }
+        only_the_counter_is_left(&redis).await;
+    }
+}
+
+#[tokio::test]
+async fn five_thousand_wait_on_no_more_than_one_connection_and_one_is_called() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Those of the pool, the subscription, and the one that asks.
+    let settled = async || (connections(&redis).await == 4).then_some(());
+    eventually(settled).await;
+    let waiters: Vec<_> =
+        (0..5000).map(|number| place("a", &format!("waiter {number}"), number)).collect();
+    held(store.acquire(&waiters[0]).await.unwrap());
+    let turns: Vec<_> =
+        waiters.iter().map(|waiter| store.wakeup(&waiter.name, &waiter.token)).collect();
+    join_all(waiters.iter().map(|waiter| async { held(store.acquire(waiter).await.unwrap()) }))
+        .await;
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 5000);
+    assert_eq!(connections(&redis).await, 4);
+
+    let (last, mut turns) = (store.wakeup(&name("b"), &token("two")), turns.into_iter());
+    store.release(&name("a"), &token("one")).await.unwrap();
+    soon("the turn of the first", turns.next().expect("the first")).await;
+    // What is said after that comes after all that the release said.
+    granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
+    held(store.acquire(&place("b", "two", 2)).await.unwrap());
+    store.release(&name("b"), &token("one")).await.unwrap();
+    soon("a turn at another lock", last).await;
+    assert_eq!(turns.filter_map(|turn| turn.now_or_never()).count(), 0, "called out of turn");
+}
+
+#[tokio::test]
+async fn a_subscription_ends_with_its_store() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
+    drop(store);
+    eventually(async || (subscribers(&redis).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_looks_again_after_a_subscription_was_lost() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for _ in 0..3 {
+        eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
+        let turns = ["one", "two"].map(|holder| store.wakeup(&name("a"), &token(holder)));
+        let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        assert_eq!(killed, 1);
+        soon("everybody's turn", join_all(turns)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_was_down_at_the_start_is_listened_to_once_it_is_there() {
+    let mut redis = RedisServer::start().await;
+    redis.kill().await;
+    let store = open(&redis.url()).await;
+    let turn = store.wakeup(&name("a"), &token("one"));
+    redis.restart().await;
+    soon("the first subscription", turn).await;
+    eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_part_of_a_line_that_was_evicted_keeps_nobody_from_the_lock() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for part in ["line", "places", "attempts"] {
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+        held(store.acquire(&place("a", "two", 2)).await.unwrap());
+        evict(&redis, part).await;
+        held(store.acquire(&place("a", "three", 3)).await.unwrap());
+        store.release(&name("a"), &token("one")).await.unwrap();
+        // Whoever asks next, it is soon the turn of one of them.
+        let one = store.acquire(&place("a", "two", 4)).await.unwrap();
+        let other = store.acquire(&place("a", "three", 5)).await.unwrap();
+        let grants =
+            [one, other].into_iter().filter(|found| matches!(found, AcquireReply::Granted(_)));
+        assert_eq!(grants.count(), 1, "without {part}");
+        for (holder, attempt) in [("two", 4), ("three", 5)] {
+            withdraw(&store, "a", holder, attempt).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_gone_is_waited_for_no_longer_when_a_part_of_the_line_was_evicted() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for part in ["line", "places", "attempts"] {
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+        held(store.acquire(&place("a", "who is gone", 2)).await.unwrap());
+        evict(&redis, part).await;
+        held(store.acquire(&place("a", "two", 3)).await.unwrap());
+        store.release(&name("a"), &token("one")).await.unwrap();
+        // By then the place of whoever is gone is lost, and the other is kept.
+        for attempt in 4..7 {
+            store.acquire(&place("a", "two", attempt)).await.unwrap();
+            redis.age(PLACE * 2 / 3).await;
+        }
+        let found = store.acquire(&place("a", "two", 7)).await.unwrap();
+        assert!(!matches!(found, AcquireReply::Busy(_)), "without {part}: {found:?}");
+        store.release(&name("a"), &token("two")).await.unwrap();
+        only_the_counter_is_left(&redis).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_line_of_which_a_part_was_evicted_goes_too() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    held(store.acquire(&place("a", "two", 2)).await.unwrap());
+    evict(&redis, "places").await;
+    held(store.acquire(&ask("a", "three", 3)).await.unwrap());
+    assert_eq!(keys(&redis).await.len(), 2, "the lock and its counter");
+}
+
+#[tokio::test]
+async fn thousands_of_places_that_are_lost_at_once_are_dropped_in_steps() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    let long = |holder: &str, attempt| Acquire { ttl: ttl(PLACE * 4), ..ask("a", holder, attempt) };
+    for attempt in [0, 10_000] {
+        granted(store.acquire(&long("one", attempt)).await.unwrap());
+        let gone: Vec<_> = (1..=2500)
+            .map(|number| place("a", &format!("who is gone {number}"), attempt + number))
+            .collect();
+        join_all(gone.iter().map(|ask| async { held(store.acquire(ask).await.unwrap()) })).await;
+        redis.age(PLACE / 2).await;
+        held(store.acquire(&place("a", "two", attempt + 9000)).await.unwrap());
+        redis.age(PLACE * 2 / 3).await;
+        // Whatever the next step is, it finds the line as if they had not been there.
+        let before = steps(&redis).await;
+        if attempt == 0 {
+            let seen = held(store.acquire(&place("a", "three", 9001)).await.unwrap());
+            assert_eq!((seen.waiting, steps(&redis).await - before), (2, 3));
+            withdraw(&store, "a", "three", 9001).await;
+        } else {
+            withdraw(&store, "a", "two", attempt + 9000).await;
+            assert_eq!(steps(&redis).await - before, 3);
+            assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 0);
+        }
+        withdraw(&store, "a", "two", 9000).await;
+        store.release(&name("a"), &token("one")).await.unwrap();
+        only_the_counter_is_left(&redis).await;
+    }
+}
+
+#[tokio::test]
+async fn places_are_kept_and_taken_though_redis_is_full() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
+    let store = open(&redis.url()).await;
+    granted(store.acquire(&Acquire { ttl: ttl(PLACE * 2), ..ask("a", "one", 1) }).await.unwrap());
+    held(store.acquire(&place("a", "two", 2)).await.unwrap());
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    redis.age(PLACE * 2 / 3).await;
+    held(store.acquire(&place("a", "two", 3)).await.unwrap());
+    redis.age(PLACE * 2 / 3).await;
+    store.acquire(&place("b", "two", 4)).await.expect_err("Redis is full");
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 1);
+    store.release(&name("a"), &token("one")).await.unwrap();
+    granted(store.acquire(&place("a", "two", 5)).await.unwrap());
+}
+
+#[tokio::test]
+async fn who_may_not_publish_serves_the_line_all_the_same() {
+    let redis = RedisServer::start().await;
+    let user = ["ACL", "SETUSER", "silent", "on", ">s3cret", "~*", "+@all", "resetchannels"];
+    let () = redis.run(&user).await;
+    let service = Service::start(&format!("redis://silent:s3cret@{}", redis.address())).await;
+    let first = service.create("a", &json!({})).await;
+    let waiter = soon("the waiter", wait(&service, "a", "the-token-of-the-waiter"));
+    let release = async {
+        in_line(&service, 1).await;
+        service.release("a", &first.token()).await
+    };
+    let (got, released) = tokio::join!(waiter, release);
+    assert_eq!((got.status.as_u16(), released.status.as_u16()), (201, 204), "{got:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_are_served_when_redis_forgets_everything() {
+    serves_all(async |redis| redis.run(&["FLUSHALL"]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_are_served_when_redis_forgets_the_scripts() {
+    serves_all(async |redis| redis.run(&["SCRIPT", "FLUSH"]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_are_served_when_redis_starts_anew() {
+    serves_all(async |redis| {
+        redis.kill().await;
+        redis.restart().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_are_served_when_the_subscriptions_are_cut() {
+    serves_all(async |redis| {
+        let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        assert_eq!(killed, 2);
+    })
+    .await;
+}
+
+/// 500 wait at two instances, a thing happens, and each of them gets the lock and gives it back.
+async fn serves_all(happens: impl AsyncFnOnce(&mut RedisServer)) {
+    const WAITERS: usize = 500;
+    // Both ends of each connection are files of this process.
+    rlimit::increase_nofile_limit(4096).expect("more open files");
+    let mut redis = RedisServer::start().await;
+    let services = [Service::start(&redis.url()).await, Service::start(&redis.url()).await];
+    let services = services.map(Arc::new);
+    eventually(async || (subscribers(&redis).await == 2).then_some(())).await;
+    let holder = services[0].create("a", &json!({"ttl_ms": 600_000})).await;
+    let mut waiters = JoinSet::new();
+    for (number, service) in (0..WAITERS).zip(services.iter().cycle()) {
+        let service = Arc::clone(service);
+        waiters.spawn(async move {
+            let token = format!("the-token-of-the-waiter-{number}");
+            let got = wait(&service, "a", &token).await;
+            assert_eq!(got.status, 201, "{number}: {got:?}");
+            let released = service.release("a", &token).await;
+            assert_eq!(released.status, 204, "{number}: {released:?}");
+        });
+    }
+    in_line(&services[1], WAITERS).await;
+    happens(&mut redis).await;
+    // It may be gone, and others may have been served meanwhile.
+    eventually(async || {
+        let released = services[0].release("a", &holder.token()).await;
+        (released.status != 503).then_some(())
+    })
+    .await;
+    while let Some(served) = soon("the next", waiters.join_next()).await {
+        served.expect("it is served");
+    }
+    only_the_counter_is_left(&redis).await;
+}
+
+async fn wait(service: &Service, lock: &str, token: &str) -> Answer {
+    let request = service.request(Method::POST, &format!("/v1/locks/{lock}"));
+    Answer::of(request.header("Lock-Token", token).json(&json!({"wait_ms": 300_000}))).await
+}
+
+async fn in_line(service: &Service, waiting: usize) {
+    eventually(async || (service.look("a").await.json["waiting"] == waiting).then_some(())).await;
+}
+
+async fn open(url: &str) -> OpenStore {
+    OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
+}
+
+fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
+    Acquire { queue: Some(PLACE), ..ask(lock, holder, attempt) }
+}
+
+/// Does to a part of the line of `a` what a Redis does that evicts keys.
+async fn evict(redis: &RedisServer, part: &str) {
+    let key = format!("keylatch:{{{:02x}}}:{part}:a", name("a").bucket());
+    assert_eq!(redis.run::<u64>(&["DEL", &key]).await, 1, "{key}");
+}
+
+/// How many scripts Redis has run.
+async fn steps(redis: &RedisServer) -> u64 {
+    let stats: String = redis.run(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.and_then(|calls| calls.parse().ok()).expect("how many")
+}
+
+async fn keys(redis: &RedisServer) -> Vec<String> {
+    redis.run(&["KEYS", "*"]).await
+}
+
+async fn only_the_counter_is_left(redis: &RedisServer) {
+    let keys = keys(redis).await;
+    assert!(keys.len() == 1 && keys[0].ends_with(":fence"), "{keys:?}");
+}
+
+/// How many connections Redis has, the one that asks among them.
+async fn connections(redis: &RedisServer) -> usize {
+    redis.run::<String>(&["CLIENT", "LIST"]).await.lines().count()
+}
+
+async fn subscribers(redis: &RedisServer) -> usize {
+    redis.run::<String>(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.lines().count()
+}

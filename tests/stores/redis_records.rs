@@ -1,0 +1,305 @@
+//! What is particular to records in Redis: round trips, strangers, a full server, answers that get
+//! lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use keylatch_core::idempotency::{
+    Abandonment, Ask, Begin, Completion, Extension, Idempotency, IdempotencyError, OnCrash, Once,
+    Phase, Resolve, Worked,
+};
+use keylatch_core::lock::{AcquireReply, Attempt, LockName, Ttl};
+use keylatch_core::store::{Effect, ListLocks, StoreError};
+use keylatch_testkit::{Acquire, OpenStore, Proxy, RedisServer, config, eventually};
+
+use crate::record_conformance::{ask, done, found, kept, key, started, token};
+
+const DEADLINE: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_first_run_costs_two_round_trips_and_a_replay_one() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    use_each_script(&store).await;
+    let mut evals = evals_of(&redis).await;
+    let mut spent = async || {
+        let before = std::mem::replace(&mut evals, evals_of(&redis).await);
+        evals - before
+    };
+    started(store.begin(&ask(1, "one")).await.unwrap());
+    kept(complete(&store, 1).await.unwrap());
+    assert_eq!(spent().await, 2);
+    found(store.begin(&ask(1, "two")).await.unwrap());
+    assert_eq!(spent().await, 1);
+    let resolve = Resolve { key: key(1), fence: None, end: None };
+    store.extend(&key(1), &token("one")).await.unwrap();
+    store.abandon(&key(1), &token("one")).await.unwrap();
+    store.resolve(&resolve).await.unwrap();
+    store.find(&key(1)).await.unwrap();
+    assert_eq!(spent().await, 4);
+}
+
+#[tokio::test]
+async fn records_survive_script_flush() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for _ in 0..5 {
+        started(store.begin(&ask(1, "one")).await.unwrap());
+        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
+        assert_eq!(store.abandon(&key(1), &token("one")).await.unwrap(), Abandonment::Abandoned);
+        let () = redis.run(&["SCRIPT", "FLUSH"]).await;
+    }
+}
+
+#[tokio::test]
+async fn records_and_locks_share_the_counters_and_nothing_else() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    let lock = LockName::parse("deploy").unwrap();
+    // A record in the bucket of the lock, whose counter is ahead of the clock.
+    let begin = Begin { key: key(lock.bucket()), ..ask(0, "one") };
+    let counter = format!("keylatch:{{{:02x}}}:fence", lock.bucket());
+    let ahead = 8_000_000_000_000_000_u64;
+    let () = redis.run(&["SET", &counter, &ahead.to_string()]).await;
+    let first = started(store.begin(&begin).await.unwrap());
+    let acquire = Acquire {
+        name: lock.clone(),
+        token: token("one"),
+        ttl: Ttl::from_millis(60_000).unwrap(),
+        owner: None,
+        attempt: Attempt::new(1),
+        queue: None,
+    };
+    let granted = store.acquire(&acquire).await.unwrap();
+    let AcquireReply::Granted(lease) = granted else { panic!("granted, not {granted:?}") };
+    let again = Begin { key: key(lock.bucket()), ..ask(0, "two") };
+    store.abandon(&begin.key, &begin.token).await.unwrap();
+    let second = started(store.begin(&again).await.unwrap());
+    let fences = [first.fence, lease.fence, second.fence].map(|fence| fence.get());
+    assert_eq!(fences, [ahead + 1, ahead + 2, ahead + 3]);
+    assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 3).to_string());
+    let all = ListLocks { prefix: String::new(), limit: 100, cursor: None };
+    let page = store.list(&all).await.unwrap().expect("a first page");
+    let names: Vec<_> = page.locks.iter().map(|held| held.name.as_str()).collect();
+    assert_eq!(names, ["deploy"]);
+}
+
+#[tokio::test]
+async fn what_was_done_is_kept_though_redis_is_full() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
+    let store = open(&redis.url()).await;
+    for record in [1, 2] {
+        started(store.begin(&ask(record, "one")).await.unwrap());
+    }
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let full = store.begin(&ask(3, "one")).await.unwrap_err();
+    assert_eq!(full.effect(), Effect::NotExecuted);
+    let extended = store.extend(&key(1), &token("one")).await.unwrap();
+    assert_eq!(extended, Extension::Extended);
+    kept(complete(&store, 1).await.unwrap());
+    found(store.begin(&ask(1, "two")).await.unwrap());
+    let abandoned = store.abandon(&key(2), &token("one")).await.unwrap();
+    assert_eq!(abandoned, Abandonment::Abandoned);
+    let () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    started(store.begin(&ask(3, "one")).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_stranger_in_the_key_of_a_record_is_an_error_and_stays() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    let () = redis.run(&["SET", &name(1), "not ours"]).await;
+    for error in [
+        store.begin(&ask(1, "one")).await.unwrap_err(),
+        complete(&store, 1).await.unwrap_err(),
+        store.find(&key(1)).await.unwrap_err(),
+    ] {
+        assert_eq!(error.effect(), Effect::NotExecuted, "{error}");
+    }
+    assert_eq!(redis.run::<String>(&["GET", &name(1)]).await, "not ours");
+}
+
+#[tokio::test]
+async fn a_record_that_a_stranger_made_unreadable_is_an_error() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for done in [false, true] {
+        for (field, value) in [
+            ("stage", "asleep"),
+            ("at", "soon"),
+            ("fence", "many"),
+            ("attempts", "-1"),
+            ("begun", "1e99"),
+            ("end", "\u{7f}"),
+        ] {
+            let () = redis.run(&["FLUSHALL"]).await;
+            started(store.begin(&ask(1, "one")).await.unwrap());
+            if done {
+                kept(complete(&store, 1).await.unwrap());
+            } else if field == "end" {
+                continue;
+            }
+            let () = redis.run(&["HSET", &name(1), field, value]).await;
+            is_lost(&store.begin(&ask(1, "two")).await, field);
+            is_lost(&store.find(&key(1)).await, field);
+            let () = redis.run(&["HDEL", &name(1), field]).await;
+            if field != "stage" {
+                is_lost(&store.begin(&ask(1, "two")).await, field);
+                is_lost(&store.find(&key(1)).await, field);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_fails_half_way_has_written_nothing() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    for field in ["lease", "retention"] {
+        let () = redis.run(&["FLUSHALL"]).await;
+        started(store.begin(&ask(1, "one")).await.unwrap());
+        let () = redis.run(&["HSET", &name(1), field, "12 parsecs"]).await;
+        let before: Vec<String> = redis.run(&["HGETALL", &name(1)]).await;
+        match field {
+            "lease" => is_lost(&store.extend(&key(1), &token("one")).await, field),
+            _ => is_lost(&complete(&store, 1).await, field),
+        }
+        assert_eq!(redis.run::<Vec<String>>(&["HGETALL", &name(1)]).await, before);
+    }
+}
+
+#[tokio::test]
+async fn every_record_expires() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    let endless = Begin { lease: Duration::MAX, retention: Duration::MAX, ..ask(1, "one") };
+    let instant = Begin { lease: Duration::ZERO, retention: Duration::ZERO, ..ask(2, "one") };
+    for begin in [endless, instant] {
+        for on_crash in [OnCrash::Unknown, OnCrash::Rerun] {
+            let begin = Begin { on_crash, ..begin.clone() };
+            started(store.begin(&begin).await.unwrap());
+            assert_ne!(redis.run::<i64>(&["PTTL", &name(begin.key.bucket())]).await, -1);
+            store.extend(&begin.key, &begin.token).await.unwrap();
+            assert_ne!(redis.run::<i64>(&["PTTL", &name(begin.key.bucket())]).await, -1);
+            store.complete(&begin.key, &token("one"), done("a")).await.unwrap();
+            assert_ne!(redis.run::<i64>(&["PTTL", &name(begin.key.bucket())]).await, -1);
+            let () = redis.run(&["FLUSHALL"]).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_beginning_was_lost_with_its_answer_is_given_up() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.address()).await;
+    let store = open(&proxy.url()).await;
+    use_each_script(&store).await;
+    let service = Idempotency::start(store.0, DEADLINE);
+    let runs = Arc::new(AtomicU32::new(0));
+    proxy.lose_answers();
+    let lost = run(&service, &runs, || {}).await.unwrap_err();
+    assert_eq!(lost.effect(), Effect::Unknown);
+    let counter: Option<u64> = redis.run(&["GET", "keylatch:{01}:fence"]).await;
+    assert!(counter.is_some(), "it was begun");
+    proxy.forward();
+    // Nobody has its token, so without being given up it would be in flight for a whole lease.
+    let once = eventually(async || match run(&service, &runs, || {}).await {
+        Ok(once @ Once::Ran { .. }) => Some(once),
+        _ => None,
+    })
+    .await;
+    assert!(matches!(once, Once::Ran { kept: Some(_), .. }), "{once:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_end_that_was_lost_on_its_way_is_kept_by_a_retry() {
+    let redis = RedisServer::start().await;
+    let proxy = Arc::new(Proxy::start(redis.address()).await);
+    let store = open(&proxy.url()).await;
+    use_each_script(&store).await;
+    let service = Idempotency::start(store.0, DEADLINE);
+    let runs = Arc::new(AtomicU32::new(0));
+    let break_it: [fn(&Proxy); 2] = [Proxy::lose_answers, Proxy::refuse];
+    for (round, break_it) in (1..).zip(break_it) {
+        let breaking = Arc::clone(&proxy);
+        let once = run(&service, &runs, move || break_it(&breaking)).await.unwrap();
+        // Whoever asked has the answer all the same.
+        assert!(matches!(once, Once::Ran { kept: None, .. }), "{once:?}");
+        proxy.forward();
+        let view = eventually(async || match run(&service, &runs, || {}).await {
+            Ok(Once::Found(view)) if matches!(view.phase, Phase::Done { .. }) => Some(view),
+            _ => None,
+        })
+        .await;
+        assert_eq!((view.attempts, runs.load(Ordering::SeqCst)), (1, round));
+        let () = redis.run(&["DEL", &name(1)]).await;
+    }
+}
+
+async fn open(url: &str) -> OpenStore {
+    OpenStore(keylatch_stores::redis(url, &config("memory:").redis).await.expect("the store opens"))
+}
+
+/// Uses each script once on another record, so that the next use is carried out at once.
+async fn use_each_script(store: &OpenStore) {
+    let (other, token) = (ask(255, "one"), token("one"));
+    started(store.begin(&other).await.unwrap());
+    store.extend(&other.key, &token).await.unwrap();
+    store.abandon(&other.key, &token).await.unwrap();
+    let absent = store.complete(&other.key, &token, done("a")).await;
+    assert_eq!(absent.unwrap(), Completion::Absent);
+    store.resolve(&Resolve { key: other.key, fence: None, end: None }).await.unwrap();
+    store.find(&other.key).await.unwrap();
+}
+
+/// Does the work of the first record once, with something that happens in the middle.
+async fn run(
+    service: &Arc<Idempotency>,
+    runs: &Arc<AtomicU32>,
+    in_the_middle: impl FnOnce() + Send + 'static,
+) -> Result<Once<u16>, StoreError> {
+    let Begin { key, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
+    let (panic_releases, wait) = (false, Duration::ZERO);
+    let ask = Ask { key, fingerprint, lease, retention, on_crash, panic_releases, wait };
+    let runs = Arc::clone(runs);
+    let once = service.once(ask, move |_| async move {
+        runs.fetch_add(1, Ordering::SeqCst);
+        in_the_middle();
+        Worked { answer: 200, end: Some(done("a")) }
+    });
+    once.await.map_err(|error| match error {
+        IdempotencyError::Store(error) => error,
+        other => panic!("{other}"),
+    })
+}
+
+/// Completes a record.
+async fn complete(store: &OpenStore, record: u8) -> Result<Completion, StoreError> {
+    store.complete(&key(record), &token("one"), done("a")).await
+}
+
+/// The key in Redis.
+fn name(record: u8) -> String {
+    let hash = URL_SAFE_NO_PAD.encode(key(record).as_bytes());
+    format!("keylatch:{{{record:02x}}}:record:{hash}")
+}
+
+/// How many scripts were run or loaded.
+async fn evals_of(redis: &RedisServer) -> u64 {
+    let stats: String = redis.run(&["INFO", "commandstats"]).await;
+    let calls = stats.lines().filter_map(|line| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse::<u64>().ok()?;
+        (command.starts_with("eval") || command.starts_with("script")).then_some(calls)
+    });
+    calls.sum()
+}
+
+#[track_caller]
+fn is_lost<T: std::fmt::Debug>(result: &Result<T, StoreError>, field: &str) {
+    assert!(matches!(result, Err(StoreError::Lost(_))), "{field}: {result:?}");
+}

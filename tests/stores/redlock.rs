@@ -1,0 +1,244 @@
+//! Redlock: what a majority says counts, and nothing less.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_core::lock::{AcquireReply, Contention, ReleaseReply, RenewReply};
+use keylatch_core::store::Effect;
+use keylatch_testkit::{RedlockNodes, Service, eventually, open_redlock};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, ttl};
+use crate::redlock_fences::{hash_of, put_lock};
+
+#[tokio::test]
+async fn a_majority_is_enough_while_two_of_five_are_down() {
+    let mut nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    for node in [1, 3] {
+        nodes[node].kill().await;
+    }
+    lives_through_its_life(&service).await;
+}
+
+#[tokio::test]
+async fn a_majority_is_enough_while_two_of_five_are_stopped() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    for node in [0, 4] {
+        nodes[node].pause();
+    }
+    lives_through_its_life(&service).await;
+}
+
+/// Takes a lock, asks for it in every way, and gives it back.
+async fn lives_through_its_life(service: &Service) {
+    let lease = service.create("deploy", &json!({})).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+    service.create("deploy", &json!({})).await.is_problem(409, "lock-held");
+    assert_eq!(service.look("deploy").await.fence(), lease.fence());
+    let listed = service.get("/v1/locks").await;
+    assert_eq!(listed.json["locks"][0]["name"], "deploy", "{listed:?}");
+    let renewed = service.renew("deploy", &lease.token(), &json!({"ttl_ms": 20_000})).await;
+    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{renewed:?}");
+    assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
+    service.look("deploy").await.is_problem(404, "lock-not-held");
+    service.release("deploy", &lease.token()).await.is_problem(404, "lock-not-held");
+    let next = service.create("deploy", &json!({})).await;
+    assert!(next.fence() > lease.fence(), "{next:?}");
+}
+
+#[tokio::test]
+async fn without_a_majority_nothing_is_granted_and_what_a_minority_gave_is_taken_back() {
+    let mut nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config_with_silent_nodes()).await;
+    for node in [0, 1, 2] {
+        nodes[node].kill().await;
+    }
+    // Until it is known that they are gone, they may be asked and not answer.
+    eventually(async || (service.get("/readyz").await.status == 503).then_some(())).await;
+    let answer = service.create("deploy", &json!({})).await;
+    answer.is_problem(503, "store-unavailable");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+    for node in [3, 4] {
+        let freed = async || nodes[node].run::<Vec<String>>(&["KEYS", "*:lock:*"]).await.is_empty();
+        eventually(async || freed().await.then_some(())).await;
+    }
+    nodes[2].restart().await;
+    let granted = async || (service.create("deploy", &json!({})).await.status == 201).then_some(());
+    eventually(granted).await;
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_late_is_taken_back_and_its_outcome_is_unknown() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config_with_silent_nodes()).await;
+    for node in [0, 1, 2] {
+        nodes[node].pause();
+    }
+    let answer = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
+    answer.is_problem(503, "store-unavailable");
+    assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
+    // They take the command now that was sent to them then, and behind it what takes it back.
+    for node in [0, 1, 2] {
+        nodes[node].resume();
+    }
+    for node in nodes.iter() {
+        let given = async || {
+            let stats: String = node.run(&["INFO", "commandstats"]).await;
+            stats.contains("cmdstat_evalsha").then_some(())
+        };
+        eventually(given).await;
+    }
+    eventually(async || (nodes.with_locks().await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_a_majority_does_not_say_is_unknown() {
+    let nodes = RedlockNodes::start().await;
+    let store = open_redlock(&nodes.config_with_silent_nodes()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    for node in [0, 1, 2] {
+        nodes[node].pause();
+    }
+    let (name, token) = (name("a"), token("one"));
+    let renewal = store.renew(&name, &token, ttl(TTL)).await.unwrap_err();
+    let release = store.release(&name, &token).await.unwrap_err();
+    for error in [renewal, release, store.look(&name).await.unwrap_err()] {
+        assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+    }
+    for node in [0, 1, 2] {
+        nodes[node].resume();
+    }
+    let freed = async || (store.look(&name).await.ok()?.is_none()).then_some(());
+    eventually(freed).await;
+}
+
+#[tokio::test]
+async fn a_renewal_brings_nothing_back() {
+    let nodes = RedlockNodes::start().await;
+    let store = nodes.store().await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    for node in &nodes[..3] {
+        node.age(TTL).await;
+    }
+    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
+    assert_eq!(renewal, RenewReply::NotHeld);
+    assert_eq!(store.look(&name("a")).await.unwrap(), None);
+    for node in &nodes[..3] {
+        assert!(node.run::<Vec<String>>(&["KEYS", "*:lock:*"]).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_of_a_majority_counts() {
+    let nodes = RedlockNodes::start().await;
+    let store = nodes.store().await;
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    for node in &nodes[..2] {
+        node.age(TTL).await;
+    }
+    let renewal = store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap();
+    let RenewReply::Renewed(renewed) = renewal else { panic!("renewed, not {renewal:?}") };
+    assert_eq!((renewed.fence, renewed.ttl), (lease.fence, TTL * 2));
+    nodes.age(TTL).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_repeated_grant_lasts_for_as_long_as_a_quorum_has_it() {
+    let nodes = RedlockNodes::start().await;
+    let store = nodes.store().await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    eventually(async || (nodes.with_locks().await == 5).then_some(())).await;
+    // Of the three that answer, two have it for longer.
+    nodes[2].age(TTL / 2).await;
+    for node in &nodes[3..] {
+        node.pause();
+    }
+    let lease = repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    assert!(lease.expires_in <= TTL / 2, "{lease:?}");
+    assert!(lease.expires_in > TTL / 2 - Duration::from_secs(10), "{lease:?}");
+}
+
+#[tokio::test]
+async fn a_release_by_a_majority_frees_every_node() {
+    let nodes = RedlockNodes::start().await;
+    let store = nodes.store().await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let released = store.release(&name("a"), &token("one")).await.unwrap();
+    assert_eq!(released, ReleaseReply::Released);
+    eventually(async || (nodes.with_locks().await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_time_that_the_nodes_took_goes_off_the_validity_once() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    for node in [0, 1, 2] {
+        nodes[node].pause();
+    }
+    let (ttl, drift, waited) = (30_000, 302, Duration::from_millis(200));
+    let started = Instant::now();
+    let resuming = async {
+        eventually(async || (nodes[4].run::<u64>(&["DBSIZE"]).await > 0).then_some(())).await;
+        let asked = Instant::now();
+        eventually(async || (asked.elapsed() > waited).then_some(())).await;
+        for node in [0, 1, 2] {
+            nodes[node].resume();
+        }
+    };
+    let body = json!({"ttl_ms": ttl});
+    let (lease, ()) = tokio::join!(service.create("deploy", &body), resuming);
+    let (valid, spent) = (lease.json["valid_for_ms"].as_u64().unwrap(), started.elapsed());
+    assert!(valid <= ttl - drift - 200, "{lease:?}");
+    let spent = u64::try_from(spent.as_millis()).unwrap();
+    assert!(valid + 1 >= ttl - drift - spent, "{lease:?} after {spent} ms");
+}
+
+#[tokio::test]
+async fn of_those_who_contend_over_two_stores_one_is_granted_the_lock() {
+    let nodes = RedlockNodes::start().await;
+    let stores = [nodes.store().await, nodes.store().await];
+    for round in 0..10 {
+        let lock = format!("lock {round}");
+        let asks: Vec<_> = (0..20).map(|n| ask(&lock, &format!("token {n}"), n)).collect();
+        let asking = asks.iter().zip(stores.iter().cycle()).map(|(ask, store)| store.acquire(ask));
+        let answers = join_all(asking).await;
+        let grants = answers.iter().filter(|answer| matches!(answer, Ok(AcquireReply::Granted(_))));
+        assert_eq!(grants.count(), 1, "{answers:?}");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_with_as_many_nodes_the_one_whose_hash_is_less_goes_on() {
+    let nodes = RedlockNodes::start().await;
+    let store = open_redlock(&nodes.config_with_silent_nodes()).await;
+    let mut holders = ["one", "two"];
+    holders.sort_by_key(|holder| hash_of(holder));
+    for (mine, other) in [(holders[0], holders[1]), (holders[1], holders[0])] {
+        for (node, holder) in [(0, other), (1, other), (2, "three")] {
+            put_lock(&nodes[node], holder, 0, 0).await;
+        }
+        let (name, ask) = (name("a"), ask("a", mine, 1));
+        if mine == holders[1] {
+            let found = store.acquire(&ask).await.unwrap();
+            // Nobody was told to hold it.
+            assert_eq!(found, AcquireReply::Busy(Contention { holder: None, ahead: 0 }));
+            eventually(async || (nodes.with_locks().await == 3).then_some(())).await;
+            return;
+        }
+        let giving_way = async {
+            eventually(async || (nodes.with_locks().await == 5).then_some(())).await;
+            for node in &nodes[..2] {
+                node.age(TTL).await;
+            }
+        };
+        let (found, ()) = tokio::join!(store.acquire(&ask), giving_way);
+        granted(found.unwrap());
+        assert_eq!(store.release(&name, &token(mine)).await.unwrap(), ReleaseReply::Released);
+        nodes.age(TTL).await;
+    }
+}

@@ -1,0 +1,203 @@
+//! Fencing tokens over several nodes rise, whichever majority gives them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use keylatch_core::lock::{AcquireReply, LockName, RenewReply};
+use keylatch_core::store::Effect;
+use keylatch_testkit::{
+    Dice, OpenStore, Proxy, RedisServer, RedlockNodes, config, eventually, open_redlock,
+    redlock_url, with_generous_timeouts,
+};
+
+use crate::lock_conformance::{TTL, ask, granted, name, repeated, token, ttl};
+
+/// The largest number that JavaScript reads exactly is 2^53 - 1.
+pub(crate) const FAR_AHEAD: u64 = (1 << 53) - 10_000;
+
+#[tokio::test]
+async fn a_fence_is_above_the_counters_of_every_majority() {
+    let mut nodes = RedlockNodes::start().await;
+    let store = nodes.store().await;
+    for (node, counter) in nodes.iter().zip([0, 7, FAR_AHEAD, 1 << 52, 1]) {
+        let () = node.run(&["SET", &counter_of("a"), &counter.to_string()]).await;
+    }
+    // Only this majority knows the largest one, and the next has but one node of it.
+    for node in [0, 1] {
+        nodes[node].kill().await;
+    }
+    let first = fence(&store, 1).await;
+    assert_eq!(first, FAR_AHEAD + 1);
+    for node in [0, 1] {
+        nodes[node].restart().await;
+    }
+    for node in [2, 3] {
+        nodes[node].kill().await;
+    }
+    eventually(async || (store.health().await.ok()?.facts["voting"] == "3").then_some(())).await;
+    assert_eq!(fence(&store, 2).await, FAR_AHEAD + 2);
+}
+
+#[tokio::test]
+async fn fences_rise_over_changing_majorities() {
+    let nodes = RedlockNodes::start().await;
+    let proxies: Vec<_> = join_all(nodes.iter().map(|node| Proxy::start(node.address()))).await;
+    let url = redlock_url(proxies.iter().map(|proxy| proxy.address().to_string()));
+    let mut config = with_generous_timeouts(config(&url));
+    (config.redlock.node_timeout_ms, config.redis.connect_timeout_ms) = (500, 100);
+    let stores = [open_redlock(&config).await, open_redlock(&config).await];
+    let (mut dice, mut last, mut attempts) = (Dice(17), 0, 0..);
+    for step in 0..24 {
+        let mut up = [true; 5];
+        for _ in 0..dice.below(3) {
+            up[usize::try_from(dice.below(5)).unwrap()] = false;
+        }
+        // A counter may be far ahead of all the others, and of every clock.
+        if step % 6 == 5 {
+            let node = usize::try_from(dice.below(5)).unwrap();
+            let ahead = last + 1_000_000_000 * dice.below(1000);
+            let () = nodes[node].run(&["SET", &counter_of("a"), &ahead.to_string()]).await;
+        }
+        for (proxy, up) in proxies.iter().zip(up) {
+            if up { proxy.forward() } else { proxy.refuse() }
+        }
+        let store = &stores[usize::try_from(dice.below(2)).unwrap()];
+        let holder = format!("holder {step}");
+        let lease = eventually(async || {
+            let ask = ask("a", &holder, attempts.next().unwrap());
+            match store.acquire(&ask).await {
+                Ok(AcquireReply::Granted(lease) | AcquireReply::Repeated(lease)) => Some(lease),
+                // What an earlier step got late, on a node that came back, expires.
+                Ok(AcquireReply::Busy(_)) => {
+                    nodes.age(TTL).await;
+                    None
+                }
+                Err(_) => None,
+            }
+        });
+        let fence = lease.await.fence.get();
+        assert!(fence > last, "{fence} after {last}, with {up:?} up");
+        last = fence;
+        nodes.age(TTL).await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_whose_fence_reached_one_node_keeps_it() {
+    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
+    half_granted(&nodes, fence, [fence - 1, fence - 1, fence - 1]).await;
+    let store = nodes.store().await;
+    let lease = repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    assert_eq!(lease.fence.get(), fence);
+    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
+    assert_eq!(again.fence.get(), fence);
+    let renewed = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
+    let RenewReply::Renewed(renewed) = renewed else { panic!("{renewed:?}") };
+    assert_eq!(renewed.fence.get(), fence);
+}
+
+#[tokio::test]
+async fn a_fence_that_one_node_has_and_no_quorum_can_take_is_replaced_by_a_higher_one() {
+    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
+    // All the other nodes gave the lock to somebody else in between.
+    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    for node in &nodes[3..] {
+        let () = node.run(&["SET", &counter_of("a"), &(fence + 5).to_string()]).await;
+    }
+    let store = nodes.store().await;
+    let lease = granted(store.acquire(&ask("a", "one", 2)).await.unwrap());
+    assert!(lease.fence.get() > fence + 5, "{lease:?}");
+    let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
+    assert_eq!(again.fence, lease.fence);
+}
+
+#[tokio::test]
+async fn a_fence_that_a_quorum_may_have_taken_unseen_is_not_replaced() {
+    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
+    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    let mut config = nodes.config_with_silent_nodes();
+    config.redlock.node_timeout_ms = 300;
+    let store = open_redlock(&config).await;
+    for node in &nodes[3..] {
+        node.pause();
+    }
+    let error = store.acquire(&ask("a", "one", 2)).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+}
+
+/// A grant on the first three nodes whose attempt died when the first one had its fence; the others
+/// are held by nobody, and stopped.
+async fn half_granted(nodes: &RedlockNodes, fence: u64, floors: [u64; 3]) {
+    give(nodes, fence, floors).await;
+    for node in &nodes[3..] {
+        node.pause();
+    }
+}
+
+/// The same with all of them running.
+async fn give(nodes: &RedlockNodes, fence: u64, floors: [u64; 3]) {
+    for (at, floor) in floors.into_iter().enumerate() {
+        let fence = if at == 0 { fence } else { 0 };
+        let counter = floor.max(fence).to_string();
+        let () = nodes[at].run(&["SET", &counter_of("a"), &counter]).await;
+        put_lock(&nodes[at], "one", fence, floor).await;
+    }
+}
+
+/// Puts the lock `a` on a node, as if its first attempt had got it there.
+pub(crate) async fn put_lock(node: &RedisServer, holder: &str, fence: u64, floor: u64) {
+    let (lock, hash) = (lock_of("a"), hash_of(holder));
+    let (fence, floor) = (fence.to_string(), floor.to_string());
+    let fields = ["token", &hash, "fence", &fence, "ttl", "60000", "owner", ""];
+    let rest = ["acquired", "1", "attempt", "1", "floor", &floor];
+    let _: u64 = node.run(&[&["HSET", &lock][..], &fields, &rest].concat()).await;
+    let _: u64 = node.run(&["PEXPIRE", &lock, "60000"]).await;
+}
+
+#[tokio::test]
+async fn a_fence_that_comes_late_is_not_taken_for_a_later_grant() {
+    let node = RedisServer::start().await;
+    let settle = concat!(
+        include_str!("../../crates/stores/src/redis/lua/redlock.lua"),
+        include_str!("../../crates/stores/src/redis/lua/redlock_settle.lua"),
+    );
+    let (lock, counter, hash) = (lock_of("a"), counter_of("a"), hash_of("one"));
+    let settled = async |ballot: u64, fence: u64| {
+        let (ballot, fence) = (format!("{ballot:040}"), fence.to_string());
+        let arguments = [&hash, &ballot, &fence, "", "1"];
+        let _: redis::Value =
+            node.run(&[&["EVAL", settle, "2", &lock, &counter][..], &arguments].concat()).await;
+        (
+            node.run::<u64>(&["HGET", &lock, "fence"]).await,
+            node.run::<u64>(&["GET", &counter]).await,
+        )
+    };
+    put_lock(&node, "one", 0, 100).await;
+    assert_eq!(settled(5, 99).await, (0, 99));
+    assert_eq!(settled(5, 100).await, (0, 100));
+    assert_eq!(settled(5, FAR_AHEAD).await, (FAR_AHEAD, FAR_AHEAD));
+    assert_eq!(settled(4, 101).await, (FAR_AHEAD, FAR_AHEAD), "a lower ballot");
+    assert_eq!(settled(6, 101).await, (101, FAR_AHEAD), "a higher ballot");
+    let promised = format!("{:040}", 9);
+    let _: u64 = node.run(&["HSET", &lock, "promised", &promised]).await;
+    assert_eq!(settled(8, 102).await, (101, FAR_AHEAD), "below what was promised");
+}
+
+async fn fence(store: &OpenStore, attempt: u64) -> u64 {
+    let lease = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap());
+    store.release(&name("a"), &token("one")).await.unwrap();
+    lease.fence.get()
+}
+
+fn counter_of(lock: &str) -> String {
+    format!("keylatch:{{{:02x}}}:fence", LockName::parse(lock).unwrap().bucket())
+}
+
+fn lock_of(lock: &str) -> String {
+    format!("keylatch:{{{:02x}}}:lock:{lock}", LockName::parse(lock).unwrap().bucket())
+}
+
+/// A holder's token as scripts write it.
+pub(crate) fn hash_of(holder: &str) -> String {
+    URL_SAFE_NO_PAD.encode(token(holder).as_bytes())
+}
