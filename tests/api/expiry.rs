@@ -129,7 +129,8 @@ impl Subject {
     }
 
     async fn ask(&self, request: Builder, body: &'static str) -> Answer {
-        let request = request.body(Body::from(body)).expect("a request");
+        let request = request.header("Host", "localhost").body(Body::from(body));
+        let request = request.expect("a request");
         let Ok(response) = self.router.clone().oneshot(request).await;
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.expect("the body arrives");

@@ -71,8 +71,9 @@ async fn who_does_not_wait_again_keeps_those_behind_for_a_second_at_most() {
 
 /// A request in a task of its own; gives the status.
 fn create(router: &Router, token: &str, body: &str) -> JoinHandle<StatusCode> {
-    let request = Request::post("/v1/locks/deploy").header("Lock-Token", token);
-    let request = request.body(Body::from(body.to_owned())).expect("a request");
+    let request = Request::post("/v1/locks/deploy").header("Host", "localhost");
+    let request =
+        request.header("Lock-Token", token).body(Body::from(body.to_owned())).expect("a request");
     let answer = router.clone().oneshot(request);
     tokio::spawn(async { answer.await.expect("an answer").status() })
 }
