@@ -108,8 +108,8 @@ async fn the_command_has_the_terminal_and_its_keys() {
         env!("CARGO_BIN_EXE_keylatch"),
         stage.path("script").display()
     );
-    let mut child = tokio::process::Command::new("script")
-        .args(["--quiet", "--return", "--command", &run, "/dev/null"])
+    let mut child = tokio::process::Command::new("env")
+        .args(["--default-signal", "script", "--quiet", "--return", "--command", &run, "/dev/null"])
         .env("KEYLATCH_SERVER", url(&service))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
