@@ -97,7 +97,7 @@ async fn a_cluster_needs_no_other_permissions_than_the_readme_says() {
 
 /// The README's command on a user of Redis that has this permission in it.
 fn from_readme(permission: &str) -> Vec<&'static str> {
-    let readme = include_str!("../../README.md").lines();
+    let readme = include_str!("../../docs/stores/redis.md").lines();
     let mut commands = readme.filter(|line| line.starts_with("ACL SETUSER "));
     let command = commands.find(|line| line.split(' ').any(|word| word == permission));
     command.expect("a command with this permission").split(' ').collect()

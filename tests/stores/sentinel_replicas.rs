@@ -65,7 +65,7 @@ async fn a_refused_wait_is_an_unknown_outcome_and_leaves_nothing_held() {
     let set = Sentinels::start(1, 1).await;
     let (master, may) = (&set.servers[0], ["ACL", "SETUSER", "keylatch", "+wait"]);
     // All that the README lists for a Redis without `min_replicas`.
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../docs/stores/redis.md");
     let user = readme.lines().find(|line| line.starts_with("ACL SETUSER ")).expect("a user");
     for url in [master.url(), set.url()] {
         for server in &set.servers {

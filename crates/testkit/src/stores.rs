@@ -6,7 +6,6 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -194,7 +193,7 @@ impl FromStore for Service {
     }
 }
 
-/// The locks of a store whose time stands still between the steps of a test.
+/// The locks of a store whose time a test moves forward.
 #[derive(Debug)]
 pub struct Locks {
     locks: OpenStore,
@@ -204,7 +203,6 @@ pub struct Locks {
 impl FromStore for Locks {
     async fn from_store(store: &TestStore) -> Self {
         let locks = store.open().await;
-        store.clock.stop();
         Self { locks, store: store.clone() }
     }
 }
@@ -229,7 +227,7 @@ impl Deref for Locks {
     }
 }
 
-/// The records of a store whose time stands still between the steps of a test.
+/// The records of a store whose time a test moves forward.
 #[derive(Debug)]
 pub struct Records {
     records: OpenStore,
@@ -239,7 +237,6 @@ pub struct Records {
 impl FromStore for Records {
     async fn from_store(store: &TestStore) -> Self {
         let records = store.open().await;
-        store.clock.stop();
         Self { records, store: store.clone() }
     }
 }
@@ -267,9 +264,6 @@ impl Deref for Records {
 /// The time of a store, which a test moves forward, so that no test waits for a lease to end.
 #[async_trait]
 trait StoreClock: fmt::Debug + Send + Sync {
-    /// Stops the time where that is possible.
-    fn stop(&self) {}
-
     /// Lets time pass.
     async fn advance(&self, by: Duration);
 }
@@ -277,7 +271,6 @@ trait StoreClock: fmt::Debug + Send + Sync {
 /// tokio's clock, by which the stores in the test's process count.
 #[derive(Debug, Default)]
 struct TokioClock {
-    is_stopped: AtomicBool,
     /// Where the store keeps its file.
     _directory: Option<TempDir>,
 }
@@ -285,21 +278,13 @@ struct TokioClock {
 impl TokioClock {
     /// A clock that keeps a directory for as long as it lives.
     fn in_directory(directory: TempDir) -> Self {
-        Self { _directory: Some(directory), ..Self::default() }
+        Self { _directory: Some(directory) }
     }
 }
 
 #[async_trait]
 impl StoreClock for TokioClock {
-    fn stop(&self) {
-        tokio::time::pause();
-        self.is_stopped.store(true, Ordering::Relaxed);
-    }
-
     async fn advance(&self, by: Duration) {
-        if self.is_stopped.load(Ordering::Relaxed) {
-            return tokio::time::advance(by).await;
-        }
         // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk. So
         // it is stopped no longer than this.
         tokio::time::pause();
