@@ -10,7 +10,7 @@ const STEPS: &str = "keylatch_store_operation_duration_seconds_count{operation=\
 const REQUESTS: &str = "keylatch_http_request_duration_seconds_count{";
 const ORDERS: &str = "route=\"/v1/orders\"";
 /// What the service does by itself.
-const OWN: [&str; 3] = ["Ping", "Sweep", "ForgetExpired"];
+const OWN: [&str; 1] = ["health"];
 
 /// Steps of the store by operation, and the orders that they were for.
 #[derive(Debug, Default)]

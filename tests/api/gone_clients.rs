@@ -123,7 +123,7 @@ async fn hold_with_bytes_behind_its_request_releases_lock() {
 
 #[tokio::test]
 async fn watch_with_bytes_behind_its_request_ends() {
-    const WATCHES: &str = "keylatch_http_streams{kind=\"Watch\"}";
+    const WATCHES: &str = "keylatch_http_streams{kind=\"watch\"}";
     let service = service().await;
     for more in behind() {
         let request = get_request("/v1/locks/deploy/events") + &more;

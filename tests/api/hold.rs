@@ -29,10 +29,15 @@ async fn a_lock_is_held_for_as_long_as_the_connection_is_open(service: &Service)
 async fn a_lease_is_renewed_long_after_it_would_have_expired(service: &Service) {
     let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
     let fence = events.next("acquired").await.fence();
+    let mut age = 0;
     for _ in 0..4 {
         let renewed = events.next("renewed").await;
         let valid = renewed.data["valid_for_ms"].as_u64().unwrap();
         assert!((300..1500).contains(&valid), "{renewed:?}");
+        // The validity is counted from the request, so the stream's age is added to it.
+        let waited = renewed.data["waited_ms"].as_u64().unwrap();
+        assert!(waited >= age + 300, "{renewed:?}");
+        age = waited;
         assert_eq!(renewed.fence(), fence, "{renewed:?}");
         assert_eq!(service.look("deploy").await.fence(), fence);
     }
@@ -207,7 +212,7 @@ async fn a_stream_outlives_every_time_limit_of_a_request() {
 
 /// Whether the service says that so many locks are held by connections.
 async fn streams(service: &Service, count: usize) -> bool {
-    let line = format!("keylatch_http_streams{{kind=\"Hold\"}} {count}");
+    let line = format!("keylatch_http_streams{{kind=\"hold\"}} {count}");
     service.get("/metrics").await.text.lines().any(|found| found == line)
 }
 

@@ -46,7 +46,7 @@ async fn a_renewal_that_fails_now_and_then_loses_nothing() {
         refuse(&redis).await;
         let failed = async || {
             let metrics = service.get("/metrics").await.text;
-            metrics.contains("operation=\"Renew\",outcome=\"Error\"").then_some(())
+            metrics.contains("operation=\"renew\",outcome=\"error\"").then_some(())
         };
         eventually(failed).await;
         allow(&redis).await;

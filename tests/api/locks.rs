@@ -278,7 +278,16 @@ async fn free(service: &Service, name: &str) -> Answer {
 fn assert_is_lease(answer: &Answer, name: &str, ttl_ms: u64) {
     assert_eq!(
         members(&answer.json),
-        ["expires_at", "fencing_token", "name", "owner", "token", "ttl_ms", "valid_for_ms"]
+        [
+            "expires_at",
+            "fencing_token",
+            "name",
+            "owner",
+            "token",
+            "ttl_ms",
+            "valid_for_ms",
+            "waited_ms"
+        ]
     );
     assert_eq!(answer.header("content-type"), "application/json");
     assert_eq!(answer.header("lock-token"), answer.token());

@@ -67,7 +67,7 @@ async fn clients_that_read_nothing_of_a_watch_are_closed_and_cost_little() {
 /// How many watch, as the service says.
 async fn watching(api: &Api) -> usize {
     let metrics = api.get("/metrics").await.text;
-    let line = "keylatch_http_streams{kind=\"Watch\"} ";
+    let line = "keylatch_http_streams{kind=\"watch\"} ";
     let count = metrics.lines().find_map(|found| found.strip_prefix(line));
     count.map_or(0, |count| count.parse().expect("a count"))
 }

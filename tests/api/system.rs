@@ -119,8 +119,8 @@ async fn requests_are_counted_by_route() {
         &format!(r#"{requests}{{method="DELETE",route="/v1/locks/{{name}}",status="204"}} 1"#),
         &format!(r#"{requests}{{method="GET",route="unmatched",status="404"}} 1"#),
         &format!(r#"{requests}{{method="other",route="/v1/locks/{{name}}",status="405"}} 1"#),
-        &format!(r#"{steps}{{operation="Acquire",outcome="Done"}} 2"#),
-        &format!(r#"{steps}{{operation="Acquire",outcome="Held"}} 1"#),
+        &format!(r#"{steps}{{operation="acquire",outcome="done"}} 2"#),
+        &format!(r#"{steps}{{operation="acquire",outcome="held"}} 1"#),
         "# EOF",
     ] {
         assert!(metrics.text.lines().any(|found| found == line), "{line}\n{}", metrics.text);

@@ -103,8 +103,12 @@ async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(answer.fence() > held.fence());
-    // Counted from the request, it is more than is ever left of a lease that was not waited for.
-    assert!(answer.json["valid_for_ms"].as_u64().unwrap() > 29_700, "{answer:?}");
+    // What was left when the answer was written, and from the sending of the request on as much more
+    // as the client waited.
+    let (waited, valid_for) =
+        (answer.json["waited_ms"].as_u64(), answer.json["valid_for_ms"].as_u64());
+    let (waited, valid_for) = (waited.unwrap(), valid_for.unwrap());
+    assert!(valid_for < 30_000 && waited + valid_for > 29_700, "{answer:?}");
 }
 
 #[store_test(service)]
@@ -113,6 +117,7 @@ async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &
     let answer = soon("the waiter", wait(service, FIRST, 50)).await.unwrap();
     answer.is_problem(409, "lock-held");
     assert_eq!(answer.json["ahead"], 0, "{answer:?}");
+    assert!(answer.json["waited_ms"].as_u64().is_some_and(|waited| waited >= 50), "{answer:?}");
     assert_eq!(answer.json["holder"]["owner"], "the holder");
     only_left(service, 0).await;
 }

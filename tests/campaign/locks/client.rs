@@ -145,7 +145,8 @@ fn told(ask: Ask, answer: &Answer) -> Told {
 }
 
 fn lease(json: &Value) -> Option<Lease> {
-    let valid_for = Duration::from_millis(json["valid_for_ms"].as_u64()?);
+    let valid_for = json["waited_ms"].as_u64()? + json["valid_for_ms"].as_u64()?;
+    let valid_for = Duration::from_millis(valid_for);
     Some(Lease { fence: json["fencing_token"].as_u64()?, valid_for: micros(valid_for) })
 }
 
