@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use super::origin::{OriginPolicy, Surface};
 use super::problem::{Code, Problem};
 use crate::metrics::Metrics;
-use keylatch_axum::Cause;
+use keylatch_axum::ProblemCause;
 use keylatch_core::store::Effect;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -266,8 +266,9 @@ impl Record {
         let duration_ms = took.as_secs_f64() * 1000.0;
         let request_id = self.id.to_str().unwrap_or_default();
         if response.status().is_server_error() {
-            let cause = response.extensions().get::<Cause>();
-            let cause = cause.map(|Cause(cause)| tracing::field::display(chain(cause.as_ref())));
+            let cause = response.extensions().get::<ProblemCause>();
+            let cause =
+                cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));
             tracing::error!(method, route, status, duration_ms, request_id, cause, "request");
         } else {
             tracing::info!(method, route, status, duration_ms, request_id, "request");

@@ -13,7 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
-use keylatch_axum::{IdempotencyLayer, Keep, OnFailure, Policy};
+use keylatch_axum::{IdempotencyLayer, OnFailure, Policy, RetentionPolicy};
 use keylatch_core::idempotency::Idempotency;
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::Store;
@@ -100,23 +100,23 @@ async fn a_panic_gives_the_key_back_where_the_policy_says_so(store: &TestStore) 
 #[store_test(service)]
 async fn a_handler_may_say_itself_what_is_kept(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |_| {}).await;
-    let says = |status: u16, keep: Keep| {
+    let says = |status: u16, keep: RetentionPolicy| {
         upstream.answers(move |_| {
             let mut answer = StatusCode::from_u16(status).expect("a status").into_response();
             answer.extensions_mut().insert(keep);
             answer
         });
     };
-    says(503, Keep::Answer);
+    says(503, RetentionPolicy::Answer);
     for replayed in ["", "true", "true"] {
         let answer = api.buy("k-1").await;
         assert_eq!((answer.status.as_u16(), answer.header("idempotent-replayed")), (503, replayed));
     }
-    says(201, Keep::Release);
+    says(201, RetentionPolicy::Release);
     for runs in 2..4 {
         assert_eq!((api.buy("k-2").await.status.as_u16(), upstream.runs()), (201, runs));
     }
-    says(200, Keep::Unknown);
+    says(200, RetentionPolicy::Unknown);
     assert_eq!(api.buy("k-3").await.status, 200);
     is_refused(&api.buy("k-3").await, 409, "outcome-unknown", "never");
     assert_eq!(upstream.runs(), 4);

@@ -59,7 +59,7 @@ impl FingerprintInput<'_> {
 }
 
 /// The values of a form field, such as the one that stands in for the `Idempotency-Key` header where
-/// browsers have no JavaScript. None where the body is no form, or has no such field.
+/// browsers have no JavaScript. Empty where the body is no form, or has no such field.
 pub(crate) async fn form_field(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
     match &*media_type(content_type) {
         "application/x-www-form-urlencoded" => {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn json_is_compared_by_what_it_says() {
+    async fn json_is_compared_by_its_value() {
         let json = "application/json; charset=utf-8";
         for (one, other) in [
             (r#"{"a":1,"b":[1,2]}"#, "{ \"b\" : [1, 2],\n\"a\":1 }"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_key_of_a_form_is_found() {
+    async fn form_field_values_are_found() {
         let found = |content_type: &'static str, body: &'static str| async move {
             form_field(content_type, &Bytes::from_static(body.as_bytes()), "idempotency_key").await
         };

@@ -1,3 +1,11 @@
+//! The tower layer: a request with a key runs once, and every repeat gets its answer.
+//!
+//! The layer joins the parts: [`Submission`] reads the key and the fingerprint, the core's
+//! [`Idempotency`] decides whether the work runs, and `response` turns what it found into an
+//! answer. From its first step in the store on, a run ends also when its client goes away.
+//! `tests` run the layer over HTTP on every store, and around an inner service that insists on
+//! being polled ready.
+
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,9 +17,9 @@ use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
-use crate::Policy;
-use crate::response::{self, refuse};
-use crate::submission::{Incoming, Intent};
+use crate::response;
+use crate::submission::Submission;
+use crate::{Policy, Problem};
 use keylatch_core::idempotency::{Idempotency, Once, Run};
 use keylatch_core::store::Store;
 
@@ -21,16 +29,12 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
 /// Runs each guarded request once, however often it is submitted under its `Idempotency-Key`, and
-/// gives every repeat the first one's answer.
+/// gives every repeat the first answer.
 ///
-/// The request that comes first is handed to the inner service with the header
-/// `Idempotency-Fence` and, as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It
-/// runs to its end also when its client goes away. What is kept of the answer is said in
-/// [`Keep`](crate::Keep), with which a handler may choose otherwise.
-///
-/// Put it inside of authentication and limits, and outside of everything that a repeat must not
-/// run again. It reads the whole body of a request that it guards. It does not serve the pages
-/// behind the `type` of its problems.
+/// The request that comes first reaches the inner service with the header `Idempotency-Fence` and,
+/// as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It runs to its end
+/// also when its client goes away. [`RetentionPolicy`](crate::RetentionPolicy) says what becomes
+/// of the key.
 #[derive(Debug)]
 pub struct IdempotencyLayer {
     service: Arc<Idempotency>,
@@ -38,12 +42,12 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// Guards by the records in `store`; it has to be called within a tokio runtime.
+    /// Guards by the records in `store`, each of whose steps may take 2 s.
     pub fn new(store: Arc<dyn Store>, policy: Policy) -> Self {
         Self::over(Idempotency::start(store, Duration::from_secs(2)), policy)
     }
 
-    /// Guards by a service that others use as well.
+    /// Guards by a service that other layers use as well.
     pub fn over(service: Arc<Idempotency>, policy: Policy) -> Self {
         Self { service, policy: Arc::new(policy) }
     }
@@ -56,27 +60,27 @@ impl Clone for IdempotencyLayer {
 }
 
 impl<I> Layer<I> for IdempotencyLayer {
-    type Service = Guarded<I>;
+    type Service = GuardService<I>;
 
-    fn layer(&self, inner: I) -> Guarded<I> {
-        Guarded { inner, layer: self.clone() }
+    fn layer(&self, inner: I) -> GuardService<I> {
+        GuardService { inner, layer: self.clone() }
     }
 }
 
 /// The service of an [`IdempotencyLayer`].
 #[derive(Debug)]
-pub struct Guarded<I> {
+pub struct GuardService<I> {
     inner: I,
     layer: IdempotencyLayer,
 }
 
-impl<I: Clone> Clone for Guarded<I> {
+impl<I: Clone> Clone for GuardService<I> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<I> Service<Request> for Guarded<I>
+impl<I> Service<Request> for GuardService<I>
 where
     I: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     I::Future: Send + 'static,
@@ -90,7 +94,7 @@ where
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        // Only the service says what a fence is.
+        // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
         if !self.layer.policy.methods.contains(request.method()) {
             return Box::pin(self.inner.call(request));
@@ -109,30 +113,30 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send + 'static,
     {
-        let Incoming { intent, request } = match Incoming::read(&self.policy, request).await {
-            Ok(incoming) => incoming,
+        let (request, ask, prefers_wait) = match Submission::read(&self.policy, request).await {
+            Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
+            Ok(Submission::Unkeyed(request)) => {
+                let Ok(response) = inner.call(request).await;
+                return response;
+            }
             Err(problem) => return problem.with_retry().into_response(),
-        };
-        let Some(Intent { ask, waits }) = intent else {
-            let Ok(response) = inner.call(request).await;
-            return response;
         };
         let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
         let work = move |run: Run| async move {
-            let Ok(response) = inner.call(fenced(request, run)).await;
-            response::worked(response, &policy, &*service).await
+            let Ok(response) = inner.call(with_fence(request, run)).await;
+            response::run_result(response, &policy, &*service).await
         };
         let response = match self.service.once(ask, work).await {
             Ok(Once::Ran { answer, kept }) => response::with_expiry(answer, kept),
-            Ok(Once::Found(view)) => response::of_view(view),
-            Ok(Once::Reused(view)) => response::reused(&view),
-            Err(error) => refuse(error.into()),
+            Ok(Once::Found(view)) => response::repeat_response(view),
+            Ok(Once::Reused(view)) => response::reused_key_response(&view),
+            Err(error) => Problem::from(error).with_retry().into_response(),
         };
-        if waits { response::with_wait(response, ask.wait) } else { response }
+        if prefers_wait { response::with_applied_wait(response, ask.wait) } else { response }
     }
 }
 
-fn fenced(mut request: Request, run: Run) -> Request {
+fn with_fence(mut request: Request, run: Run) -> Request {
     request.headers_mut().insert(IDEMPOTENCY_FENCE, run.fence.get().into());
     request.extensions_mut().insert(run.fence);
     request

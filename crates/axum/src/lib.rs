@@ -1,4 +1,98 @@
-//! The idempotency layer for routes of one's own.
+//! A layer that runs each request once, however often a client sends it.
+//!
+//! A client that gets no answer cannot know whether its order was placed. It sends the order again,
+//! with the same `Idempotency-Key` header, and [`IdempotencyLayer`] runs the handler only if no
+//! earlier request under that key ran it: every repeat gets the first answer, marked with
+//! `Idempotent-Replayed: true`. The record of the key is in a store of
+//! [keylatch](keylatch_core::idempotency), so it also holds between processes and after a crash.
+//!
+//! # Routes of your own
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use axum::Router;
+//! use axum::body::Body;
+//! use axum::extract::Extension;
+//! use axum::http::{Request, StatusCode};
+//! use axum::routing::post;
+//! use keylatch_axum::{IdempotencyLayer, Policy};
+//! use keylatch_core::lock::FencingToken;
+//! use keylatch_stores::memory;
+//! use tower::ServiceExt as _;
+//!
+//! /// Runs once for each key. The fencing token is for what the order changes: a database that
+//! /// remembers the largest one it saw refuses a run that was overtaken.
+//! async fn order(Extension(fence): Extension<FencingToken>, what: String) -> (StatusCode, String) {
+//!     (StatusCode::CREATED, format!("ordered {what} under fencing token {fence}"))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A program that must not forget takes a store on disk; several that share the work share one.
+//! let store = memory();
+//! let policy = Policy {
+//!     // The key of one customer is not that of another.
+//!     principal: Arc::new(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned())),
+//!     ..Policy::default()
+//! };
+//! let orders =
+//!     Router::new().route("/orders", post(order)).layer(IdempotencyLayer::new(store, policy));
+//!
+//! let request = || {
+//!     let keyed = Request::post("/orders").header("Idempotency-Key", "order-17");
+//!     keyed.body(Body::from("2 coffees"))
+//! };
+//! let first = orders.clone().oneshot(request()?).await?;
+//! assert_eq!(first.status(), StatusCode::CREATED);
+//! let repeat = orders.clone().oneshot(request()?).await?;
+//! assert_eq!(repeat.status(), StatusCode::CREATED);
+//! assert_eq!(repeat.headers()["idempotent-replayed"], "true");
+//!
+//! let other = Request::post("/orders").header("Idempotency-Key", "order-17");
+//! let other = orders.oneshot(other.body(Body::from("3 coffees"))?).await?;
+//! assert_eq!(other.status(), StatusCode::UNPROCESSABLE_ENTITY);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Put the layer inside of authentication and limits, and outside of everything that a repeat must
+//! not run again. The layer reads the whole body of a request that it guards.
+//!
+//! # What a client reads
+//!
+//! | the record of the key | answer |
+//! | --- | --- |
+//! | none | the handler's, with `Idempotency-Key-Expires` |
+//! | done | the first answer again |
+//! | in flight | 409 `request-in-progress`; with `Prefer: wait=10`, the answer within 10 s |
+//! | unknown: the process died, or the handler failed | 409 `outcome-unknown` until a person resolves it |
+//! | of a request with another body | 422 `idempotency-key-reused` |
+//!
+//! Every refusal is a [`Problem`] (RFC 9457). Its member `retry` says whether the client sends the
+//! same key again, a new one, or nothing. This crate does not serve the pages to which the `type`
+//! of a problem leads.
+//!
+//! # What becomes of the key
+//!
+//! By default the status decides: see [`RetentionPolicy::for_status`]. A handler that knows better
+//! puts a [`RetentionPolicy`] into the extensions of its response.
+//!
+//! ```
+//! use axum::extract::Extension;
+//! use axum::http::StatusCode;
+//! use axum::response::IntoResponse;
+//! use keylatch_axum::RetentionPolicy;
+//!
+//! /// The bank said no before anything was booked, so the same key may be tried again.
+//! async fn declined() -> impl IntoResponse {
+//!     (StatusCode::PAYMENT_REQUIRED, Extension(RetentionPolicy::Release), "declined")
+//! }
+//! # let _ = declined;
+//! ```
+//!
+//! The keylatch service guards the routes of its configuration with this very layer. The tests are
+//! with the service, where they run over HTTP on every store.
 
 mod body;
 mod fingerprint;
@@ -12,9 +106,9 @@ mod submission;
 
 pub use body::{BodyLimits, read_body};
 pub use keylatch_wire::Code;
-pub use layer::{Guarded, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IdempotencyLayer};
-pub use policy::{OnFailure, Policy, PrincipalOf};
-pub use problem::{Cause, Problem, status_code};
-pub use response::{By, CHOSEN, kept_headers, of_view};
-pub use retention::Keep;
-pub use submission::normal_path;
+pub use layer::{GuardService, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IdempotencyLayer};
+pub use policy::{OnFailure, Policy, PrincipalFn};
+pub use problem::{Problem, ProblemCause, status_code};
+pub use response::{BodyDeadline, CHOSEN, repeat_response, stored_headers};
+pub use retention::RetentionPolicy;
+pub use submission::normalize_path;

@@ -1,3 +1,5 @@
+//! How a layer guards: which requests, for how long, and what a failure comes to.
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -13,41 +15,46 @@ use keylatch_core::idempotency::OnCrash;
 /// What a server error or a panic of the handler comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum OnFailure {
-    /// Nobody knows how far it came, so it is not run again before somebody says so.
+    /// An unknown outcome: the request does not run again before a person has resolved it.
     Unknown,
-    /// Nothing was done, as the route's owner knows, so the key is free again.
+    /// A free key: the route's owner knows that a handler that fails has done nothing.
     Release,
 }
 
-/// Who a request is from, for requests of different people to have keys of their own.
-pub type PrincipalOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+/// Gives the principal of a request: the user or system on whose behalf it comes. Each principal
+/// has keys of its own.
+pub type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 /// How requests are guarded.
+///
+/// The default guards POST and PATCH, requires a key, and leaves an unknown outcome after a failure
+/// and after a crash; a run has a lease of 30 s, and its answer is stored for a day.
 #[derive(Clone)]
 pub struct Policy {
-    /// The methods that are; others pass through.
+    /// The methods that are guarded; requests of others pass through.
     pub methods: BTreeSet<Method>,
-    /// Whether a request without a key is refused, or runs unguarded.
+    /// Whether a request without a key is refused; if not, it runs unguarded.
     pub require_key: bool,
     /// What a server error or a panic comes to.
     pub on_failure: OnFailure,
     /// What a process that dies in the middle leaves behind.
     pub on_crash: OnCrash,
-    /// How long a run may go unheard; it is renewed at a third.
+    /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease: Duration,
-    /// How long an answer is kept.
+    /// How long a record is kept after its run has ended.
     pub retention: Duration,
-    /// The longest time for which `Prefer: wait` is granted.
+    /// The longest wait that `Prefer: wait` is granted.
     pub max_wait: Duration,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
-    /// The largest answer that is kept, in bytes.
+    /// The largest answer that is stored, in bytes. Of a larger one the record keeps the status alone.
     pub answer_limit: usize,
     /// Members of a JSON object, or fields of a form, that may differ between two tries.
     pub ignore: Vec<String>,
-    /// Who a request is from: an identity that outlives the refreshing of a credential.
-    pub principal: PrincipalOf,
+    /// The principal of a request: an identity that outlives the refreshing of a credential.
+    pub principal: PrincipalFn,
 }
 
 impl Default for Policy {

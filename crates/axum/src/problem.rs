@@ -1,7 +1,8 @@
-//! A problem as a response: the builder that every handler fails with.
+//! A problem as a response: what the layer, and every handler of the service, fails with.
 //!
-//! The table of codes and the JSON are in `keylatch-wire`; here a problem of this request is put
-//! together, turned into a response, and made from the errors of the core.
+//! The table of codes and the JSON are in `keylatch-wire`. Here a problem of one request is put
+//! together, turned into a response, and made from the errors of the core. The error behind it
+//! travels beside the response, for the log, and never in it.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -16,6 +17,17 @@ use keylatch_core::store::{Effect, StoreError};
 use keylatch_wire::{self as wire, Code, Holder, ProblemDocument, millis};
 
 /// A refusal or a failure, as RFC 9457 has it.
+///
+/// ```
+/// use axum::response::IntoResponse as _;
+/// use keylatch_axum::{Code, Problem};
+///
+/// let response = Problem::new(Code::InvalidQuery, "`limit` must be 1 to 1000.")
+///     .with_field("limit")
+///     .into_response();
+/// assert_eq!(response.status(), 400);
+/// assert_eq!(response.headers()["content-type"], "application/problem+json");
+/// ```
 #[derive(Debug)]
 pub struct Problem(Box<Parts>);
 
@@ -23,15 +35,15 @@ pub struct Problem(Box<Parts>);
 struct Parts {
     code: Code,
     document: ProblemDocument,
-    cause: Option<Cause>,
+    cause: Option<ProblemCause>,
 }
 
-/// What made a request fail: for the log, never for the client.
+/// The error behind a problem, in the extensions of its response: for the log, never for the client.
 #[derive(Debug, Clone)]
-pub struct Cause(pub Arc<dyn Error + Send + Sync>);
+pub struct ProblemCause(pub Arc<dyn Error + Send + Sync>);
 
 impl Problem {
-    /// A problem with this code; `detail` says what is the matter with this request.
+    /// A problem with this code; `detail` says what is wrong with this request.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Parts { code, document: ProblemDocument::new(code, detail), cause: None }))
     }
@@ -43,7 +55,7 @@ impl Problem {
         self
     }
 
-    /// Says who holds the lock, and how many are in line before.
+    /// Says who holds the lock, and how many waiters are before the client.
     #[must_use]
     pub fn with_holder(mut self, holder: Option<Holder>, ahead: u64) -> Self {
         self.0.document.holder = holder;
@@ -85,7 +97,7 @@ impl Problem {
     /// Keeps the error behind the problem, for the log.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
-        self.0.cause = Some(Cause(Arc::new(cause)));
+        self.0.cause = Some(ProblemCause(Arc::new(cause)));
         self
     }
 

@@ -1,3 +1,9 @@
+//! What a guarded request answers: the handler's response, or what the record of its key says.
+//!
+//! A response is stored whole, without the headers that belong to one connection, unless it is too
+//! large or a stream; then its bytes go through and the record keeps its status alone. What was
+//! stored is replayed byte for byte. A response that breaks off leaves an unknown outcome.
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -8,16 +14,16 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use crate::{Code, Keep, Policy, Problem, stream};
+use crate::{Code, Policy, Problem, RetentionPolicy, stream};
 use keylatch_core::idempotency::{Answer, End, Idempotency, Kept, Phase, Reason, View, Worked};
 use keylatch_core::store::Effect;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Until when the key of an answer is remembered, at least (an HTTP date).
+/// The time until which the key is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
-/// What belongs to one answer on one connection and not to its repeats.
-const NOT_KEPT: [&str; 23] = [
+/// Headers that belong to one answer on one connection and not to its repeats.
+const UNSTORED_HEADERS: [&str; 23] = [
     "baggage",
     "connection",
     "content-length",
@@ -47,32 +53,35 @@ const NOT_KEPT: [&str; 23] = [
 /// upstream gave. No header has such a name.
 pub const CHOSEN: &str = ":chosen";
 
-/// By when an answer that is to be kept has to be there as a whole, in a response's extensions.
+/// The time by which the body of a response has to be complete, if it is to be stored. A handler
+/// puts it into the extensions of its response; later, the outcome is unknown.
 #[derive(Debug, Clone, Copy)]
-pub struct By(pub Instant);
+pub struct BodyDeadline(pub Instant);
 
-/// What a handler's answer comes to: what goes to the client, and what is kept of it.
-pub(crate) async fn worked(
+/// The result of a run: what goes to the client, and what the record keeps.
+pub(crate) async fn run_result(
     response: Response,
     policy: &Policy,
     service: &Idempotency,
 ) -> Worked<Response> {
-    let chosen = response.extensions().get::<Keep>().copied();
-    match chosen.unwrap_or_else(|| Keep::of(response.status(), policy.on_failure)) {
-        Keep::Release => Worked { answer: response, end: None },
-        Keep::Unknown => {
+    let by_status =
+        |response: &Response| RetentionPolicy::for_status(response.status(), policy.on_failure);
+    let chosen = response.extensions().get::<RetentionPolicy>().copied();
+    match chosen.unwrap_or_else(|| by_status(&response)) {
+        RetentionPolicy::Release => Worked { answer: response, end: None },
+        RetentionPolicy::Unknown => {
             let reason = match response.status() {
                 StatusCode::GATEWAY_TIMEOUT => Reason::NoAnswer,
                 _ => Reason::Failed,
             };
             Worked { answer: response, end: Some(End::Unknown(reason)) }
         }
-        Keep::Answer => keep(response, policy, service).await,
+        RetentionPolicy::Answer => store(response, policy, service).await,
     }
 }
 
-/// The answer that is known of a record.
-pub fn of_view(view: View) -> Response {
+/// The answer to a repeat of a request, whose record says this.
+pub fn repeat_response(view: View) -> Response {
     let expires_in = view.expires_in;
     let response = match view.phase {
         Phase::Done { kept: Kept::Answer(answer), .. } => replay(&answer),
@@ -99,16 +108,16 @@ pub fn of_view(view: View) -> Response {
 }
 
 /// The answer to another request under a key that was used.
-pub(crate) fn reused(view: &View) -> Response {
+pub(crate) fn reused_key_response(view: &View) -> Response {
     let detail = "The key was used for a request with other content. Nothing was run.";
     with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
 }
 
-pub(crate) fn refuse(problem: Problem) -> Response {
+fn refuse(problem: Problem) -> Response {
     problem.with_retry().into_response()
 }
 
-/// Says until when the key is remembered.
+/// Adds the time until which the key is remembered.
 pub(crate) fn with_expiry(mut response: Response, expires_in: Option<Duration>) -> Response {
     let at = expires_in.and_then(|expires_in| SystemTime::now().checked_add(expires_in));
     let at = at.and_then(|at| HeaderValue::try_from(httpdate::fmt_http_date(at)).ok());
@@ -116,8 +125,8 @@ pub(crate) fn with_expiry(mut response: Response, expires_in: Option<Duration>) 
     response
 }
 
-/// Says that waiting was granted (RFC 7240, section 3).
-pub(crate) fn with_wait(mut response: Response, wait: Duration) -> Response {
+/// Adds that the preferred wait was granted (RFC 7240, section 3).
+pub(crate) fn with_applied_wait(mut response: Response, wait: Duration) -> Response {
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_secs()));
     let name = HeaderName::from_static("preference-applied");
     response.headers_mut().extend(applied.ok().map(|applied| (name, applied)));
@@ -129,7 +138,7 @@ fn replay(answer: &Answer) -> Response {
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
     let headers = response.headers_mut();
     for (name, value) in &answer.headers {
-        // What was a header once is one again.
+        // It was a header when it was stored, so it is one again.
         let name = HeaderName::from_bytes(name.as_bytes());
         let value = HeaderValue::from_maybe_shared(value.clone());
         if let (Ok(name), Ok(value)) = (name, value) {
@@ -146,11 +155,12 @@ fn replay(answer: &Answer) -> Response {
     response
 }
 
-/// Keeps an answer whole, or passes it through and leaves a mark: it is too large, or a stream.
-async fn keep(response: Response, policy: &Policy, service: &Idempotency) -> Worked<Response> {
+/// Stores a response whole. One that is too large or a stream goes through, and its status alone is
+/// kept.
+async fn store(response: Response, policy: &Policy, service: &Idempotency) -> Worked<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
-    let by = parts.extensions.get::<By>().map(|By(by)| *by);
+    let by = parts.extensions.get::<BodyDeadline>().map(|BodyDeadline(by)| *by);
     let mut chunks = Vec::new();
     let mut bytes = 0;
     let mut too_much = stream::is_stream(&parts.headers);
@@ -164,16 +174,16 @@ async fn keep(response: Response, policy: &Policy, service: &Idempotency) -> Wor
                 chunks.push(data);
                 too_much = bytes > policy.answer_limit;
             }
-            Some(Err(error)) => return broke_off(error),
+            Some(Err(error)) => return broken_result(error),
         }
     }
     if too_much {
-        let body = stream::pass_on(chunks, body, service);
+        let body = stream::relayed_body(chunks, body, service);
         let answer = Response::from_parts(parts, body);
         return Worked { answer, end: Some(End::Done(Kept::Mark(status))) };
     }
-    let body = joined(&chunks);
-    let kept = Answer { status, headers: kept_headers(&parts.headers), body: body.clone() };
+    let body = concatenated(&chunks);
+    let kept = Answer { status, headers: stored_headers(&parts.headers), body: body.clone() };
     let mut answer = Response::from_parts(parts, Body::from(body));
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
@@ -190,8 +200,8 @@ async fn next_frame(
     frame.unwrap_or_else(|late| Some(Err(axum::Error::new(late))))
 }
 
-/// The handler's answer ended in the middle.
-fn broke_off(error: axum::Error) -> Worked<Response> {
+/// The result of a run whose answer ended in the middle.
+fn broken_result(error: axum::Error) -> Worked<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
@@ -200,12 +210,12 @@ fn broke_off(error: axum::Error) -> Worked<Response> {
 
 /// The whole body, in memory of its own: a chunk is a part of the buffer that it was read into,
 /// which is larger and would be kept as long.
-fn joined(chunks: &[Bytes]) -> Bytes {
+fn concatenated(chunks: &[Bytes]) -> Bytes {
     chunks.concat().into()
 }
 
-/// The headers that every repeat is given.
-pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
+/// The headers of a response that every repeat gets.
+pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let named: Vec<_> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -213,7 +223,7 @@ pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
         .flat_map(|list| list.split(',').map(|name| name.trim().to_ascii_lowercase()))
         .collect();
     let kept = headers.iter().filter(|(name, _)| {
-        !NOT_KEPT.contains(&name.as_str())
+        !UNSTORED_HEADERS.contains(&name.as_str())
             && !name.as_str().starts_with("x-b3-")
             && !named.iter().any(|named| named == name.as_str())
     });
@@ -226,9 +236,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_does_not_hold_the_buffer_that_it_was_read_into() {
+    fn stored_body_does_not_hold_its_read_buffer() {
         let buffer = Bytes::from(vec![b'x'; 8192]);
-        let kept = joined(&[buffer.slice(..3)]);
+        let kept = concatenated(&[buffer.slice(..3)]);
         assert_eq!(kept, "xxx");
         assert!(buffer.is_unique());
     }

@@ -1,3 +1,9 @@
+//! What a client submits: the key, the scope and the fingerprint of a request.
+//!
+//! A key comes in the `Idempotency-Key` header or, where a browser has no JavaScript, in the form
+//! field `idempotency_key`. The scope is the principal, the method and the normalised path, so that
+//! one spelling of a path is not another key than the next.
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -34,21 +40,22 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// A request of a guarded method, with what it wants to be done once.
-pub(crate) struct Incoming {
-    /// `None` for a request that runs unguarded, because it has no key and need not have one.
-    pub(crate) intent: Option<Intent>,
-    pub(crate) request: Request,
+/// A request of a guarded method, as its client submitted it.
+pub(crate) enum Submission {
+    /// It has a key, so it runs once.
+    Keyed {
+        /// The request, its body read.
+        request: Request,
+        /// What is to be done once.
+        ask: Ask,
+        /// Whether the client prefers waiting for a run that is under way to being refused.
+        prefers_wait: bool,
+    },
+    /// It has no key and needs none, so it runs unguarded.
+    Unkeyed(Request),
 }
 
-/// What is to be done once.
-pub(crate) struct Intent {
-    pub(crate) ask: Ask,
-    /// Whether the client would rather wait than be told that somebody is at it.
-    pub(crate) waits: bool,
-}
-
-impl Incoming {
+impl Submission {
     /// Reads the key and, where that matters, the whole body.
     pub(crate) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
@@ -58,7 +65,7 @@ impl Incoming {
             return if policy.require_key {
                 Err(key_required())
             } else {
-                Ok(Self { intent: None, request: Request::from_parts(parts, body) })
+                Ok(Self::Unkeyed(Request::from_parts(parts, body)))
             };
         }
         let body = read_body(body, policy.body_limits).await?;
@@ -71,53 +78,48 @@ impl Incoming {
             (Some(key), _) | (None, Some(key)) => key,
             (None, None) if policy.require_key => return Err(key_required()),
             (None, None) => {
-                let request = Request::from_parts(parts, Body::from(body));
-                return Ok(Self { intent: None, request });
+                return Ok(Self::Unkeyed(Request::from_parts(parts, Body::from(body))));
             }
         };
-        let intent = Intent::new(policy, &parts, &content_type, &body, &key).await;
+        let prefers_wait = preferred_wait(&parts.headers).is_some();
+        let ask = run_request(policy, &parts, &content_type, &body, &key).await;
         pass_key_on(&mut parts, &key);
-        Ok(Self { intent: Some(intent), request: Request::from_parts(parts, Body::from(body)) })
+        let request = Request::from_parts(parts, Body::from(body));
+        Ok(Self::Keyed { request, ask, prefers_wait })
     }
 }
 
-impl Intent {
-    async fn new(
-        policy: &Policy,
-        parts: &Parts,
-        content_type: &str,
-        body: &Bytes,
-        key: &IdempotencyKey,
-    ) -> Self {
-        let (method, path) = (parts.method.as_str(), normal_path(parts.uri.path()));
-        let principal = (policy.principal)(parts).unwrap_or_default();
-        let query = parts.uri.query().unwrap_or_default();
-        let (path, ignore) = (&*path, &*policy.ignore);
-        let request = FingerprintInput { method, path, query, content_type, body, ignore };
-        let fingerprint = request.fingerprint().await;
-        let preferred = preferred_wait(&parts.headers);
-        // A form without JavaScript is sent twice by a double click, and the page that comes of it
-        // is that of the second.
-        let page =
-            is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
-        let wait =
-            preferred.or(page.then_some(policy.max_wait)).map(|wait| wait.min(policy.max_wait));
-        let ask = Ask {
-            key: Scope { principal: &principal, method, path }.record(key),
-            fingerprint,
-            lease: policy.lease,
-            retention: policy.retention,
-            on_crash: policy.on_crash,
-            panic_releases: policy.on_failure == OnFailure::Release,
-            wait: wait.unwrap_or_default(),
-        };
-        Self { ask, waits: preferred.is_some() }
+/// What is to be done once, by the policy.
+async fn run_request(
+    policy: &Policy,
+    parts: &Parts,
+    content_type: &str,
+    body: &Bytes,
+    key: &IdempotencyKey,
+) -> Ask {
+    let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
+    let principal = (policy.principal)(parts).unwrap_or_default();
+    let query = parts.uri.query().unwrap_or_default();
+    let (path, ignore) = (&*path, &*policy.ignore);
+    let input = FingerprintInput { method, path, query, content_type, body, ignore };
+    // A form without JavaScript is sent twice by a double click, and the page that comes of it
+    // is that of the second.
+    let page = is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
+    let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
+    Ask {
+        key: Scope { principal: &principal, method, path }.record(key),
+        fingerprint: input.fingerprint().await,
+        lease: policy.lease,
+        retention: policy.retention,
+        on_crash: policy.on_crash,
+        panic_releases: policy.on_failure == OnFailure::Release,
+        wait: wait.unwrap_or_default().min(policy.max_wait),
     }
 }
 
 /// The path with each character spelt in the one way that all its spellings have in common
 /// (RFC 3986, section 6.2.2), and without a slash at its end.
-pub fn normal_path(path: &str) -> Cow<'_, str> {
+pub fn normalize_path(path: &str) -> Cow<'_, str> {
     let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
     if !path.contains('%') {
         return Cow::Borrowed(path);
@@ -161,7 +163,7 @@ fn key_required() -> Problem {
         .with_field("Idempotency-Key")
 }
 
-/// A key that came in a form is the upstream's to know as well.
+/// Hands a key that came in a form to the handler, as a header.
 fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
     if let (false, Ok(value)) =
         (parts.headers.contains_key(IDEMPOTENCY_KEY), HeaderValue::from_str(key.as_str()))

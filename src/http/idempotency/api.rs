@@ -14,7 +14,7 @@ use crate::http::openapi::{
     ResolveProblems, TOKEN_EXAMPLE,
 };
 use crate::http::problem::{Code, Problem};
-use keylatch_axum::{normal_path, of_view};
+use keylatch_axum::{normalize_path, repeat_response};
 use keylatch_core::idempotency::{
     Abandonment, Begun, Completion, End, Extension, IdempotencyKey, Phase, RecordKey, Resolution,
     Scope, View,
@@ -256,7 +256,7 @@ impl axum::extract::FromRequestParts<Arc<Api>> for Key {
         }
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let (path, principal) = (path.unwrap_or_default(), principal.unwrap_or_default());
-        let scope = Scope { principal: &principal, method: &method, path: &normal_path(&path) };
+        let scope = Scope { principal: &principal, method: &method, path: &normalize_path(&path) };
         Ok(Self(scope.record(&key)))
     }
 }
@@ -269,7 +269,7 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
 fn found(view: &View) -> Result<Response, Problem> {
     match view.phase {
         Phase::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
-        Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(of_view(view.clone())),
+        Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(repeat_response(view.clone())),
     }
 }
 

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::http::body::{at_millis, invalid};
 use crate::http::problem::Problem;
-use keylatch_axum::{CHOSEN, kept_headers};
+use keylatch_axum::{CHOSEN, stored_headers};
 use keylatch_core::idempotency::{
     Answer, Begin, Fingerprint, Kept, OnCrash, Phase, RecordKey, Resolve, Run, View,
 };
@@ -74,7 +74,7 @@ pub(super) fn answer(body: CompleteRecordRequest) -> Result<Kept, Problem> {
         }
         _ => return Err(invalid("body", "and `body_base64` and `json` exclude one another")),
     };
-    let mut headers = kept_headers(&headers);
+    let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
     Ok(Kept::Answer(Arc::new(Answer { status, headers, body })))
 }

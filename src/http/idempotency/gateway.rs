@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout_at};
 
 use crate::http::problem::{Code, Problem};
-use keylatch_axum::{By, IDEMPOTENCY_FENCE, Keep};
+use keylatch_axum::{BodyDeadline, IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_core::store::Effect;
 
 /// How long a connection to the service behind may stay unused. Shorter than what servers close
@@ -128,7 +128,7 @@ impl Gateway {
         let end = Instant::now() + self.timeout;
         let request = match self.outgoing(request) {
             Ok(request) => request,
-            Err(problem) => return kept_as(problem.with_retry().into_response(), Keep::Release),
+            Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
             return self.send_once(request, end).await.unwrap_or_else(Unsent::into_response);
@@ -156,7 +156,7 @@ impl Gateway {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());
                 strip(response.headers_mut());
-                response.extensions_mut().insert(By(end));
+                response.extensions_mut().insert(BodyDeadline(end));
                 Ok(response)
             }
             Ok(Err(error)) if error.is_connect() => Err(Unsent::Never(error.to_string())),
@@ -191,14 +191,14 @@ impl IntoResponse for Unsent {
                     .with_outcome(Effect::NotExecuted)
                     .with_retry_after(Duration::from_secs(1))
                     .caused_by(io::Error::other(cause));
-                kept_as(problem.with_retry().into_response(), Keep::Release)
+                refusal(problem, RetentionPolicy::Release)
             }
             Self::Silent(cause) => {
                 let detail = "The request was sent on, and no answer came back.";
                 let problem = Problem::new(Code::UpstreamSilent, detail)
                     .with_outcome(Effect::Unknown)
                     .caused_by(io::Error::other(cause));
-                kept_as(problem.with_retry().into_response(), Keep::Unknown)
+                refusal(problem, RetentionPolicy::Unknown)
             }
         }
     }
@@ -213,8 +213,10 @@ async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Respo
     gateway.send(request).await
 }
 
-fn kept_as(mut response: Response, keep: Keep) -> Response {
-    response.extensions_mut().insert(keep);
+/// A problem in place of an answer, and what becomes of the key.
+fn refusal(problem: Problem, policy: RetentionPolicy) -> Response {
+    let mut response = problem.with_retry().into_response();
+    response.extensions_mut().insert(policy);
     response
 }
 
