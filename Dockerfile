@@ -5,6 +5,7 @@ WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY crates/axum/Cargo.toml crates/axum/
+COPY crates/client/Cargo.toml crates/client/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/stores/Cargo.toml crates/stores/
 COPY crates/wire/Cargo.toml crates/wire/

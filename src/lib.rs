@@ -1,7 +1,6 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
 pub mod app;
-pub mod client;
 pub mod config;
 pub mod error;
 pub mod healthcheck;

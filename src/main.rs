@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::app::App;
-use keylatch::client::Options;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::run::{EXIT_CODES, Job};
 use keylatch::{healthcheck, http, telemetry};
+use keylatch_client::Options;
 use keylatch_core::lock::{LockName, Owner, Ttl};
 
 /// Most of what a request allocates is small and soon given back, often by another thread, which

@@ -3,7 +3,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::client::{self, Holder};
+use keylatch_client::{Error, Holder};
 use keylatch_core::lock::LockName;
 
 /// What the help says about exit codes.
@@ -29,7 +29,7 @@ pub(super) enum Failure {
     },
     Service {
         server: String,
-        error: client::Error,
+        error: Error,
     },
     Spawn {
         program: OsString,
@@ -58,10 +58,10 @@ impl Failure {
         match self {
             Self::Held { .. } => 73,
             Self::Service { error, .. } => match error {
-                client::Error::Url(_) => 64,
-                client::Error::Unreachable(_) | client::Error::Unavailable(_) => 69,
-                client::Error::Certificates(_) | client::Error::Random(_) => 70,
-                client::Error::Refused(_) => 76,
+                Error::Url(_) => 64,
+                Error::Unreachable(_) | Error::Unavailable(_) => 69,
+                Error::Certificates(_) | Error::Random(_) => 70,
+                Error::Refused(_) => 76,
             },
             Self::Spawn { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Spawn { .. } => 126,
@@ -93,7 +93,7 @@ impl fmt::Display for Failure {
                 )
             }
             // A URL that is wrong may hold a password.
-            Self::Service { error: error @ client::Error::Url(_), .. } => error.fmt(f),
+            Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),
             Self::Service { server, error } => write!(f, "{server}: {error}"),
             Self::Spawn { program, error } => {
                 let program = program.display();

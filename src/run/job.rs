@@ -8,7 +8,7 @@ use super::exit::Failure;
 use super::group::{Change, Group};
 use super::signals::Signals;
 use super::terminal::{Terminal, suspend_job};
-use crate::client::{Acquired, Client, Guard, Lost, Options, Standing};
+use keylatch_client::{Acquired, Client, Guard, Lost, Options, Standing};
 use keylatch_core::lock::{LockName, ReleaseReply};
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keylatch::client::{Acquired, Client, Error, Guard, Holder, Lost, Options, Standing};
+use keylatch_client::{Acquired, Client, Error, Guard, Holder, Lost, Options, Standing};
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
 use serde_json::json;

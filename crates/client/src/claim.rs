@@ -6,19 +6,19 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::acquire::{Options, Shared};
-use super::error::Error;
-use super::wire::{Answer, Lease, Problem, Silence};
+use crate::acquire::{Options, Shared};
+use crate::error::Error;
+use crate::wire::{Answer, Lease, Problem, Silence};
 use keylatch_core::lock::{LockName, ReleaseReply, Token, Ttl};
 
 /// The pause before a request is repeated, unless the service asks for a longer one.
-pub(super) const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// A lock that may be this client's by the proof of a token, or a place in its line.
 ///
 /// When it is dropped what it may hold is given back, in a task of the client.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     shared: Arc<Shared>,
     key: Arc<Key>,
     /// Whether the service may hold something for the token.
@@ -27,27 +27,27 @@ pub(super) struct Claim {
 
 /// What names a claim to the service.
 #[derive(Debug)]
-pub(super) struct Key {
-    pub(super) name: LockName,
+pub(crate) struct Key {
+    pub(crate) name: LockName,
     token: Token,
 }
 
 impl Claim {
-    pub(super) fn new(shared: Arc<Shared>, name: LockName) -> Result<Self, Error> {
+    pub(crate) fn new(shared: Arc<Shared>, name: LockName) -> Result<Self, Error> {
         let key = Arc::new(Key { name, token: Token::generate()? });
         Ok(Self { shared, key, open: false })
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    pub(super) fn key(&self) -> &Arc<Key> {
+    pub(crate) fn key(&self) -> &Arc<Key> {
         &self.key
     }
 
     /// Asks for the lock, and waits for it at the service for `wait`.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &mut self,
         options: &Options,
         wait: Duration,
@@ -75,7 +75,7 @@ impl Claim {
 
     /// Gives the lock back, trying until the service has said what became of it or the time for an
     /// answer is over.
-    pub(super) async fn release(mut self) -> Result<ReleaseReply, Error> {
+    pub(crate) async fn release(mut self) -> Result<ReleaseReply, Error> {
         let released = release(&self.shared, &self.key).await;
         self.open = false;
         released
@@ -100,7 +100,7 @@ impl Drop for Claim {
 }
 
 /// Lets the lease of a claim go on for `ttl`, unless the answer takes longer than `limit`.
-pub(super) async fn renew(
+pub(crate) async fn renew(
     shared: &Shared,
     key: &Key,
     ttl: Ttl,
@@ -120,7 +120,7 @@ pub(super) async fn renew(
 }
 
 /// Why a lease was not renewed.
-pub(super) enum Unrenewed {
+pub(crate) enum Unrenewed {
     /// Nobody holds the lock.
     NotHeld,
     /// Somebody else does.

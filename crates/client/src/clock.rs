@@ -16,21 +16,21 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// A point in time for counting validity: the time since the machine started, suspended or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(Duration);
+pub(crate) struct Moment(Duration);
 
 impl Moment {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         // A clock that cannot be read would leave no lease valid, which is the safe side.
         Self(clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from))
     }
 
     /// What is left until then; nothing once it is past.
-    pub(super) fn left(self) -> Duration {
+    pub(crate) fn left(self) -> Duration {
         self - Self::now()
     }
 
     /// Waits until then; at most a second longer if the machine is suspended meanwhile.
-    pub(super) async fn reached(self) {
+    pub(crate) async fn reached(self) {
         loop {
             let left = self.left();
             if left.is_zero() {

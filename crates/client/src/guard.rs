@@ -5,10 +5,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Error;
-use super::claim::Claim;
-use super::clock::Moment;
-use super::renewing::{Renewing, Standing};
+use crate::Error;
+use crate::claim::Claim;
+use crate::clock::Moment;
+use crate::renewing::{Renewing, Standing};
 use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
 
 /// A lock that is held: renewed in the background at each third of its TTL until the guard is
@@ -18,7 +18,7 @@ use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
 /// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
 /// that there is time to stop; then it is not renewed any more.
 ///
-/// Dropped, it is released in a task of its [`Client`](super::Client); [`Guard::close`] says what
+/// Dropped, it is released in a task of its [`Client`](crate::Client); [`Guard::close`] says what
 /// became of that.
 #[derive(Debug)]
 pub struct Guard {
@@ -32,7 +32,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(super) fn start(claim: Claim, ttl: Ttl, fence: FencingToken, until: Moment) -> Self {
+    pub(crate) fn start(claim: Claim, ttl: Ttl, fence: FencingToken, until: Moment) -> Self {
         let (until, valid) = watch::channel(until);
         let (sender, standing) = watch::channel(Standing::Held);
         let lost = CancellationToken::new();

@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::Error;
+use crate::Error;
 use keylatch_core::lock::{LockName, Token};
 
 /// What may stand in a path segment as it is. A dot may not: `..` would be a step in the path.
@@ -25,7 +25,7 @@ const MAX_ANSWER: usize = 64 * 1024;
 
 /// The service at the other end: one method a request, each with a deadline.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// The URL without the path of a request and without a slash at its end.
     base: String,
@@ -33,7 +33,7 @@ pub(super) struct Wire {
 
 /// What the service answered.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// 200 or 201.
     Lease(Lease),
     /// 204.
@@ -44,48 +44,48 @@ pub(super) enum Answer {
 
 /// What a lease says that its holder counts on.
 #[derive(Debug, Deserialize)]
-pub(super) struct Lease {
-    pub(super) fencing_token: u64,
+pub(crate) struct Lease {
+    pub(crate) fencing_token: u64,
     waited_ms: u64,
     valid_for_ms: u64,
 }
 
 impl Lease {
     /// How long after the sending of the request the lease is exclusive.
-    pub(super) fn valid_from_sending(&self) -> Duration {
+    pub(crate) fn valid_from_sending(&self) -> Duration {
         Duration::from_millis(self.waited_ms.saturating_add(self.valid_for_ms))
     }
 }
 
 /// A refusal or a failure.
 #[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) status: StatusCode,
-    pub(super) retry_after: Option<Duration>,
-    pub(super) body: ProblemBody,
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) body: ProblemBody,
 }
 
 /// What is read of a problem's body; nothing where something else than keylatch answered.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ProblemBody {
-    pub(super) code: String,
-    pub(super) detail: String,
-    pub(super) field: Option<String>,
-    pub(super) holder: Option<HolderBody>,
+pub(crate) struct ProblemBody {
+    pub(crate) code: String,
+    pub(crate) detail: String,
+    pub(crate) field: Option<String>,
+    pub(crate) holder: Option<HolderBody>,
     retry_after_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct HolderBody {
-    pub(super) owner: Option<String>,
-    pub(super) fencing_token: u64,
-    pub(super) expires_in_ms: u64,
+pub(crate) struct HolderBody {
+    pub(crate) owner: Option<String>,
+    pub(crate) fencing_token: u64,
+    pub(crate) expires_in_ms: u64,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Silence {
+pub(crate) enum Silence {
     /// Nothing was sent.
     Unsent(String),
     /// Something was, and what became of it is not known.
@@ -93,7 +93,7 @@ pub(super) enum Silence {
 }
 
 impl Wire {
-    pub(super) fn new(url: &str) -> Result<Self, Error> {
+    pub(crate) fn new(url: &str) -> Result<Self, Error> {
         let (base, is_https) = parse(url)?;
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -120,7 +120,7 @@ impl Wire {
 
     /// Sends a request about a lock, and gives up after `limit`, which holds for the answer's body
     /// as well.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         method: Method,
         name: &LockName,
@@ -162,12 +162,12 @@ impl Wire {
 
 impl Problem {
     /// Whether it has this code of the service's table.
-    pub(super) fn is(&self, code: &str) -> bool {
+    pub(crate) fn is(&self, code: &str) -> bool {
         self.body.code == code
     }
 
     /// Whether the same request may succeed a little later.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         self.status.is_server_error()
             || matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
     }

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use super::Error;
-use super::claim::{Claim, PAUSE, Unrenewed, renew};
-use super::clock::Moment;
-use super::guard::Guard;
-use super::wire::{Answer, HolderBody, Lease, Wire};
+use crate::Error;
+use crate::claim::{Claim, PAUSE, Unrenewed, renew};
+use crate::clock::Moment;
+use crate::guard::Guard;
+use crate::wire::{Answer, HolderBody, Lease, Wire};
 use keylatch_core::lock::{FencingToken, LockName, Owner, Ttl};
 
 /// How long one request waits at the service: shorter than what proxies let a silent connection
@@ -28,12 +28,12 @@ pub struct Client {
 
 /// What the locks of a client have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) wire: Wire,
+pub(crate) struct Shared {
+    pub(crate) wire: Wire,
     /// How long an answer is waited for, beyond what the service was asked to wait.
-    pub(super) limit: Duration,
+    pub(crate) limit: Duration,
     /// Locks that are given back although nobody waits for it.
-    pub(super) releasing: TaskTracker,
+    pub(crate) releasing: TaskTracker,
 }
 
 /// How a lock is wanted.

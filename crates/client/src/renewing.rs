@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::Shared;
-use super::claim::{Key, Unrenewed, renew};
-use super::clock::Moment;
+use crate::acquire::Shared;
+use crate::claim::{Key, Unrenewed, renew};
+use crate::clock::Moment;
 use keylatch_core::lock::Ttl;
 use keylatch_core::watchdog::notice;
 
@@ -57,19 +57,19 @@ impl fmt::Display for Lost {
 }
 
 /// The task that renews a lease at each third of its TTL.
-pub(super) struct Renewing {
-    pub(super) shared: Arc<Shared>,
-    pub(super) key: Arc<Key>,
-    pub(super) ttl: Ttl,
+pub(crate) struct Renewing {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: Arc<Key>,
+    pub(crate) ttl: Ttl,
     /// When the validity ends.
-    pub(super) until: watch::Sender<Moment>,
-    pub(super) standing: watch::Sender<Standing>,
-    pub(super) lost: CancellationToken,
+    pub(crate) until: watch::Sender<Moment>,
+    pub(crate) standing: watch::Sender<Standing>,
+    pub(crate) lost: CancellationToken,
 }
 
 impl Renewing {
     /// Renews until the lease is lost, and tells.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let lost = self.renew_until_lost().await;
         self.standing.send_replace(Standing::Lost(lost));
         self.lost.cancel();

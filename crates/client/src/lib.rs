@@ -1,7 +1,7 @@
 //! A client of the service: acquires a lock, renews it in the background, says when it is lost.
 //!
 //! ```no_run
-//! use keylatch::client::{Acquired, Client, Options};
+//! use keylatch_client::{Acquired, Client, Options};
 //! use keylatch_core::lock::LockName;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
