@@ -25,6 +25,7 @@ mod server;
 mod shared;
 mod subscription;
 mod topology;
+mod url;
 mod watching;
 
 use std::sync::Arc;

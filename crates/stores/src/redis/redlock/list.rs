@@ -6,9 +6,8 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::count::{Count, Look, no_quorum};
-use super::nodes::Nodes;
+use super::nodes::{MAX_NODES, Nodes};
 use super::step::Step;
-use super::url::MOST;
 use crate::redis::list::scan;
 use keylatch_core::lock::{Holder, LockName};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
@@ -74,7 +73,7 @@ impl Position {
         let Some(cursor) = cursor else { return Some(Self::default()) };
         let mut parts = cursor.as_str().splitn(4, '.');
         let scanned = parts.next()?.parse().ok()?;
-        let node = parts.next()?.parse().ok().filter(|node| *node <= MOST)?;
+        let node = parts.next()?.parse().ok().filter(|node| *node <= MAX_NODES)?;
         let step = parts.next()?.parse().ok()?;
         let after = match URL_SAFE_NO_PAD.decode(parts.next().unwrap_or_default()).ok()? {
             none if none.is_empty() => None,

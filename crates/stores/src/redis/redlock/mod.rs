@@ -23,7 +23,6 @@ mod round;
 mod step;
 mod store;
 mod survey;
-mod url;
 mod vote;
 
 pub use store::{RedlockSettings, redlock};

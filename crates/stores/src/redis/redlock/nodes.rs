@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,18 +7,24 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::RedlockSettings;
 use super::count::Count;
 use super::node::Node;
 use super::round::{Answer, Round, Sending};
 use super::step::{Return, Step};
 use super::vote::Vote;
-use super::{RedlockSettings, url};
 use crate::OpenError;
 use crate::redis::Settings;
 use crate::redis::reply::Reply;
 use crate::redis::script::{Keys, Scripts};
+use crate::redis::url::{MultiHostUrl, with_port};
 use keylatch_core::lock::Ttl;
 
+/// The fewest nodes of which a majority survives the loss of one.
+const MIN_NODES: usize = 3;
+/// The most nodes: each command is sent to all of them.
+pub(super) const MAX_NODES: usize = 31;
+const REDIS_PORT: u16 = 6379;
 /// The least time that a node is given for an answer.
 const LEAST_NODE_TIME: Duration = Duration::from_millis(5);
 /// How long steps whose answers are not waited for may go on.
@@ -47,11 +54,12 @@ impl Nodes {
         redis: &Settings,
         redlock: &RedlockSettings,
     ) -> Result<Self, OpenError> {
-        let places = url::places(url)?;
-        let quorum = quorum(redlock.quorum, places.len())?;
+        let addresses = addresses(url)?;
+        let quorum = quorum(redlock.quorum, addresses.len())?;
         let max_ttl = Ttl::from_millis(redlock.max_ttl_ms);
         let max_ttl = max_ttl.map_err(|error| OpenError::BadRedlock(error.to_string()))?;
-        let opening = places.into_iter().map(|place| Node::open(place, redis, max_ttl.get()));
+        let opening =
+            addresses.into_iter().map(|address| Node::open(address, redis, max_ttl.get()));
         let opened: Result<_, _> = join_all(opening).await.into_iter().collect();
         Ok(Self {
             all: opened?,
@@ -209,6 +217,22 @@ impl Nodes {
             tracing::debug!(node, "a grant that nobody has is left to expire");
         }
     }
+}
+
+/// Each node's address, for people, and its URL, of
+/// `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
+fn addresses(url: &str) -> Result<Vec<(String, String)>, OpenError> {
+    let bad = |why: &str| OpenError::BadRedlock(why.to_owned());
+    let url = MultiHostUrl::parse(url).map_err(|error| bad(error.0))?;
+    let hosts: Vec<_> = url.hosts.iter().map(|host| with_port(host, REDIS_PORT)).collect();
+    if !(MIN_NODES..=MAX_NODES).contains(&hosts.len()) {
+        return Err(bad("it takes 3 to 31 nodes, with commas between them"));
+    }
+    if hosts.iter().collect::<BTreeSet<_>>().len() < hosts.len() {
+        return Err(bad("a node is there twice, and would vote twice"));
+    }
+    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path));
+    Ok(hosts.into_iter().map(with_url).collect())
 }
 
 /// How many nodes decide: more than half of them, so that any two quorums share one.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
+use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::super::{OpenError, Settings};
 use super::informant::Informant;
 use super::node::{Address, Name, View, Way};
 use super::sentinel::Silence;
-use super::url::{ManyHosts, bad};
 use keylatch_core::lock::LockName;
 
 /// How many nodes are asked at a time. Any of them knows of all, and what one knows late is
@@ -29,17 +29,17 @@ pub(super) struct Cluster {
 impl Cluster {
     /// The cluster of a URL: `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
     pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Arc<Way>), OpenError> {
-        let url = ManyHosts::parse(url)?;
+        let url = MultiHostUrl::parse(url)?;
         if !matches!(url.path, "" | "0") {
-            return Err(bad("a cluster has no database but 0"));
+            return Err(InvalidUrl("a cluster has no database but 0").into());
         }
         let [] = url.parameters([])?;
         let way = Arc::new(Way::new(&url.of_host(url.hosts[0], "0"), settings)?);
         let mut informants = BTreeMap::new();
         for host in &url.hosts {
             let seed = Way::new(&url.of_host(host, "0"), settings)?;
-            let address = seed.address().ok_or_else(|| bad("it needs hosts"))?;
-            let client = way.client(&address).ok_or_else(|| bad("it needs hosts"))?;
+            let address = seed.address().ok_or(InvalidUrl("it needs hosts"))?;
+            let client = way.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
             informants.insert(address, Informant::new(client));
         }
         let seeds = informants.keys().cloned().collect();

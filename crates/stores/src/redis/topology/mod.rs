@@ -8,7 +8,6 @@ mod follow;
 mod informant;
 mod node;
 mod sentinel;
-mod url;
 
 use std::sync::Arc;
 

@@ -10,10 +10,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
+use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::super::{OpenError, Settings, pool};
 use super::informant::Informant;
 use super::node::{Address, Name, View, Way};
-use super::url::{ManyHosts, bad};
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long the last of the sentinels are waited for once most have answered, and agree.
@@ -37,10 +37,11 @@ impl Sentinels {
     /// of the master. Those of the sentinels, if they have any, are `?sentinel_user=…` and
     /// `sentinel_password=…`.
     pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Arc<Way>), OpenError> {
-        let url = ManyHosts::parse(url)?;
+        let url = MultiHostUrl::parse(url)?;
         let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
         if master.is_empty() {
-            return Err(bad("it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`"));
+            let why = "it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`";
+            return Err(InvalidUrl(why).into());
         }
         let [user, password] = url.parameters(["sentinel_user", "sentinel_password"])?;
         let credentials = match (user, password) {
