@@ -159,7 +159,7 @@ async fn a_fence_that_comes_late_is_not_taken_for_a_later_grant() {
     let node = RedisServer::start().await;
     let settle = concat!(
         include_str!("../../crates/stores/src/redis/lua/redlock.lua"),
-        include_str!("../../crates/stores/src/redis/lua/redlock_settle.lua"),
+        include_str!("../../crates/stores/src/redis/lua/redlock_accept.lua"),
     );
     let (lock, counter, hash) = (lock_of("a"), counter_of("a"), hash_of("one"));
     let settled = async |ballot: u64, fence: u64| {

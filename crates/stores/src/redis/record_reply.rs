@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use super::replicas::Promise;
+use super::replicas::NeedsReplicas;
 use keylatch_core::idempotency::{End, Kept, Phase, Reason, Run, View};
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::StoreError;
@@ -60,8 +60,8 @@ impl RecordReply {
     }
 }
 
-impl Promise for RecordReply {
-    fn is_promise(&self) -> bool {
+impl NeedsReplicas for RecordReply {
+    fn needs_replicas(&self) -> bool {
         matches!(self.found(), "started" | "again" | "extended" | "kept" | "completed" | "freed")
     }
 }

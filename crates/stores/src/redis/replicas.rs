@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 const LIMIT: Duration = Duration::from_millis(500);
 
 /// Whether an answer is a promise, which a failover must not forget.
-pub(super) trait Promise {
-    fn is_promise(&self) -> bool;
+pub(super) trait NeedsReplicas {
+    fn needs_replicas(&self) -> bool;
 }
 
 /// How far the replicas have come, of what was written on one connection.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use super::replicas::Promise;
+use super::replicas::NeedsReplicas;
 use keylatch_core::lock::{Contention, FencingToken, Holder, Lease, LockName, Owner};
 use keylatch_core::store::StoreError;
 
@@ -69,8 +69,8 @@ impl Reply {
     }
 }
 
-impl Promise for Reply {
-    fn is_promise(&self) -> bool {
+impl NeedsReplicas for Reply {
+    fn needs_replicas(&self) -> bool {
         matches!(self.found(), "granted" | "repeated" | "renewed")
     }
 }

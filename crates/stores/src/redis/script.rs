@@ -48,7 +48,7 @@ pub(super) struct RecordScripts {
 #[derive(Debug)]
 pub(super) struct RedlockScripts {
     pub(super) acquire: Script,
-    pub(super) settle: Script,
+    pub(super) accept: Script,
     pub(super) renew: Script,
     pub(super) get: Script,
 }
@@ -72,7 +72,7 @@ impl Scripts {
             },
             redlock: RedlockScripts {
                 acquire: script!("redlock", "redlock_acquire"),
-                settle: script!("redlock", "redlock_settle"),
+                accept: script!("redlock", "redlock_accept"),
                 renew: script!("redlock", "redlock_renew"),
                 get: script!("redlock", "redlock_get"),
             },

@@ -9,7 +9,7 @@ use bb8_redis::redis::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::replicas::{Promise, Replicas};
+use super::replicas::{NeedsReplicas, Replicas};
 use super::server::Life;
 use keylatch_core::store::StoreError;
 
@@ -25,7 +25,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Runs a script. What it promises is not told before enough replicas have it.
-    pub(super) async fn run<T: FromRedisValue + Promise>(
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
         mut self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
@@ -34,7 +34,7 @@ impl Shared {
     }
 
     /// The same on keys that a node of a cluster is just being given.
-    pub(super) async fn run_asking<T: FromRedisValue + Promise>(
+    pub(super) async fn run_asking<T: FromRedisValue + NeedsReplicas>(
         self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
@@ -43,8 +43,8 @@ impl Shared {
         self.replicated(found).await
     }
 
-    async fn replicated<T: Promise>(mut self, found: T) -> Result<T, Failure> {
-        if !found.is_promise() {
+    async fn replicated<T: NeedsReplicas>(mut self, found: T) -> Result<T, Failure> {
+        if !found.needs_replicas() {
             return Ok(found);
         }
         let waited = self.state.note(self.replicas.too_few(&mut self.connection)).await;

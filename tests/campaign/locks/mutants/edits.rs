@@ -30,7 +30,7 @@ const FENCE: &str = "crates/stores/src/redis/lua/fence.lua";
 const LINE: &str = "crates/stores/src/redis/lua/line.lua";
 const RELEASE: &str = "crates/stores/src/redis/lua/release.lua";
 const RENEW: &str = "crates/stores/src/redis/lua/renew.lua";
-const SETTLE: &str = "crates/stores/src/redis/lua/redlock_settle.lua";
+const SETTLE: &str = "crates/stores/src/redis/lua/redlock_accept.lua";
 const WITHDRAW: &str = "crates/stores/src/redis/lua/withdraw.lua";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -191,14 +191,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "Redlock: a majority of N/2",
         Store::Redlock,
-        "src/store/redis/redlock/nodes.rs",
+        "crates/stores/src/redis/redlock/round.rs",
         "    let majority = nodes / 2 + 1;",
         "    let majority = nodes / 2 + usize::from(!mutant!());",
     ),
     edit(
         "Redlock: a node that came up lately votes",
         Store::ForgetfulRedlock,
-        "src/store/redis/redlock/right.rs",
+        "crates/stores/src/redis/redlock/node.rs",
         "            _ if life.forgets_nothing => Duration::ZERO,",
         "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
     ),

@@ -1,15 +1,16 @@
 --- redlock
--- What one node of several has to say of a lock. This stands before the steps of Redlock. A lock's
--- hash has fields that it has not on one Redis:
+-- A lock on one of several nodes. This stands before the commands of Redlock. The words are those of
+-- Paxos, and docs/internals/redlock.md has the proofs. A lock's hash has fields here that it has not
+-- on one Redis:
 --
---   fence     the grant's fencing token, '0' until the grant is settled; and with it the owner, and
---             by which attempt it was proposed
---   floor     the bucket's counter when this node gave the lock: a fencing token of the grant that is
---             not above it is not taken, since an earlier grant had one as high
---   promised  the highest ballot heard of: nothing is taken under a lower one
---   accepted  the ballot under which the fencing token was taken
+--   fence     the accepted fencing token, '0' until the node accepts one; and with it the owner, and
+--             `by`: the attempt that first proposed it
+--   floor     the bucket's counter when this node gave the lock. The node accepts only a fencing
+--             token above it, since an earlier grant had one as high
+--   promised  the highest ballot that the node promised: it accepts nothing under a lower one
+--   accepted  the ballot under which the node accepted the fencing token
 --
--- Ballots are decimal numbers of one length, so that they compare as texts.
+-- Ballots are decimal numbers of one length, so that they compare as texts. Counters never fall.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
 
@@ -24,16 +25,16 @@ local function last_fence()
   return tonumber(redis.call('GET', counter) or 0)
 end
 
--- Promises to take nothing under a lower ballot, unless a higher one was promised already.
+-- Promises to accept nothing under a lower ballot, unless a higher one was promised already.
 local function promise(ballot)
   if ballot > (redis.call('HGET', lock, 'promised') or '') then
     redis.call('HSET', lock, 'promised', ballot)
   end
 end
 
--- What every step gives: {found, counter, microseconds since 1970, pttl, token, fence, ttl, owner,
--- acquired, by, promised, accepted}, with nil for what is known of a holder when there is none.
-local function vote(found)
+-- The reply to every command: {found, counter, microseconds since 1970, pttl, token, fence, ttl,
+-- owner, acquired, by, promised, accepted}, with nil for the fields of a holder when there is none.
+local function report(found)
   local time = redis.call('TIME')
   local held = redis.call('HMGET', lock, 'token', 'fence', 'ttl', 'owner', 'acquired', 'by',
     'promised', 'accepted')

@@ -1,7 +1,7 @@
 --- redlock_get
--- Says who has a lock on this node.
+-- Reports the holder of a lock on this node.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
--- Finds 'other' | 'free'
+-- Finds 'competing' | 'free'
 
-return vote(redis.call('EXISTS', lock) == 1 and 'other' or 'free')
+return report(redis.call('EXISTS', lock) == 1 and 'competing' or 'free')

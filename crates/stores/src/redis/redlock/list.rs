@@ -1,3 +1,13 @@
+//! The held locks, page by page.
+//!
+//! The keys of one node after the other are scanned, of so many nodes that every quorum has one among
+//! them. Each name that is found is looked at on all nodes, and listed if a quorum has it. A lock is
+//! listed with the first scanned node that has it, so that it is there once; a lock that comes to a
+//! node after that node's scan may be missed.
+//!
+//! Invariant: a lock that is held throughout is on at least one page. Tested over real nodes, by the
+//! tests of Redlock and by the conformance tests of listing.
+
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -5,49 +15,44 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::count::{Count, Look, no_quorum};
-use super::nodes::{MAX_NODES, Nodes};
-use super::step::Step;
+use super::command::NodeCommand;
+use super::round::{MAX_NODES, Nodes};
+use super::tally::{Decision, Tally, no_quorum};
 use crate::redis::list::scan;
 use keylatch_core::lock::{Holder, LockName};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many locks are looked at together, at most.
-const BATCH: usize = 250;
-/// How many steps of scans one page may cost; a page that finds little ends early.
-const STEPS_A_PAGE: usize = 32;
+const LOOK_BATCH: usize = 250;
+/// How many scan steps one page may cost; a page that finds little ends early.
+const STEPS_PER_PAGE: usize = 32;
 
-/// A page of the locks that a quorum has.
-///
-/// The keys of one node after the other are scanned, of so many nodes that every quorum has one among
-/// them. A lock is listed with the first that has it, so that it is there once; one that comes to a node
-/// after that node's turn may be missed.
+/// A page of the locks that a quorum has; `None` for a cursor of another store.
 pub(super) async fn page(
     nodes: &Arc<Nodes>,
     query: &ListLocks,
 ) -> Result<Option<Page>, StoreError> {
-    let Some(mut at) = Position::of(query.cursor.as_ref()) else { return Ok(None) };
+    let Some(mut at) = ScanPosition::of(query.cursor.as_ref()) else { return Ok(None) };
     let mut locks: Vec<Holder> = Vec::new();
-    for _ in 0..STEPS_A_PAGE {
-        let (scanned, unscanned) =
-            (at.scanned.count_ones() as usize, nodes.all.len().saturating_sub(at.node));
+    for _ in 0..STEPS_PER_PAGE {
+        let scanned = at.scanned.count_ones() as usize;
         if scanned > nodes.all.len() - nodes.quorum {
             return Ok(Some(Page { locks, next: None }));
         }
-        if unscanned == 0 {
+        if at.node >= nodes.all.len() {
             return Err(no_quorum(scanned, nodes.all.len(), false, None));
         }
-        let Some((following, names)) = step(nodes, query, &at).await else {
+        let Some((following, names)) = scan_step(nodes, query, &at).await else {
             at = at.next_node(false);
             continue;
         };
         let room = query.limit - locks.len();
-        let (found, last) = listed(nodes, &names, at.scanned, room).await?;
+        let (found, last) = held_by_quorum(nodes, &names, at.scanned, room).await?;
         locks.extend(found);
         at = match last {
-            Some(last) => Position { after: Some(last), ..at },
+            Some(last) => ScanPosition { after: Some(last), ..at },
             None if following == 0 => at.next_node(true),
-            None => Position { step: following, after: None, ..at },
+            None => ScanPosition { step: following, after: None, ..at },
         };
         if locks.len() == query.limit {
             break;
@@ -56,19 +61,19 @@ pub(super) async fn page(
     Ok(Some(Page { locks, next: at.cursor() }))
 }
 
-/// Where a listing goes on.
-#[derive(Default)]
-struct Position {
-    /// Which nodes were scanned to their end, a bit for each.
+/// Where a listing continues.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct ScanPosition {
+    /// The nodes that were scanned to their end, a bit for each.
     scanned: u32,
-    /// Which is scanned now.
+    /// The node that is scanned now.
     node: usize,
     /// A step of its scan, and the last name taken of that step.
     step: u64,
     after: Option<LockName>,
 }
 
-impl Position {
+impl ScanPosition {
     fn of(cursor: Option<&Cursor>) -> Option<Self> {
         let Some(cursor) = cursor else { return Some(Self::default()) };
         let mut parts = cursor.as_str().splitn(4, '.');
@@ -95,9 +100,13 @@ impl Position {
     }
 }
 
-/// One step of a node's scan: the next one, and the names that are left of this one; `None` when the node
-/// gives none.
-async fn step(nodes: &Nodes, query: &ListLocks, at: &Position) -> Option<(u64, Vec<LockName>)> {
+/// One step of a node's scan: the following step, and the names that are left of this one; `None` when
+/// the node does not reply in time.
+async fn scan_step(
+    nodes: &Nodes,
+    query: &ListLocks,
+    at: &ScanPosition,
+) -> Option<(u64, Vec<LockName>)> {
     let node = nodes.all.get(at.node)?;
     let scanning = async {
         let mut shared = node.pool.check_out().await?;
@@ -109,9 +118,9 @@ async fn step(nodes: &Nodes, query: &ListLocks, at: &Position) -> Option<(u64, V
     Some((following, names))
 }
 
-/// Those of the names that a quorum has, and none of the nodes before, at most `room`; and the last name
-/// that was looked at, if that is not the last of all.
-async fn listed(
+/// Those of the names that a quorum has and no node `before`, at most `room`; and the last name that
+/// was looked at, if it is not the last of all.
+async fn held_by_quorum(
     nodes: &Arc<Nodes>,
     names: &[LockName],
     before: u32,
@@ -120,16 +129,16 @@ async fn listed(
     let (mut found, mut last, mut rest) = (Vec::new(), None, names);
     let mut size = room;
     while !rest.is_empty() {
-        let (batch, following) = rest.split_at(size.clamp(1, BATCH).min(rest.len()));
-        let looks = join_all(batch.iter().map(|name| look(nodes, name))).await;
-        for (name, count) in batch.iter().zip(looks) {
+        let (batch, following) = rest.split_at(size.clamp(1, LOOK_BATCH).min(rest.len()));
+        let tallies = join_all(batch.iter().map(|name| look(nodes, name))).await;
+        for (name, tally) in batch.iter().zip(tallies) {
             if found.len() == room {
                 return Ok((found, last));
             }
-            found.extend(holder(name, count, before)?);
+            found.extend(holder(name, tally, before)?);
             last = Some(name.clone());
         }
-        // Of names that were listed before there may be many.
+        // There may be many names that were listed before.
         (rest, size) = (following, size.saturating_mul(2));
         if found.len() == room && !rest.is_empty() {
             return Ok((found, last));
@@ -138,21 +147,46 @@ async fn listed(
     Ok((found, None))
 }
 
-async fn look(nodes: &Arc<Nodes>, name: &LockName) -> Count {
-    let mut round = nodes.ask_all(&Step::Get(name.clone()), nodes.longest_node_time());
-    nodes.count(&mut round, |_| false).await
+async fn look(nodes: &Arc<Nodes>, name: &LockName) -> Tally {
+    let command = NodeCommand::Look(name.clone());
+    let mut round = nodes.send_to_all(&command, nodes.longest_node_time());
+    nodes.tally(&mut round, |_| false).await
 }
 
-fn holder(name: &LockName, mut count: Count, before: u32) -> Result<Option<Holder>, StoreError> {
-    match count.look() {
-        Look::Held => {}
-        Look::Nobody => return Ok(None),
-        Look::Unclear => return Err(count.error(false)),
+/// The holder that a quorum has, unless one of the nodes `before` has it too.
+fn holder(name: &LockName, mut tally: Tally, before: u32) -> Result<Option<Holder>, StoreError> {
+    match tally.decision() {
+        Decision::Held => {}
+        Decision::NotHeld => return Ok(None),
+        Decision::Undecided => return Err(tally.error(false)),
     }
-    let token = count.held().first().map(|grant| grant.token.clone());
-    let listed_before = count.votes.iter().any(|(node, vote)| {
-        let same = vote.other().map(|grant| &grant.token) == token.as_ref();
+    let token = tally.held_grants().first().map(|grant| grant.token.clone());
+    let was_listed = tally.reports.iter().any(|(node, report)| {
+        let same = report.competing_grant().map(|grant| &grant.token) == token.as_ref();
         same && before & (1 << node) != 0
     });
-    Ok(if listed_before { None } else { count.holder(name) })
+    Ok(if was_listed { None } else { tally.holder(name) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursor_brings_the_position_back() {
+        let first = ScanPosition::default();
+        assert_eq!(ScanPosition::of(None), Some(first.clone()));
+        let after = Some(LockName::parse("jobs:{a}.b").unwrap());
+        let second = ScanPosition { step: 17, after, ..first.next_node(true).next_node(false) };
+        assert_eq!((second.scanned, second.node), (1, 2));
+        assert_eq!(ScanPosition::of(second.cursor().as_ref()), Some(second));
+    }
+
+    #[test]
+    fn cursor_of_another_store_is_not_taken() {
+        for text in ["x", "1.2", "1.99.0.", "1.2.0.!", "0.YQ.bQ"] {
+            let cursor = Cursor::parse(text).ok();
+            assert!(cursor.is_none() || ScanPosition::of(cursor.as_ref()).is_none(), "{text}");
+        }
+    }
 }

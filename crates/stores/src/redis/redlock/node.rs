@@ -1,42 +1,72 @@
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! One node: its connection, and whether it may vote.
+//!
+//! A node has **one** connection. So it takes the commands of this process in the order in which they
+//! were sent: a withdrawal never overtakes the grant that it ends.
+//!
+//! A node that lost its memory in a crash would grant a held lock again. So it is in
+//! [quarantine](VoterQuarantine) until every lease that it may have forgotten is over, unless it
+//! forgets nothing; its replies do not count until then. The exclusive lease of
+//! docs/internals/redlock.md rests on this (steps 1 and 2). Tested over real nodes that crash, by the
+//! tests of restarted nodes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::right::VoteRight;
-use super::round::Sending;
 use crate::OpenError;
 use crate::redis::Settings;
 use crate::redis::pool::{self, Pool};
-use crate::redis::replicas::Promise;
-use crate::redis::server::Server;
+use crate::redis::replicas::NeedsReplicas;
+use crate::redis::server::{Life, Server};
 use keylatch_core::store::StoreError;
 
-/// One of the servers.
+/// By how much the whole seconds of two readings of a clock may miss the time between them.
+const WHOLE_SECONDS: Duration = Duration::from_secs(1);
+
+/// One of the Redis servers.
 #[derive(Debug)]
 pub(super) struct Node {
     /// Where it is, for people.
     pub(super) address: String,
     pub(super) pool: Pool,
-    right: VoteRight,
-    /// What it said of itself the last time.
+    quarantine: VoterQuarantine,
+    /// What it reported of itself the last time.
     last: Mutex<Option<Server>>,
 }
 
-/// What a node answered.
+/// What a node replied.
 #[derive(Debug)]
-pub(super) struct Said<T> {
-    pub(super) what: T,
-    /// Whether it counts.
+pub(super) struct NodeReply<T> {
+    pub(super) value: T,
+    /// Whether the reply counts: the node is not in quarantine.
     pub(super) votes: bool,
 }
 
+/// Until when a command may be sent. One that is sent after its round was decided would be late for
+/// nothing.
+#[derive(Debug, Clone)]
+pub(super) struct SendWindow {
+    connect_by: Instant,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl SendWindow {
+    /// A window for a command that is sent if there is a connection by then.
+    pub(super) fn until(connect_by: Instant) -> Self {
+        Self { connect_by, is_closed: Arc::default() }
+    }
+
+    /// Lets no further command be sent.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Node {
-    /// The server at `url`.
-    ///
-    /// It is given **one** connection, so that it takes the steps of this process in the order in which
-    /// they were sent: what takes a grant back never overtakes the grant.
+    /// The server at `url`, with one connection.
     pub(super) async fn open(
         (address, url): (String, String),
         settings: &Settings,
@@ -44,41 +74,135 @@ impl Node {
     ) -> Result<Self, OpenError> {
         let settings = Settings { connections: 1, ..settings.clone() };
         let pool = Pool::open(pool::client(&url, &settings)?, &settings).await?;
-        Ok(Self { address, pool, right: VoteRight::new(max_ttl), last: Mutex::default() })
+        let quarantine = VoterQuarantine::new(max_ttl);
+        Ok(Self { address, pool, quarantine, last: Mutex::default() })
     }
 
-    /// Has the node take a step, if it may still be sent when there is a connection; the answer is waited
-    /// for without end.
-    pub(super) async fn ask<T: FromRedisValue + Promise>(
+    /// Runs a script on the node, if the window is still open when there is a connection. There is no
+    /// limit to the wait for the reply.
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
         &self,
         call: &ScriptInvocation<'_>,
-        sending: &Sending,
-    ) -> Result<Said<T>, StoreError> {
-        let shared = timeout_at(sending.connect_by, self.pool.check_out()).await;
+        window: &SendWindow,
+    ) -> Result<NodeReply<T>, StoreError> {
+        let shared = timeout_at(window.connect_by, self.pool.check_out()).await;
         let no_connection = |_| StoreError::Unreachable("no connection in time".into());
         let shared = shared.map_err(no_connection)??;
-        if sending.is_over() {
+        if window.is_closed.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable("the others decided it before".into()));
         }
-        let votes = self.right.from(&shared.life) <= Instant::now();
-        Ok(Said { what: shared.run(call).await?, votes })
+        let votes = self.may_vote(&shared.life);
+        Ok(NodeReply { value: shared.run(call).await?, votes })
     }
 
-    /// What the node is, if it says so in time, and whether it may vote now.
-    pub(super) async fn look(&self, within: Duration) -> Result<Said<Server>, StoreError> {
+    /// What the node reports of itself within a time.
+    pub(super) async fn inspect(&self, within: Duration) -> Result<NodeReply<Server>, StoreError> {
         let server = timeout(within, self.pool.ask()).await;
         let server = server.map_err(|_| StoreError::Deadline(within))??;
         *locked(&self.last) = Some(server.clone());
-        let votes = self.right.from(&server.life()) <= Instant::now();
-        Ok(Said { what: server, votes })
+        let votes = self.may_vote(&server.life());
+        Ok(NodeReply { value: server, votes })
     }
 
-    /// What the node said of itself the last time that it was asked.
-    pub(super) fn last(&self) -> Option<Server> {
+    /// What the node reported of itself the last time that it was inspected.
+    pub(super) fn last_inspection(&self) -> Option<Server> {
         locked(&self.last).clone()
+    }
+
+    fn may_vote(&self, life: &Life) -> bool {
+        self.quarantine.ends_at(life) <= Instant::now()
+    }
+}
+
+/// The time during which a restarted node does not vote, because it may have forgotten grants.
+///
+/// The right to vote is the connection's: a connection ends with the process at its other end, and
+/// each new one asks which process that is, and for how long it has been up.
+#[derive(Debug)]
+pub(super) struct VoterQuarantine {
+    duration: Duration,
+    known: Mutex<Option<KnownProcess>>,
+}
+
+#[derive(Debug)]
+struct KnownProcess {
+    run_id: String,
+    votes_from: Instant,
+}
+
+impl VoterQuarantine {
+    /// The quarantine of a node that may have forgotten leases of at most `max_ttl`.
+    pub(super) fn new(max_ttl: Duration) -> Self {
+        let drift = max_ttl / 100 + Duration::from_millis(2);
+        Self { duration: max_ttl + drift + WHOLE_SECONDS, known: Mutex::default() }
+    }
+
+    /// When the quarantine of this process of the node ends.
+    pub(super) fn ends_at(&self, life: &Life) -> Instant {
+        let mut known = locked(&self.known);
+        let rest = match &*known {
+            Some(known) if known.run_id == life.run_id => return known.votes_from,
+            _ if life.forgets_nothing => Duration::ZERO,
+            // For the first process there is only the node's own word, by its wall clock.
+            None => self.duration.saturating_sub(life.uptime),
+            // Here this process's clock knows better; and a server that replaced another may have
+            // been up for long, without the locks of the other.
+            Some(_) => self.duration,
+        };
+        if !rest.is_zero() {
+            tracing::info!(quarantine = ?rest, "a node that came up lately does not vote yet");
+        }
+        let votes_from = life.seen + rest;
+        *known = Some(KnownProcess { run_id: life.run_id.clone(), votes_from });
+        votes_from
     }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX_TTL: Duration = Duration::from_secs(60);
+
+    fn life(run_id: &str, uptime_secs: u64, forgets_nothing: bool) -> Life {
+        let uptime = Duration::from_secs(uptime_secs);
+        Life { run_id: run_id.to_owned(), uptime, seen: Instant::now(), forgets_nothing }
+    }
+
+    /// For how long a process stays in quarantine after it was seen.
+    fn quarantine_of(voter: &VoterQuarantine, life: &Life) -> Duration {
+        voter.ends_at(life).saturating_duration_since(life.seen)
+    }
+
+    #[test]
+    fn first_process_is_believed_for_how_long_it_has_been_up() {
+        let whole = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 0, false));
+        assert!(whole > MAX_TTL, "{whole:?}");
+        let part = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 20, false));
+        assert_eq!(whole - part, Duration::from_secs(20));
+        let none = quarantine_of(&VoterQuarantine::new(MAX_TTL), &life("a", 3600, false));
+        assert_eq!(none, Duration::ZERO);
+    }
+
+    #[test]
+    fn process_that_follows_another_is_in_quarantine_for_the_whole_time() {
+        let voter = VoterQuarantine::new(MAX_TTL);
+        assert_eq!(quarantine_of(&voter, &life("a", 3600, false)), Duration::ZERO);
+        let second = life("b", 3600, false);
+        assert!(quarantine_of(&voter, &second) > MAX_TTL);
+        let later = Life { seen: second.seen + MAX_TTL, ..second.clone() };
+        assert_eq!(voter.ends_at(&later), voter.ends_at(&second), "a new connection starts none");
+    }
+
+    #[test]
+    fn process_that_forgets_nothing_votes_at_once() {
+        let voter = VoterQuarantine::new(MAX_TTL);
+        for run_id in ["a", "b"] {
+            assert_eq!(quarantine_of(&voter, &life(run_id, 0, true)), Duration::ZERO);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::OpenError;
-use super::super::replicas::Promise;
+use super::super::replicas::NeedsReplicas;
 use super::super::shared::{Failure, Redirect};
 use super::cluster::Cluster;
 use super::node::{Map, Node, View, Way};
@@ -105,7 +105,7 @@ impl Followed {
     }
 
     /// Runs a script where its bucket is. What was not executed is tried again for a while.
-    pub(super) async fn run<T: FromRedisValue + Promise>(
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,
@@ -145,7 +145,7 @@ impl Followed {
         Arc::clone(&self.known.borrow().map)
     }
 
-    async fn run_on<T: FromRedisValue + Promise>(
+    async fn run_on<T: FromRedisValue + NeedsReplicas>(
         &self,
         node: &Node,
         call: &ScriptInvocation<'_>,

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::pool::{self, Pool};
-use super::replicas::Promise;
+use super::replicas::NeedsReplicas;
 use super::shared::Failure;
 use super::{OpenError, Settings};
 use cluster::Cluster;
@@ -52,7 +52,7 @@ impl Topology {
     }
 
     /// Runs a script on the keys of one bucket.
-    pub(super) async fn run<T: FromRedisValue + Promise>(
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,

@@ -1,0 +1,368 @@
+//! The messages between this process and one node: Paxos's own, and two that end a grant.
+//!
+//! An [acquire](NodeCommand::Acquire) and a [renewal](NodeCommand::Renew) ask for a [`Promise`] under
+//! a [`Ballot`]; an [accept](NodeCommand::Accept) carries the [`Proposal`]. Each is one Lua script
+//! (`lua/redlock_*.lua`), and a node replies to each with a [`LockReport`]. Release and withdrawal are
+//! the scripts of one Redis ([`ReleaseCommand`]).
+//!
+//! Invariant: no two attempts have the same ballot, and ballots compare in Lua as they do here. The
+//! words are those of docs/internals/redlock.md. Tested below, and over real nodes by the tests of
+//! Redlock's fencing tokens.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bb8_redis::redis::{
+    FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
+};
+
+use crate::redis::replicas::NeedsReplicas;
+use crate::redis::script::{self, Keys, Scripts};
+use keylatch_core::lock::{Attempt, FencingToken, Holder, LockName, Owner, TokenHash, Ttl};
+
+/// How many digits each of the two numbers of a ballot has.
+const DIGITS: usize = 20;
+
+/// The number that orders the attempts to agree on a fencing token. A higher ballot wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ballot {
+    /// The proposer's clock, in microseconds since 1970.
+    clock_micros: u64,
+    /// The proposer's own number.
+    proposer: u64,
+}
+
+impl Ballot {
+    /// Below every other.
+    pub(super) const NONE: Self = Self { clock_micros: 0, proposer: 0 };
+
+    /// A ballot of `proposer` above `last`. By the clock it is above the ballots of earlier attempts
+    /// as well.
+    pub(super) fn above(last: Self, proposer: u64) -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(since_1970.as_micros()).unwrap_or(0);
+        Self { clock_micros: now.max(last.clock_micros.saturating_add(1)), proposer }
+    }
+}
+
+/// Digits of one length, so that Lua compares ballots as texts.
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0DIGITS$}{:0DIGITS$}", self.clock_micros, self.proposer)
+    }
+}
+
+impl FromStr for Ballot {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || format!("{text:?} is no ballot");
+        let (clock_micros, proposer) = text.split_at_checked(DIGITS).ok_or_else(invalid)?;
+        let number = |digits: &str| digits.parse().map_err(|_| invalid());
+        Ok(Self { clock_micros: number(clock_micros)?, proposer: number(proposer)? })
+    }
+}
+
+/// What the nodes of a grant agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Proposal {
+    pub(super) fence: FencingToken,
+    /// The owner of the attempt that first proposed it. Others see this owner as the holder.
+    pub(super) owner: Option<Owner>,
+    /// The attempt that first proposed it: of all attempts with the token, this one was granted the
+    /// lock, and the others repeat it.
+    pub(super) attempt: u64,
+}
+
+/// One attempt to acquire a lock.
+#[derive(Debug, Clone)]
+pub(super) struct AcquireAttempt {
+    pub(super) name: LockName,
+    pub(super) token: TokenHash,
+    pub(super) ttl: Ttl,
+    pub(super) owner: Option<Owner>,
+    pub(super) attempt: Attempt,
+}
+
+/// A command that a node answers with its [report](LockReport) of the lock.
+#[derive(Debug, Clone)]
+pub(super) enum NodeCommand {
+    /// Round 1 of a grant: gives the lock if it is free, and promises the ballot.
+    Acquire(Arc<AcquireAttempt>, Ballot),
+    /// Round 2 of a grant: accepts the proposal, unless a higher ballot was promised.
+    Accept(LockName, TokenHash, Ballot, Proposal),
+    /// Lets the lease last the TTL from now, and promises the ballot.
+    Renew(LockName, TokenHash, Ttl, Ballot),
+    /// Changes nothing.
+    Look(LockName),
+}
+
+/// A command that ends a grant on a node, by the script that one Redis runs.
+#[derive(Debug, Clone)]
+pub(super) enum ReleaseCommand {
+    /// Ends the grant of the token.
+    Release(LockName, TokenHash),
+    /// Ends the grant of the token if this attempt alone has got it.
+    Withdraw(LockName, TokenHash, Attempt),
+}
+
+impl NodeCommand {
+    /// The call of the command's script.
+    pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
+        let on = |script: &'a Script, name: &LockName| {
+            let mut call = script.prepare_invoke();
+            call.key(keys.lock(name.bucket(), name)).key(keys.fence(name.bucket()));
+            call
+        };
+        match self {
+            Self::Acquire(attempt, ballot) => {
+                let mut call = on(&scripts.redlock.acquire, &attempt.name);
+                call.arg(script::token(&attempt.token))
+                    .arg(attempt.ttl.as_millis())
+                    .arg(attempt.attempt.get())
+                    .arg(ballot.to_string());
+                call
+            }
+            Self::Accept(name, token, ballot, proposal) => {
+                let mut call = on(&scripts.redlock.accept, name);
+                call.arg(script::token(token))
+                    .arg(ballot.to_string())
+                    .arg(proposal.fence.get())
+                    .arg(proposal.owner.as_ref().map_or("", |owner| owner.as_str()))
+                    .arg(proposal.attempt);
+                call
+            }
+            Self::Renew(name, token, ttl, ballot) => {
+                let mut call = on(&scripts.redlock.renew, name);
+                call.arg(script::token(token)).arg(ttl.as_millis()).arg(ballot.to_string());
+                call
+            }
+            Self::Look(name) => on(&scripts.redlock.get, name),
+        }
+    }
+}
+
+impl ReleaseCommand {
+    /// The call of the command's script.
+    pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
+        let on = |script: &'a Script, name: &LockName| {
+            let mut call = script.prepare_invoke();
+            call.key(keys.lock(name.bucket(), name)).key(&keys.line(name.bucket(), name));
+            call
+        };
+        match self {
+            Self::Release(name, token) => {
+                let mut call = on(&scripts.release, name);
+                call.arg(script::token(token)).arg(keys.turns());
+                call
+            }
+            Self::Withdraw(name, token, attempt) => {
+                let mut call = on(&scripts.withdraw, name);
+                call.arg(script::token(token)).arg(attempt.get()).arg(keys.turns());
+                call
+            }
+        }
+    }
+}
+
+/// A lock on one node, as the node reports it after every [`NodeCommand`].
+#[derive(Debug, Clone)]
+pub(super) struct LockReport {
+    found: Found,
+    /// The bucket's fencing counter on the node.
+    counter: FencingToken,
+    /// The node's wall clock, in microseconds since 1970.
+    clock_micros: u64,
+    /// The grant, if the lock is held there.
+    pub(super) grant: Option<NodeGrant>,
+}
+
+/// Which token has the lock on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The token of the command, since this command.
+    Granted,
+    /// The token of the command.
+    Own,
+    /// Another token; for a reader any token.
+    Competing,
+    /// None.
+    Free,
+}
+
+/// A grant as one node has it.
+#[derive(Debug, Clone)]
+pub(super) struct NodeGrant {
+    /// The token's hash, as scripts write it.
+    pub(super) token: String,
+    /// The accepted fencing token; [`FencingToken::NONE`] until the node accepts one.
+    pub(super) fence: FencingToken,
+    /// The attempt that first proposed the fencing token.
+    proposed_by: u64,
+    /// The highest ballot that the node promised.
+    pub(super) promised: Ballot,
+    /// The ballot under which the node accepted the fencing token.
+    pub(super) accepted: Ballot,
+    pub(super) ttl: Duration,
+    /// What is left of the lease, at least, by the node's clock when it replied.
+    pub(super) expires_in: Duration,
+    pub(super) owner: Option<Owner>,
+    pub(super) acquired_at_millis: u64,
+}
+
+/// A node's word that it accepts nothing under a lower ballot than `grant.promised`, with what it has
+/// accepted before.
+#[derive(Debug, Clone)]
+pub(super) struct Promise {
+    pub(super) grant: NodeGrant,
+    /// The bucket's fencing counter on the node.
+    pub(super) counter: FencingToken,
+    /// The node's wall clock, in microseconds since 1970.
+    pub(super) clock_micros: u64,
+}
+
+impl LockReport {
+    /// The grant, if the token of the command has the lock.
+    pub(super) fn own_grant(&self) -> Option<&NodeGrant> {
+        let is_own = matches!(self.found, Found::Granted | Found::Own);
+        self.grant.as_ref().filter(|_| is_own)
+    }
+
+    /// The grant, if another token has the lock.
+    pub(super) fn competing_grant(&self) -> Option<&NodeGrant> {
+        self.grant.as_ref().filter(|_| self.found == Found::Competing)
+    }
+
+    /// The node's promise, if the token of the command has the lock.
+    pub(super) fn promise(&self) -> Option<Promise> {
+        let Self { counter, clock_micros, .. } = *self;
+        Some(Promise { grant: self.own_grant()?.clone(), counter, clock_micros })
+    }
+}
+
+impl NeedsReplicas for LockReport {
+    fn needs_replicas(&self) -> bool {
+        self.own_grant().is_some()
+    }
+}
+
+impl NodeGrant {
+    /// What the node accepted.
+    pub(super) fn proposal(&self) -> Proposal {
+        Proposal { fence: self.fence, owner: self.owner.clone(), attempt: self.proposed_by }
+    }
+
+    /// The grant as others may see it.
+    pub(super) fn holder(&self, name: &LockName) -> Holder {
+        Holder {
+            name: name.clone(),
+            owner: self.owner.clone(),
+            fence: self.fence,
+            acquired_at_millis: self.acquired_at_millis,
+            expires_in: self.expires_in,
+            waiting: 0,
+        }
+    }
+}
+
+impl FromRedisValue for LockReport {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let found = match from_redis_value::<String>(next())?.as_str() {
+            "granted" => Found::Granted,
+            "own" => Found::Own,
+            "competing" => Found::Competing,
+            "free" => Found::Free,
+            _ => return Err("not what a node finds".into()),
+        };
+        let counter = FencingToken::new(from_redis_value(next())?);
+        let clock_micros = from_redis_value(next())?;
+        let pttl_millis: i64 = from_redis_value(next())?;
+        let grant = match next() {
+            Value::Nil => None,
+            token => Some(NodeGrant {
+                token: from_redis_value(token)?,
+                fence: FencingToken::new(from_redis_value(next())?),
+                ttl: Duration::from_millis(from_redis_value(next())?),
+                expires_in: Duration::from_millis(u64::try_from(pttl_millis).unwrap_or(0)),
+                owner: owner(next())?,
+                acquired_at_millis: from_redis_value(next())?,
+                // A lock of a time when this node was a store by itself has none of these.
+                proposed_by: from_redis_value::<Option<u64>>(next())?.unwrap_or_default(),
+                promised: ballot(next())?,
+                accepted: ballot(next())?,
+            }),
+        };
+        Ok(Self { found, counter, clock_micros, grant })
+    }
+}
+
+fn owner(value: Value) -> Result<Option<Owner>, ParsingError> {
+    Owner::parse(&from_redis_value::<String>(value)?).map_err(|error| error.to_string().into())
+}
+
+fn ballot(value: Value) -> Result<Ballot, ParsingError> {
+    let text: Option<String> = from_redis_value(value)?;
+    text.map_or(Ok(Ballot::NONE), |text| Ok(text.parse::<Ballot>()?))
+}
+
+/// Reports for the tests of those who count them.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// What a node has accepted.
+    pub(in super::super) struct ReportedGrant {
+        pub(in super::super) fence: u64,
+        pub(in super::super) ballot: u64,
+        pub(in super::super) by: u64,
+    }
+
+    /// The report of a node with the counter 1000 and a lease of 10 s.
+    pub(in super::super) fn report(found: &str, token: &str, grant: ReportedGrant) -> LockReport {
+        let ReportedGrant { fence, ballot, by } = grant;
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let number = |number: u64| text(&number.to_string());
+        let ballot = Ballot { clock_micros: ballot, proposer: 0 }.to_string();
+        let fields = [text(found), number(1000), number(500), Value::Int(10_000)];
+        let held = [text(token), number(fence), number(60_000), text("alice"), number(1)];
+        let consensus = [number(by), text(&ballot), text(&ballot)];
+        let fields = fields.into_iter().chain(held).chain(consensus).collect();
+        LockReport::from_redis_value(Value::Array(fields)).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ballots_order_as_texts_like_as_numbers() {
+        let ballot = |clock_micros, proposer| Ballot { clock_micros, proposer };
+        let rising = [
+            Ballot::NONE,
+            ballot(0, 7),
+            ballot(9, u64::MAX),
+            ballot(10, 0),
+            ballot(u64::MAX, u64::MAX),
+        ];
+        for pair in rising.windows(2) {
+            assert!(pair[0] < pair[1]);
+            assert!(pair[0].to_string() < pair[1].to_string());
+        }
+        for ballot in rising {
+            assert_eq!(ballot.to_string().parse(), Ok(ballot));
+        }
+        assert!("7".parse::<Ballot>().is_err());
+    }
+
+    #[test]
+    fn ballot_above_is_higher_also_when_the_clock_is_behind() {
+        let ahead = Ballot { clock_micros: u64::MAX - 1, proposer: 9 };
+        assert!(Ballot::above(ahead, 1) > ahead);
+        assert!(Ballot::above(Ballot::NONE, 0) > Ballot::NONE);
+    }
+}
