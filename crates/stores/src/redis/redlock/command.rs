@@ -25,6 +25,9 @@ use keylatch_core::lock::{Attempt, FencingToken, Holder, LockName, Owner, TokenH
 /// How many digits each of the two numbers of a ballot has.
 const DIGITS: usize = 20;
 
+/// The channel for changes, where no lock is watched.
+const NO_CHANGES: &str = "";
+
 /// The number that orders the attempts to agree on a fencing token. A higher ballot wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ballot {
@@ -155,12 +158,12 @@ impl ReleaseCommand {
         match self {
             Self::Release(name, token) => {
                 let mut call = on(&scripts.release, name);
-                call.arg(script::token(token)).arg(keys.turns());
+                call.arg(script::token(token)).arg(keys.turns()).arg(NO_CHANGES);
                 call
             }
             Self::Withdraw(name, token, attempt) => {
                 let mut call = on(&scripts.withdraw, name);
-                call.arg(script::token(token)).arg(attempt.get()).arg(keys.turns());
+                call.arg(script::token(token)).arg(attempt.get()).arg(keys.turns()).arg(NO_CHANGES);
                 call
             }
         }
