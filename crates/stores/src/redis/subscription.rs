@@ -50,12 +50,12 @@ impl Subscription {
         let (mut quiet, mut subscribed) = (false, first);
         for attempt in 1.. {
             match subscribed {
-                Ok((said, left)) => {
+                Ok((said, retired)) => {
                     quiet = false;
                     // Any turn may have gone unheard.
                     self.wakeups.wake_all();
                     self.watching.missed();
-                    left.run_until_cancelled(self.pass_on(said)).await;
+                    retired.run_until_cancelled(self.pass_on(said)).await;
                 }
                 Err(error) if quiet => tracing::debug!(%error, "turns are still not heard of"),
                 Err(error) => {
@@ -74,7 +74,7 @@ impl Subscription {
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
             let mut connection = publisher.client.get_async_pubsub().await?;
             connection.subscribe(&[self.keys.turns(), self.keys.changes()]).await?;
-            Ok((connection.into_on_message(), publisher.left))
+            Ok((connection.into_on_message(), publisher.retired))
         };
         timeout(self.timeout, subscribing).await?
     }

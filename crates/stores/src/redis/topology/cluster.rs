@@ -1,3 +1,10 @@
+//! The masters of a cluster: `CLUSTER NODES` of several nodes, put together.
+//!
+//! Any node knows of all, but one may be late. So for each slot the claim of the highest epoch counts,
+//! as it does among the nodes themselves.
+//!
+//! Tested below against the cluster specification, and over a real cluster whose slots move.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -7,81 +14,81 @@ use futures_util::future::join_all;
 
 use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::super::{OpenError, Settings};
-use super::informant::Informant;
-use super::node::{Address, Name, View, Way};
-use super::sentinel::Silence;
+use super::discovery::{MasterLookupError, TopologySource};
+use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use keylatch_core::lock::LockName;
 
-/// How many nodes are asked at a time. Any of them knows of all, and what one knows late is
-/// outweighed by what another knows already.
-const ASKED: usize = 5;
+/// How many nodes one lookup asks.
+const SOURCES_PER_LOOKUP: usize = 5;
 
-/// The nodes of a cluster, which say who is master of which slots.
+/// The nodes of a cluster, which report the masters of all slots.
 pub(super) struct Cluster {
-    way: Arc<Way>,
-    /// Those of the URL, and the masters that were found since.
-    informants: BTreeMap<Address, Informant>,
+    options: Arc<ConnectOptions>,
+    /// The nodes of the URL, and the masters that were found since.
+    sources: BTreeMap<Address, TopologySource>,
     seeds: Vec<Address>,
-    /// How often was asked: others each time.
-    rounds: usize,
+    /// How many lookups there were: each asks other nodes.
+    lookups: usize,
 }
 
 impl Cluster {
     /// The cluster of a URL: `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
-    pub(super) fn parse(url: &str, settings: &Settings) -> Result<(Self, Arc<Way>), OpenError> {
+    pub(super) fn parse(
+        url: &str,
+        settings: &Settings,
+    ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
         let url = MultiHostUrl::parse(url)?;
         if !matches!(url.path, "" | "0") {
             return Err(InvalidUrl("a cluster has no database but 0").into());
         }
         let [] = url.parameters([])?;
-        let way = Arc::new(Way::new(&url.of_host(url.hosts[0], "0"), settings)?);
-        let mut informants = BTreeMap::new();
+        let options = Arc::new(ConnectOptions::new(&url.of_host(url.hosts[0], "0"), settings)?);
+        let mut sources = BTreeMap::new();
         for host in &url.hosts {
-            let seed = Way::new(&url.of_host(host, "0"), settings)?;
+            let seed = ConnectOptions::new(&url.of_host(host, "0"), settings)?;
             let address = seed.address().ok_or(InvalidUrl("it needs hosts"))?;
-            let client = way.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
-            informants.insert(address, Informant::new(client));
+            let client = options.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
+            sources.insert(address, TopologySource::new(client));
         }
-        let seeds = informants.keys().cloned().collect();
-        Ok((Self { way: Arc::clone(&way), informants, seeds, rounds: 0 }, way))
+        let seeds = sources.keys().cloned().collect();
+        Ok((Self { options: Arc::clone(&options), sources, seeds, lookups: 0 }, options))
     }
 
-    /// Asks some nodes, and takes for each slot the claim of the highest epoch, as the nodes do
-    /// themselves.
-    pub(super) async fn ask(&mut self) -> Result<View, Silence> {
-        let (count, uses_tls) = (self.informants.len(), self.way.uses_tls());
-        let first = self.rounds % count;
-        self.rounds += 1;
-        let asked = self.informants.iter_mut().enumerate().filter_map(|(at, (address, node))| {
-            let chosen = (at + count - first) % count < ASKED;
-            chosen.then_some(async move { (address.clone(), ask(node).await) })
+    /// Asks some nodes, and takes for each slot the claim of the highest epoch.
+    pub(super) async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
+        let (count, uses_tls) = (self.sources.len(), self.options.uses_tls());
+        let first = self.lookups % count;
+        self.lookups += 1;
+        let queries = self.sources.iter_mut().enumerate().filter_map(|(at, (address, source))| {
+            let chosen = (at + count - first) % count < SOURCES_PER_LOOKUP;
+            chosen.then_some(async move { (address.clone(), cluster_nodes(source).await) })
         });
         let mut claims = Claims::default();
-        let mut silence = None;
-        for (address, told) in join_all(asked).await {
-            match told {
-                Ok(told) => told.lines().for_each(|line| claims.add(line, &address, uses_tls)),
-                Err(error) => silence = Some(error),
+        let mut last_error = None;
+        for (address, reply) in join_all(queries).await {
+            match reply {
+                Ok(text) => text.lines().for_each(|line| claims.add(line, &address, uses_tls)),
+                Err(error) => last_error = Some(error),
             }
         }
         let view = claims.view();
         if view.masters.is_empty() {
-            return Err(Silence::of(silence));
+            return Err(MasterLookupError::of(last_error));
         }
         self.remember(&view);
         Ok(view)
     }
 
-    /// Goes on with these masters, and with the nodes of the URL.
-    fn remember(&mut self, view: &View) {
-        self.informants.retain(|address, _| {
+    /// Keeps these masters as sources, and the nodes of the URL.
+    fn remember(&mut self, view: &TopologyView) {
+        self.sources.retain(|address, _| {
             self.seeds.contains(address) || view.masters.iter().any(|(master, _)| master == address)
         });
         for (master, _) in &view.masters {
-            if !self.informants.contains_key(master)
-                && let Some(client) = self.way.client(master)
+            if !self.sources.contains_key(master)
+                && let Some(client) = self.options.client(master)
             {
-                self.informants.insert(master.clone(), Informant::new(client));
+                self.sources.insert(master.clone(), TopologySource::new(client));
             }
         }
     }
@@ -93,27 +100,29 @@ impl fmt::Debug for Cluster {
     }
 }
 
-async fn ask(node: &mut Informant) -> Result<String, RedisError> {
+async fn cluster_nodes(source: &mut TopologySource) -> Result<String, RedisError> {
     let mut question = pipe();
     question.cmd("CLUSTER").arg("NODES").ignore_errors();
-    let (told,) = node.ask(&question).await?;
-    told
+    let (text,) = source.query(&question).await?;
+    text
 }
 
-/// Who says to be master of what, by some of the nodes.
+/// What masters claim, as some of the nodes report it.
 #[derive(Default)]
 struct Claims {
+    /// Masters that have not failed, with slots or without.
     healthy: BTreeSet<Address>,
     /// The best claim on each bucket, with its epoch.
     buckets: BTreeMap<u8, (u64, Address)>,
 }
 
 impl Claims {
-    /// Takes in a line of `CLUSTER NODES`: `id address flags master ping pong epoch link slot…`.
-    fn add(&mut self, line: &str, teller: &Address, uses_tls: bool) {
+    /// Adds a line of `CLUSTER NODES`: `id address flags master ping pong epoch link slot…`.
+    fn add(&mut self, line: &str, reporter: &Address, uses_tls: bool) {
         let fields: Vec<_> = line.split(' ').collect();
         let [_, address, flags, _, _, _, epoch, _, slots @ ..] = &fields[..] else { return };
-        let (Some(address), Ok(epoch)) = (parse_address(address, teller, uses_tls), epoch.parse())
+        let (Some(address), Ok(epoch)) =
+            (parse_address(address, reporter, uses_tls), epoch.parse())
         else {
             return;
         };
@@ -121,11 +130,11 @@ impl Claims {
         if !has("master") || has("noaddr") || has("handshake") {
             return;
         }
-        // One that has nothing yet may be given something; one that has failed may have lost it all.
+        // A master without slots may get some; one that has failed may have lost them all.
         if !has("fail") && !has("fail?") {
             self.healthy.insert(address.clone());
         }
-        // A claim on slots that just move is in brackets; they are where they were until then.
+        // A claim on slots that are moving is in brackets: until the end they are where they were.
         for slots in slots.iter().filter(|slots| !slots.starts_with('[')) {
             let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
             let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else { continue };
@@ -138,27 +147,28 @@ impl Claims {
         }
     }
 
-    fn view(self) -> View {
-        // An epoch changes when slots move, and their connections stay: a node has one term.
-        let named = |address: Address| -> Name { (address, 0) };
+    fn view(self) -> TopologyView {
+        // An epoch changes when slots move, and connections stay then: a node has one term.
+        let named = |address: Address| -> MasterId { (address, 0) };
         let mut masters = self.healthy;
         let mut owners = vec![None; LockName::BUCKETS];
         for (bucket, (_, address)) in self.buckets {
             masters.insert(address.clone());
             owners[usize::from(bucket)] = Some(named(address));
         }
-        View { masters: masters.into_iter().map(named).collect(), owners }
+        TopologyView { masters: masters.into_iter().map(named).collect(), owners }
     }
 }
 
-/// `HOST:PORT@BUS[,NAME[,…]]`. A node that does not know its own host has none to tell.
-fn parse_address(text: &str, teller: &Address, uses_tls: bool) -> Option<Address> {
+/// `HOST:PORT@BUS[,NAME[,…]]`. A node that does not know its own host reports none: it is where the
+/// reporter is.
+fn parse_address(text: &str, reporter: &Address, uses_tls: bool) -> Option<Address> {
     let mut parts = text.split(',');
     let (address, name) = (parts.next()?, parts.next().unwrap_or_default());
     let (host, port) = address.split('@').next()?.rsplit_once(':')?;
     // A certificate is for a name.
     let host = if uses_tls && !name.is_empty() { name } else { host };
-    let host = if host.is_empty() { &teller.0 } else { host };
+    let host = if host.is_empty() { &reporter.0 } else { host };
     Some((host.to_owned(), port.parse().ok()?))
 }
 
@@ -181,15 +191,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_redis() {
-        // Of the cluster specification, and as `CLUSTER KEYSLOT {3f}` says.
+    fn bucket_slots_match_the_cluster_specification() {
+        // By the cluster specification, and by `CLUSTER KEYSLOT {3f}`.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!([slot(0x3f), slot(0x00), slot(0xff)], [7334, 13_254, 11_756]);
     }
 
     #[test]
-    fn the_highest_epoch_has_the_slot() {
-        let teller = ("teller".to_owned(), 1);
+    fn slot_belongs_to_the_claim_of_the_highest_epoch() {
+        let reporter = ("reporter".to_owned(), 1);
         let lines = [
             "a 10.0.0.1:7000@17000,old master - 0 0 3 connected 0-16383",
             "b :7001@17001 myself,master - 0 0 7 connected 0-9000 [77-<-a]",
@@ -199,14 +209,14 @@ mod tests {
         ];
         for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
             let mut claims = Claims::default();
-            order.iter().for_each(|line| claims.add(lines[*line], &teller, false));
+            order.iter().for_each(|line| claims.add(lines[*line], &reporter, false));
             let view = claims.view();
-            // The one without an address is none, and the one that is a replica neither.
+            // Neither the one without an address nor the replica.
             let hosts: Vec<_> = view.masters.iter().map(|((host, _), _)| host.as_str()).collect();
-            assert_eq!(hosts, ["10.0.0.1", "[::1]", "teller"]);
+            assert_eq!(hosts, ["10.0.0.1", "[::1]", "reporter"]);
             for bucket in 0..=u8::MAX {
                 let owner = view.owners[usize::from(bucket)].clone().unwrap();
-                let expected = if slot(bucket) <= 9000 { "teller" } else { "10.0.0.1" };
+                let expected = if slot(bucket) <= 9000 { "reporter" } else { "10.0.0.1" };
                 assert_eq!(owner.0.0, expected, "{bucket}");
             }
         }

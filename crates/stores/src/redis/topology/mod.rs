@@ -1,12 +1,16 @@
-//! How a store connects: to one server, and to those that make one store of several.
+//! Which Redis servers there are, and which of them is the master of a key: one, Sentinel or Cluster.
 //!
-//! Topologies differ in which server has a bucket and in who follows whom; how locks are kept is the
-//! same on all of them.
+//! Locks are kept in the same way on all of them; topologies differ in which server has a bucket, and
+//! in how the next master is found. One server is a pool. With Sentinel and Cluster a task follows the
+//! masters ([`DynamicTopology`]), because the driver does not tell "not executed" from "unknown" when
+//! it follows them itself.
+//!
+//! Tested over real servers, by the tests of Sentinel, of Cluster and of failover.
 
 mod cluster;
-mod follow;
-mod informant;
-mod node;
+mod discovery;
+mod dynamic;
+mod masters;
 mod sentinel;
 
 use std::sync::Arc;
@@ -20,9 +24,10 @@ use super::replicas::NeedsReplicas;
 use super::shared::Failure;
 use super::{OpenError, Settings};
 use cluster::Cluster;
-use follow::{Followed, Guide};
+use discovery::Discovery;
+use dynamic::DynamicTopology;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
-use node::{Name, Node};
+use masters::{Master, MasterId};
 use sentinel::Sentinels;
 
 /// The servers behind a URL.
@@ -30,22 +35,22 @@ use sentinel::Sentinels;
 pub(super) enum Topology {
     /// One server has all buckets.
     Single(Pool),
-    /// The masters are found out, and change.
-    Followed(Followed),
+    /// The masters are looked up, and change.
+    Dynamic(DynamicTopology),
 }
 
 impl Topology {
     pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let scheme = url.split(':').next().unwrap_or_default();
         if scheme.ends_with("+sentinel") {
-            let (sentinels, way) = Sentinels::parse(url, settings)?;
-            let guide = Guide::Sentinels(sentinels);
-            return Ok(Self::Followed(Followed::open(guide, way).await?));
+            let (sentinels, options) = Sentinels::parse(url, settings)?;
+            let discovery = Discovery::Sentinels(sentinels);
+            return Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?));
         }
         if scheme.ends_with("+cluster") {
-            let (cluster, way) = Cluster::parse(url, settings)?;
-            let guide = Guide::Cluster(cluster);
-            return Ok(Self::Followed(Followed::open(guide, way).await?));
+            let (cluster, options) = Cluster::parse(url, settings)?;
+            let discovery = Discovery::Cluster(cluster);
+            return Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?));
         }
         let client = pool::client(url, settings)?;
         Ok(Self::Single(Pool::open(client, settings).await?))
@@ -59,52 +64,54 @@ impl Topology {
     ) -> Result<T, StoreError> {
         match self {
             Self::Single(pool) => Ok(pool.check_out().await?.run(call).await?),
-            Self::Followed(followed) => Ok(followed.run(bucket, call).await?),
+            Self::Dynamic(dynamic) => Ok(dynamic.run(bucket, call).await?),
         }
     }
 
-    /// The servers that have the keys, no two of them the same keys, in an order that lasts. A server
-    /// that may be left for another has a name of its own.
+    /// The servers that have the keys, no two of them the same keys, in an order that lasts. A master
+    /// that may be retired has a name of its own.
     pub(super) fn masters(&self) -> Vec<(String, Pool)> {
         match self {
             Self::Single(pool) => vec![(String::new(), pool.clone())],
-            Self::Followed(followed) => {
-                let named = |(((host, port), term), node): (&Name, &Arc<Node>)| {
-                    (format!("{host}:{port}/{term}"), node.pool.clone())
+            Self::Dynamic(dynamic) => {
+                let named = |(((host, port), term), master): (&MasterId, &Arc<Master>)| {
+                    (format!("{host}:{port}/{term}"), master.pool.clone())
                 };
-                followed.map().masters().into_iter().map(named).collect()
+                dynamic.map().owners().into_iter().map(named).collect()
             }
         }
     }
 
-    /// Where to hear what is published. Every server has it; another is named at another try.
+    /// A server to subscribe at: another one at each attempt, since every server passes on all
+    /// messages.
     pub(super) fn publisher(&self, attempt: usize) -> Option<Publisher> {
         match self {
             Self::Single(pool) => {
-                Some(Publisher { client: pool.client(), left: CancellationToken::new() })
+                Some(Publisher { client: pool.client(), retired: CancellationToken::new() })
             }
-            Self::Followed(followed) => {
-                let map = followed.map();
-                let masters = map.masters();
-                let (_, node) = masters.get(attempt % masters.len().max(1))?;
-                Some(Publisher { client: node.pool.client(), left: node.left() })
+            Self::Dynamic(dynamic) => {
+                let map = dynamic.map();
+                let masters = map.owners();
+                let (_, master) = masters.get(attempt % masters.len().max(1))?;
+                Some(Publisher { client: master.pool.client(), retired: master.retired() })
             }
         }
     }
 
-    /// Asks the servers anew what they are. One of several may be away.
+    /// What the servers are now. One of several may be away.
     pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
-        let followed = match self {
+        let dynamic = match self {
             Self::Single(pool) => return Ok(pool.ask().await?.health()),
-            Self::Followed(followed) => followed,
+            Self::Dynamic(dynamic) => dynamic,
         };
-        let map = followed.map();
-        let asked = join_all(map.masters().iter().map(|(_, node)| node.pool.ask())).await;
-        let all = asked.len();
+        let map = dynamic.map();
+        let owners = map.owners();
+        let replies = join_all(owners.iter().map(|(_, master)| master.pool.ask())).await;
+        let all = replies.len();
         let mut failure = Failure::Unreachable("no master is known yet".into());
         let mut servers = Vec::with_capacity(all);
-        for answer in asked {
-            match answer {
+        for reply in replies {
+            match reply {
                 Ok(server) => servers.push(server),
                 Err(error) => failure = error,
             }
@@ -116,8 +123,8 @@ impl Topology {
     }
 }
 
-/// A server from which messages are heard, until it is left.
+/// A server to subscribe at, until it is retired.
 pub(super) struct Publisher {
     pub(super) client: Arc<Client>,
-    pub(super) left: CancellationToken,
+    pub(super) retired: CancellationToken,
 }

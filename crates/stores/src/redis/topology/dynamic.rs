@@ -1,0 +1,201 @@
+//! The masters as they are now, followed by a task of their own.
+//!
+//! The task looks up the masters once a second, and at once when a sentinel publishes a change or a
+//! command fails as if the master had changed. A command that was not executed is tried again, on the
+//! master that is known by then, for up to [`FAILOVER_WAIT_MAX`].
+//!
+//! Invariant: a process that did not run for a while sends nothing to a master of before. What it
+//! knows is older than [`TOPOLOGY_MAX_AGE`] then, and it looks up the masters first. Tested over real
+//! failovers, by the tests of Sentinel and of Cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::OpenError;
+use super::super::replicas::NeedsReplicas;
+use super::super::shared::{Failure, Redirect};
+use super::discovery::Discovery;
+use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
+
+/// How often the masters are looked up when no hint comes.
+const LOOKUP_PERIOD: Duration = Duration::from_secs(1);
+/// The least pause between two lookups.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// For how long a lookup counts: longer than two lookups in a row without a reply take, so that only
+/// a process that did not run is without masters.
+const TOPOLOGY_MAX_AGE: Duration = Duration::from_millis(2500);
+/// For how long a command that was not executed is tried again: less than the default
+/// `store_timeout_ms`, so that the caller reads that it was not executed.
+const FAILOVER_WAIT_MAX: Duration = Duration::from_millis(1500);
+/// The pause before a command is tried again, unless the masters change sooner.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The latest lookup.
+#[derive(Debug, Clone)]
+struct Lookup {
+    map: Arc<MasterMap>,
+    /// When it began, whether any source replied or not.
+    begun: Instant,
+}
+
+impl Lookup {
+    /// Whether the process did not run since.
+    fn is_old(&self) -> bool {
+        self.begun.elapsed() > TOPOLOGY_MAX_AGE
+    }
+}
+
+/// The masters as they are now, and the task that follows them.
+#[derive(Debug)]
+pub(in super::super) struct DynamicTopology {
+    latest: watch::Receiver<Lookup>,
+    /// Has the task look up the masters at once.
+    lookup_now: Arc<Notify>,
+    _following: AbortOnDropHandle<()>,
+}
+
+impl DynamicTopology {
+    /// Looks up the masters, and follows them from then on.
+    ///
+    /// # Errors
+    ///
+    /// The sources report that the configuration is wrong, or a master is not fit. Servers that do
+    /// not reply are no error.
+    pub(super) async fn open(
+        mut discovery: Discovery,
+        options: Arc<ConnectOptions>,
+    ) -> Result<Self, OpenError> {
+        let begun = Instant::now();
+        let view = match discovery.look_up().await {
+            Ok(view) => Some(view),
+            Err(error) if error.is_misconfiguration() => {
+                return Err(OpenError::Unfit(error.to_string()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Redis cannot be reached yet");
+                None
+            }
+        };
+        for (address, _) in view.iter().flat_map(|view| &view.masters) {
+            options.check(address).await?;
+        }
+        let map = view.as_ref().map(|view| MasterMap::default().updated(view, &options));
+        let lookup = Lookup { map: map.unwrap_or_default().into(), begun };
+        let (sender, latest) = watch::channel(lookup);
+        let lookup_now = Arc::new(Notify::new());
+        let following = follow(discovery, options, view, sender, Arc::clone(&lookup_now));
+        let following = AbortOnDropHandle::new(tokio::spawn(following));
+        Ok(Self { latest, lookup_now, _following: following })
+    }
+
+    /// Runs a script on the master of its bucket. A command that was not executed is tried again for
+    /// a while.
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+        &self,
+        bucket: u8,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        let until = Instant::now() + FAILOVER_WAIT_MAX;
+        let mut changes = self.latest.clone();
+        let mut redirect: Option<Redirect> = None;
+        loop {
+            let latest = changes.borrow_and_update().clone();
+            let (master, asking) = match &redirect {
+                None => (latest.map.owner(bucket), false),
+                Some(redirect) => (latest.map.at(&redirect.address), redirect.asking),
+            };
+            let failure = match master {
+                _ if latest.is_old() => {
+                    self.lookup_now.notify_one();
+                    Failure::Unreachable("its master is looked up again".into())
+                }
+                None => Failure::Unreachable("no master of it is known yet".into()),
+                Some(master) => match self.run_on(&master, call, asking, until).await {
+                    Ok(found) => return Ok(found),
+                    Err(failure) => failure,
+                },
+            };
+            if !failure.may_pass() || Instant::now() + RETRY_PAUSE >= until {
+                return Err(failure);
+            }
+            let was_redirected = redirect.is_some();
+            redirect = failure.redirect();
+            if was_redirected || redirect.is_none() {
+                drop(timeout(RETRY_PAUSE, changes.changed()).await);
+            }
+        }
+    }
+
+    /// The masters of the latest lookup.
+    pub(super) fn map(&self) -> Arc<MasterMap> {
+        Arc::clone(&self.latest.borrow().map)
+    }
+
+    async fn run_on<T: FromRedisValue + NeedsReplicas>(
+        &self,
+        master: &Master,
+        call: &ScriptInvocation<'_>,
+        asking: bool,
+        until: Instant,
+    ) -> Result<T, Failure> {
+        let ran = match timeout_at(until, master.pool.check_out()).await {
+            Ok(Ok(shared)) if asking => shared.run_asking(call).await,
+            Ok(Ok(shared)) => shared.run(call).await,
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::Unreachable("no connection in time".into())),
+        };
+        if let Err(failure) = &ran {
+            self.lookup_now.notify_one();
+            if failure.is_demotion() {
+                // Its other connections lead to the same server.
+                master.retire();
+            }
+        }
+        ran
+    }
+}
+
+/// Keeps the latest lookup true, for ever.
+async fn follow(
+    mut discovery: Discovery,
+    options: Arc<ConnectOptions>,
+    mut view: Option<TopologyView>,
+    latest: watch::Sender<Lookup>,
+    lookup_now: Arc<Notify>,
+) {
+    let mut has_failed = false;
+    loop {
+        let hint = async {
+            tokio::select! {
+                () = lookup_now.notified() => {}
+                () = discovery.hint() => {}
+            }
+        };
+        drop(timeout(LOOKUP_PERIOD, hint).await);
+        let begun = Instant::now();
+        let mut map = Arc::clone(&latest.borrow().map);
+        match discovery.look_up().await {
+            Ok(found) => {
+                has_failed = false;
+                if view.as_ref() != Some(&found) || !map.is_whole() {
+                    tracing::info!(masters = ?found.masters, "Redis has these masters now");
+                    map = Arc::new(map.updated(&found, &options));
+                    view = Some(found);
+                }
+            }
+            Err(error) if has_failed => tracing::debug!(%error, "the masters are still not known"),
+            Err(error) => {
+                has_failed = true;
+                tracing::warn!(%error, "the masters that were known last are used");
+            }
+        }
+        // All sources may be away while a master is well, so a lookup without a reply counts as well.
+        latest.send_replace(Lookup { map, begun });
+        sleep(POLL_INTERVAL).await;
+    }
+}

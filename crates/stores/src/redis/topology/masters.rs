@@ -1,0 +1,178 @@
+//! The masters with their connections.
+//!
+//! A [`MasterMap`] is a [`TopologyView`] with a pool for each master. A master that is no longer one
+//! is **retired**: its connections break at once, and its later replies are ignored. A server that was
+//! demoted, stopped or cut off and comes back knows nothing of the grants since, so no command goes
+//! over an old connection to it.
+//!
+//! Tested over real failovers, by the tests of Sentinel and of Cluster.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bb8_redis::redis::ConnectionAddr::{Tcp, TcpTls};
+use bb8_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo as _};
+use tokio_util::sync::CancellationToken;
+
+use super::super::pool::{self, Pool};
+use super::super::{OpenError, Settings};
+use keylatch_core::lock::LockName;
+
+/// A master for as long as it is one.
+#[derive(Debug)]
+pub(in super::super) struct Master {
+    pub(in super::super) pool: Pool,
+    retired: CancellationToken,
+}
+
+impl Master {
+    fn new(client: Client, settings: &Settings) -> Self {
+        let retired = CancellationToken::new();
+        Self { pool: Pool::until(retired.clone(), client, settings), retired }
+    }
+
+    /// Breaks every connection at once.
+    pub(super) fn retire(&self) {
+        self.retired.cancel();
+    }
+
+    /// Cancelled when the master is retired.
+    pub(super) fn retired(&self) -> CancellationToken {
+        self.retired.clone()
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+/// A master's address and its term. A server that was retired and is master again has another term,
+/// where a topology counts terms.
+pub(super) type MasterId = (Address, u64);
+
+/// A host and a port.
+pub(super) type Address = (String, u16);
+
+/// Which servers are masters of what, as a lookup found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TopologyView {
+    /// All masters, those without a bucket too.
+    pub(super) masters: Vec<MasterId>,
+    /// For each bucket, the master that has it.
+    pub(super) owners: Vec<Option<MasterId>>,
+}
+
+impl TopologyView {
+    /// One master has all buckets.
+    pub(super) fn of_one(master: MasterId) -> Self {
+        Self { owners: vec![Some(master.clone()); LockName::BUCKETS], masters: vec![master] }
+    }
+}
+
+/// The masters with their connections.
+#[derive(Debug, Default)]
+pub(super) struct MasterMap {
+    masters: BTreeMap<MasterId, Arc<Master>>,
+    owners: Vec<Option<Arc<Master>>>,
+}
+
+impl MasterMap {
+    /// The masters of a view. Those of this map that are still masters keep their connections, and
+    /// all others are retired.
+    pub(super) fn updated(&self, view: &TopologyView, options: &ConnectOptions) -> Self {
+        let masters: BTreeMap<_, _> = (view.masters.iter())
+            .filter_map(|id| {
+                let known = self.masters.get(id).filter(|master| !master.retired.is_cancelled());
+                let new = || options.master(&id.0).map(Arc::new);
+                Some((id.clone(), known.map(Arc::clone).or_else(new)?))
+            })
+            .collect();
+        for (id, master) in &self.masters {
+            if !masters.get(id).is_some_and(|kept| Arc::ptr_eq(kept, master)) {
+                master.retire();
+            }
+        }
+        let owner = |id: &Option<MasterId>| id.as_ref().and_then(|id| masters.get(id).cloned());
+        Self { owners: view.owners.iter().map(owner).collect(), masters }
+    }
+
+    /// The master that has a bucket.
+    pub(super) fn owner(&self, bucket: u8) -> Option<Arc<Master>> {
+        self.owners.get(usize::from(bucket)).cloned().flatten()
+    }
+
+    /// The masters that have a bucket.
+    pub(super) fn owners(&self) -> Vec<(&MasterId, &Arc<Master>)> {
+        let has_bucket = |master: &Arc<Master>| {
+            self.owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, master))
+        };
+        self.masters.iter().filter(|(_, master)| has_bucket(master)).collect()
+    }
+
+    /// The master at an address, whether it has a bucket or not.
+    pub(super) fn at(&self, address: &Address) -> Option<Arc<Master>> {
+        let mut masters = self.masters.iter();
+        masters.find(|((known, _), _)| known == address).map(|(_, master)| Arc::clone(master))
+    }
+
+    /// Whether no master is retired.
+    pub(super) fn is_whole(&self) -> bool {
+        self.masters.values().all(|master| !master.retired.is_cancelled())
+    }
+}
+
+/// How to connect to any server of a topology: credentials, database, TLS.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectOptions {
+    info: ConnectionInfo,
+    pub(super) settings: Settings,
+}
+
+impl ConnectOptions {
+    /// The options of `url`, for its own host and for any other.
+    pub(super) fn new(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+        let info = pool::client(url, settings)?.get_connection_info().clone();
+        Ok(Self { info, settings: settings.clone() })
+    }
+
+    /// The server that the URL itself names.
+    pub(super) fn address(&self) -> Option<Address> {
+        match self.info.addr() {
+            Tcp(host, port) | TcpTls { host, port, .. } => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// Whether connections are encrypted.
+    pub(super) fn uses_tls(&self) -> bool {
+        matches!(self.info.addr(), TcpTls { .. })
+    }
+
+    /// A client of the server at an address.
+    pub(super) fn client(&self, (host, port): &Address) -> Option<Client> {
+        let mut address = self.info.addr().clone();
+        match &mut address {
+            Tcp(known_host, known_port) | TcpTls { host: known_host, port: known_port, .. } => {
+                known_host.clone_from(host);
+                *known_port = *port;
+            }
+            _ => return None,
+        }
+        let info = self.info.clone().set_addr(address).into_connection_info();
+        info.and_then(Client::open).ok()
+    }
+
+    fn master(&self, address: &Address) -> Option<Master> {
+        Some(Master::new(self.client(address)?, &self.settings))
+    }
+
+    /// Whether the server at an address is fit to keep locks, as far as it answers.
+    pub(super) async fn check(&self, address: &Address) -> Result<(), OpenError> {
+        match self.client(address) {
+            Some(client) => pool::check(client, &self.settings).await,
+            None => Ok(()),
+        }
+    }
+}
