@@ -5,7 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 
-use super::shared::{Failure, Shared};
+use super::connection::SharedConnection;
+use super::failure::Failure;
 use super::{Keys, Pool, Topology};
 use keylatch_core::lock::{FencingToken, Holder, LockName, Owner};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
@@ -95,14 +96,14 @@ fn decoded(part: &str) -> Option<String> {
 
 /// One step of the scan: the next step, and the names found, in order.
 pub(super) async fn scan(
-    shared: &mut Shared,
+    shared: &mut SharedConnection,
     keys: &Keys,
     query: &ListLocks,
     step: u64,
 ) -> Result<(u64, Vec<LockName>), Failure> {
     let mut scan = cmd("SCAN");
     scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
-    let Shared { connection, state, .. } = shared;
+    let SharedConnection { connection, state, .. } = shared;
     let found = state.note(scan.query_async(connection)).await?;
     let (following, found): (u64, Vec<Vec<u8>>) = found;
     let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
@@ -114,7 +115,7 @@ pub(super) async fn scan(
 
 /// Who holds the locks that were found; one that was released meanwhile is left out.
 async fn holders(
-    shared: &mut Shared,
+    shared: &mut SharedConnection,
     keys: &Keys,
     names: &[LockName],
 ) -> Result<Vec<Holder>, Failure> {
@@ -128,7 +129,7 @@ async fn holders(
         // A place that was lost counts until the next one who waits asks.
         reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
     }
-    let Shared { connection, state, .. } = shared;
+    let SharedConnection { connection, state, .. } = shared;
     let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
     let mut found = found.into_iter();
     let mut holders = Vec::with_capacity(names.len());

@@ -11,18 +11,18 @@
 //!
 //! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watching`]).
 
+mod connection;
+mod failure;
 mod list;
 mod pool;
 mod record_reply;
 mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
-mod replicas;
 mod reply;
 mod said;
 mod script;
 mod server;
-mod shared;
 mod subscription;
 mod topology;
 mod url;

@@ -1,3 +1,13 @@
+//! Connections to one server: a few, multiplexed, shared by all requests, and kept by bb8.
+//!
+//! A request checks out a connection, clones it, and returns it at once before it sends. bb8-redis's
+//! own manager is not used: it never calls a connection broken, so it hands out dead ones for as long
+//! as they are pooled, and it gives each command a timeout of 500 ms, after which the result of an
+//! acquire would be lost.
+//!
+//! Invariant: a server gets a connection in the pool only if it is fit to keep locks ([`Server`]).
+//! Tested over real servers that break, hang and restart, by the tests of Redis's connections.
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,18 +22,17 @@ use bb8_redis::redis::{
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::replicas::Replicas;
+use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
+use super::failure::Failure;
 use super::server::Server;
-use super::shared::{Failure, Shared, State};
 use super::{OpenError, Settings};
 
-/// What knows the way to the Redis at `url`: credentials, database, TLS and how sockets are kept.
+/// A client of the Redis at `url`: its credentials, database, TLS and socket options.
 pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError> {
     let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
     let timeout = settings.connect_timeout();
-    // A peer that vanished without a word is noticed by the kernel.
-    // The kernel counts in seconds, 1 to 32767 of them.
+    // The kernel notices a peer that vanished. It counts in seconds, 1 to 32767 of them.
     let seconds = |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(32_767));
     let keepalive =
         TcpKeepalive::new().with_time(seconds(timeout * 5)).with_interval(seconds(timeout));
@@ -36,42 +45,40 @@ pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError
     Client::open(info).map_err(bad_url)
 }
 
-/// Whether the server that `client` knows the way to is fit to keep locks, as far as it answers.
+/// Checks that the server is fit to keep locks, if it replies.
 pub(super) async fn check(client: Client, settings: &Settings) -> Result<(), OpenError> {
-    let may_be_left = Some(CancellationToken::new());
-    Manager::new(client, settings, may_be_left).check().await
+    let retired = Some(CancellationToken::new());
+    Manager::new(client, settings, retired).check().await
 }
 
-/// A few multiplexed connections to one server that all requests share, kept by bb8.
-///
-/// A request takes one, clones it, gives it back at once and then sends, so that no command waits
-/// for another's answer. Clones are the same pool.
+/// A few connections to one server. Clones are the same pool.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     client: Arc<Client>,
     pool: bb8::Pool<Manager>,
     /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
-    left: Option<CancellationToken>,
+    /// Cancelled when the server is retired.
+    retired: Option<CancellationToken>,
     allow_eviction: bool,
 }
 
 impl Pool {
-    /// A pool of the server that `client` knows the way to.
+    /// A pool of a server that is never retired.
     pub(super) async fn open(client: Client, settings: &Settings) -> Result<Self, OpenError> {
         let manager = Manager::new(client, settings, None);
         manager.check().await?;
         Ok(Self::of(manager, settings))
     }
 
-    /// A pool of a server that is used until `left` is cancelled. Then its connections are broken,
-    /// and who waits for it hears so at once.
-    pub(super) fn until(left: CancellationToken, client: Client, settings: &Settings) -> Self {
-        Self::of(Manager::new(client, settings, Some(left)), settings)
+    /// A pool of a server until `retired` is cancelled. Then its connections break, and requests that
+    /// wait for one fail at once.
+    pub(super) fn until(retired: CancellationToken, client: Client, settings: &Settings) -> Self {
+        Self::of(Manager::new(client, settings, Some(retired)), settings)
     }
 
     fn of(manager: Manager, settings: &Settings) -> Self {
-        let (last_error, left) = (Arc::clone(&manager.last_error), manager.left.clone());
+        let (last_error, retired) = (Arc::clone(&manager.last_error), manager.retired.clone());
         let client = Arc::clone(&manager.client);
         let pool = bb8::Pool::builder()
             .max_size(settings.connections)
@@ -83,36 +90,36 @@ impl Pool {
             .connection_timeout(manager.timeout)
             .build_unchecked(manager);
         let allow_eviction = settings.allow_eviction;
-        Self { client, pool, last_error, left, allow_eviction }
+        Self { client, pool, last_error, retired, allow_eviction }
     }
 
-    /// Asks the server anew what it is: one that turned replica answers a `PING` all the same.
-    pub(super) async fn ask(&self) -> Result<Server, Failure> {
-        let Shared { mut connection, state, .. } = self.check_out().await?;
-        let server = state.note(Server::ask(&mut connection)).await?;
+    /// What the server is now. A `PING` would not do: a server that turned replica answers it too.
+    pub(super) async fn inspect(&self) -> Result<Server, Failure> {
+        let SharedConnection { mut connection, state, .. } = self.check_out().await?;
+        let server = state.note(Server::inspect(&mut connection)).await?;
         if server.is_loading() {
             return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
         }
         if let Some(reason) = server.unfit(self.allow_eviction) {
-            state.give_up();
+            state.mark_broken();
             return Err(Failure::Unfit(reason));
         }
         Ok(server)
     }
 
-    /// What knows the way to the server.
+    /// A client of the server.
     pub(super) fn client(&self) -> Arc<Client> {
         Arc::clone(&self.client)
     }
 
-    /// A connection that was whole when last heard of.
-    pub(super) async fn check_out(&self) -> Result<Shared, Failure> {
+    /// A connection that is not known to be broken.
+    pub(super) async fn check_out(&self) -> Result<SharedConnection, Failure> {
         loop {
-            let guard = match &self.left {
+            let guard = match &self.retired {
                 None => self.pool.get().await,
-                Some(left) => {
-                    let got = left.run_until_cancelled(self.pool.get()).await;
-                    got.ok_or_else(|| Failure::Unreachable("the server was left".into()))?
+                Some(retired) => {
+                    let got = retired.run_until_cancelled(self.pool.get()).await;
+                    got.ok_or_else(|| Failure::Unreachable("the server was retired".into()))?
                 }
             };
             let guard = guard.map_err(|error| self.unreachable(error))?;
@@ -133,34 +140,30 @@ impl Pool {
     }
 }
 
-/// Opens connections for bb8 and remembers which of them are broken.
-///
-/// bb8-redis's own manager never calls a connection broken and hands out the dead ones for as long
-/// as they are pooled; it also gives every command a timeout of 500 ms, after which nobody would
-/// see what came of an acquire.
+/// Opens connections for bb8, and knows which of them are broken.
 struct Manager {
     client: Arc<Client>,
     timeout: Duration,
     allow_eviction: bool,
     last_error: Arc<Mutex<Option<String>>>,
     min_replicas: u32,
-    /// Of a server that may be left for another.
-    left: Option<CancellationToken>,
+    /// Cancelled when the server is retired; `None` for a server that never is.
+    retired: Option<CancellationToken>,
 }
 
 impl Manager {
-    fn new(client: Client, settings: &Settings, left: Option<CancellationToken>) -> Self {
+    fn new(client: Client, settings: &Settings, retired: Option<CancellationToken>) -> Self {
         Self {
             client: Arc::new(client),
             timeout: settings.connect_timeout(),
             allow_eviction: settings.allow_eviction,
             last_error: Arc::default(),
             min_replicas: settings.min_replicas,
-            left,
+            retired,
         }
     }
 
-    /// Whether the server is fit, as far as it answers.
+    /// Checks that the server is fit, if it replies.
     async fn check(&self) -> Result<(), OpenError> {
         match self.connect().await {
             Ok(_) => {}
@@ -173,25 +176,25 @@ impl Manager {
         Ok(())
     }
 
-    async fn connect_and_ask(&self) -> Result<Shared, ConnectError> {
-        let state = State::new(self.left.clone());
+    async fn connect_and_inspect(&self) -> Result<SharedConnection, ConnectError> {
+        let state = ConnectionState::new(self.retired.clone());
         let noticed = state.clone();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
-                    noticed.give_up();
+                    noticed.mark_broken();
                 }
                 Ok::<_, SendError>(())
             });
         let mut connection =
             self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let server = Server::ask(&mut connection).await?;
+        let server = Server::inspect(&mut connection).await?;
         if server.is_loading() {
             return Err(ConnectError::Loading);
         }
-        if self.left.is_some() && server.is_replica() {
+        if self.retired.is_some() && server.is_replica() {
             return Err(ConnectError::Replica);
         }
         if let Some(reason) = server.unfit(self.allow_eviction) {
@@ -199,28 +202,28 @@ impl Manager {
         }
         let health = server.health();
         tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
-        let replicas = Arc::new(Replicas::new(self.min_replicas));
-        Ok(Shared { connection, state, replicas, life: Arc::new(server.life()) })
+        let replicas = Arc::new(ReplicaWait::new(self.min_replicas));
+        Ok(SharedConnection { connection, state, replicas, life: Arc::new(server.life()) })
     }
 }
 
 impl ManageConnection for Manager {
-    type Connection = Shared;
+    type Connection = SharedConnection;
     type Error = ConnectError;
 
-    async fn connect(&self) -> Result<Shared, ConnectError> {
-        let connected = timeout(self.timeout, self.connect_and_ask()).await;
+    async fn connect(&self) -> Result<SharedConnection, ConnectError> {
+        let connected = timeout(self.timeout, self.connect_and_inspect()).await;
         let connected = connected.unwrap_or(Err(ConnectError::Timeout(self.timeout)));
         *locked(&self.last_error) = connected.as_ref().err().map(ToString::to_string);
         connected
     }
 
-    async fn is_valid(&self, shared: &mut Shared) -> Result<(), ConnectError> {
+    async fn is_valid(&self, shared: &mut SharedConnection) -> Result<(), ConnectError> {
         // Not called: a check-out that pings costs a quarter of the throughput and hides nothing.
         Ok(cmd("PING").query_async(&mut shared.connection).await?)
     }
 
-    fn has_broken(&self, shared: &mut Shared) -> bool {
+    fn has_broken(&self, shared: &mut SharedConnection) -> bool {
         shared.state.is_broken()
     }
 }
@@ -240,10 +243,10 @@ enum ConnectError {
     Timeout(Duration),
     #[error("{0}")]
     Unfit(String),
-    /// What is said of who is master is behind, or ahead, for a moment.
+    /// The report of the master is behind, or ahead, for a moment.
     #[error("it is a replica")]
     Replica,
-    /// It takes no commands yet, and what it says of itself is not so afterwards.
+    /// It takes no commands yet, and what it reports of itself is not true afterwards.
     #[error("it is reading its data")]
     Loading,
 }

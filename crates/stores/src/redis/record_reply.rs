@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use super::replicas::NeedsReplicas;
+use super::connection::NeedsReplicas;
 use keylatch_core::idempotency::{End, Kept, Phase, Reason, Run, View};
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::StoreError;

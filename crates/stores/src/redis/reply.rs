@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use super::replicas::NeedsReplicas;
+use super::connection::NeedsReplicas;
 use keylatch_core::lock::{Contention, FencingToken, Holder, Lease, LockName, Owner};
 use keylatch_core::store::StoreError;
 

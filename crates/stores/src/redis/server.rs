@@ -1,3 +1,10 @@
+//! What a Redis server reports of itself, and whether it is fit to keep locks.
+//!
+//! Every new connection inspects its server: version, role, persistence, eviction, and the process at
+//! its other end. The tier of the store follows from it, and so does the voter quarantine of Redlock.
+//!
+//! Tested over real servers of several settings, by the tests of Redis's fitness and of Redlock.
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
@@ -8,33 +15,35 @@ use tokio::time::Instant;
 
 use keylatch_core::store::{StoreHealth, Tier};
 
-/// The oldest Redis that speaks RESP3, by which a lost connection is noticed at once.
+/// The oldest Redis that speaks RESP3, with which a lost connection is noticed at once.
 const OLDEST_MAJOR: u32 = 6;
 
-/// What a Redis said of itself when a connection was opened.
+/// What a Redis reported of itself.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     info: HashMap<String, String>,
     /// `None` where `CONFIG` is forbidden, as many hosts do.
     appendfsync: Option<String>,
+    /// When it was inspected.
     seen: Instant,
 }
 
 /// One process of a Redis, from its start to its end.
 #[derive(Debug, Clone)]
-pub(super) struct Life {
-    /// Unlike that of every other process.
+pub(super) struct ProcessLife {
+    /// Another one for each process.
     pub(super) run_id: String,
     /// How long it had been up, by its wall clock and in whole seconds.
     pub(super) uptime: Duration,
-    /// When it said so.
+    /// When it reported so.
     pub(super) seen: Instant,
-    /// Whether all that it answers is on disk before, and none of it is evicted.
+    /// Whether every write is on disk before its reply, and no key is evicted.
     pub(super) forgets_nothing: bool,
 }
 
 impl Server {
-    pub(super) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+    /// Asks the server what it is.
+    pub(super) async fn inspect(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let info: String = cmd("INFO").query_async(connection).await?;
         let config: RedisResult<HashMap<String, String>> =
             cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await;
@@ -48,9 +57,9 @@ impl Server {
         Ok(Self { info, appendfsync, seen: Instant::now() })
     }
 
-    /// Which process it is. One that hides for how long it has been up came up just now.
-    pub(super) fn life(&self) -> Life {
-        Life {
+    /// The process. One that hides for how long it has been up counts as one that came up just now.
+    pub(super) fn life(&self) -> ProcessLife {
+        ProcessLife {
             run_id: self.get("run_id").to_owned(),
             uptime: Duration::from_secs(self.get("uptime_in_seconds").parse().unwrap_or(0)),
             seen: self.seen,
@@ -58,7 +67,7 @@ impl Server {
         }
     }
 
-    /// Why locks must not be kept here, in a sentence that says what to do.
+    /// Why the server must not keep locks, in a sentence that says what to do.
     pub(super) fn unfit(&self, allow_eviction: bool) -> Option<String> {
         let version = self.get("redis_version");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -78,27 +87,30 @@ impl Server {
         None
     }
 
+    /// Its version.
     pub(super) fn version(&self) -> String {
         self.get("redis_version").to_owned()
     }
 
-    /// When it syncs what it writes: `appendfsync`, or `no` where nothing is appended.
+    /// When it syncs its writes: `appendfsync`, or `no` where it appends nothing.
     pub(super) fn sync(&self) -> String {
         let appends = self.get("aof_enabled") == "1";
         let sync = self.appendfsync.as_deref().filter(|_| appends);
         sync.unwrap_or(if appends { "unknown" } else { "no" }).to_owned()
     }
 
+    /// Whether it is a replica.
     pub(super) fn is_replica(&self) -> bool {
         self.get("role") == "slave"
     }
 
-    /// Whether it is reading what it wrote before it was started. Until then it answers no other command,
-    /// and says that it appends nothing to its log.
+    /// Whether it is still reading its data from disk. Until then it takes no other command, and
+    /// reports that it appends nothing to its log.
     pub(super) fn is_loading(&self) -> bool {
         self.get("loading") == "1"
     }
 
+    /// What it is, for people, and what its grants are worth.
     pub(super) fn health(&self) -> StoreHealth {
         let mut facts = BTreeMap::from([
             ("version", self.get("redis_version").to_owned()),
@@ -117,7 +129,7 @@ impl Server {
         if synced && !self.evicts() { Tier::Strict } else { Tier::BestEffort }
     }
 
-    /// Whether it throws keys away when its memory is full. Without a limit it never does.
+    /// Whether it evicts keys when its memory is full. Without a limit it never does.
     fn evicts(&self) -> bool {
         !matches!(self.get("maxmemory"), "" | "0") && self.get("maxmemory_policy") != "noeviction"
     }
@@ -129,8 +141,8 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (fact, value)) in self.health().facts.iter().enumerate() {
-            let space = if place == 0 { "" } else { " " };
+        for (index, (fact, value)) in self.health().facts.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
             write!(f, "{space}{fact}={value}")?;
         }
         Ok(())

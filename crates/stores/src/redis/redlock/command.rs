@@ -18,7 +18,7 @@ use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
 
-use crate::redis::replicas::NeedsReplicas;
+use crate::redis::connection::NeedsReplicas;
 use crate::redis::script::{self, Keys, Scripts};
 use keylatch_core::lock::{Attempt, FencingToken, Holder, LockName, Owner, TokenHash, Ttl};
 

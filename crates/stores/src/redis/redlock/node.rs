@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::OpenError;
 use crate::redis::Settings;
+use crate::redis::connection::NeedsReplicas;
 use crate::redis::pool::{self, Pool};
-use crate::redis::replicas::NeedsReplicas;
-use crate::redis::server::{Life, Server};
+use crate::redis::server::{ProcessLife, Server};
 use keylatch_core::store::StoreError;
 
 /// By how much the whole seconds of two readings of a clock may miss the time between them.
@@ -97,7 +97,7 @@ impl Node {
 
     /// What the node reports of itself within a time.
     pub(super) async fn inspect(&self, within: Duration) -> Result<NodeReply<Server>, StoreError> {
-        let server = timeout(within, self.pool.ask()).await;
+        let server = timeout(within, self.pool.inspect()).await;
         let server = server.map_err(|_| StoreError::Deadline(within))??;
         *locked(&self.last) = Some(server.clone());
         let votes = self.may_vote(&server.life());
@@ -109,7 +109,7 @@ impl Node {
         locked(&self.last).clone()
     }
 
-    fn may_vote(&self, life: &Life) -> bool {
+    fn may_vote(&self, life: &ProcessLife) -> bool {
         self.quarantine.ends_at(life) <= Instant::now()
     }
 }
@@ -138,7 +138,7 @@ impl VoterQuarantine {
     }
 
     /// When the quarantine of this process of the node ends.
-    pub(super) fn ends_at(&self, life: &Life) -> Instant {
+    pub(super) fn ends_at(&self, life: &ProcessLife) -> Instant {
         let mut known = locked(&self.known);
         let rest = match &*known {
             Some(known) if known.run_id == life.run_id => return known.votes_from,
@@ -168,13 +168,13 @@ mod tests {
 
     const MAX_TTL: Duration = Duration::from_secs(60);
 
-    fn life(run_id: &str, uptime_secs: u64, forgets_nothing: bool) -> Life {
+    fn life(run_id: &str, uptime_secs: u64, forgets_nothing: bool) -> ProcessLife {
         let uptime = Duration::from_secs(uptime_secs);
-        Life { run_id: run_id.to_owned(), uptime, seen: Instant::now(), forgets_nothing }
+        ProcessLife { run_id: run_id.to_owned(), uptime, seen: Instant::now(), forgets_nothing }
     }
 
     /// For how long a process stays in quarantine after it was seen.
-    fn quarantine_of(voter: &VoterQuarantine, life: &Life) -> Duration {
+    fn quarantine_of(voter: &VoterQuarantine, life: &ProcessLife) -> Duration {
         voter.ends_at(life).saturating_duration_since(life.seen)
     }
 
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(quarantine_of(&voter, &life("a", 3600, false)), Duration::ZERO);
         let second = life("b", 3600, false);
         assert!(quarantine_of(&voter, &second) > MAX_TTL);
-        let later = Life { seen: second.seen + MAX_TTL, ..second.clone() };
+        let later = ProcessLife { seen: second.seen + MAX_TTL, ..second.clone() };
         assert_eq!(voter.ends_at(&later), voter.ends_at(&second), "a new connection starts none");
     }
 

@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::OpenError;
-use super::super::replicas::NeedsReplicas;
-use super::super::shared::{Failure, Redirect};
+use super::super::connection::NeedsReplicas;
+use super::super::failure::{Failure, Redirect};
 use super::discovery::Discovery;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
 

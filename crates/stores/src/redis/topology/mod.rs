@@ -19,9 +19,9 @@ use bb8_redis::redis::{Client, FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
+use super::connection::NeedsReplicas;
+use super::failure::Failure;
 use super::pool::{self, Pool};
-use super::replicas::NeedsReplicas;
-use super::shared::Failure;
 use super::{OpenError, Settings};
 use cluster::Cluster;
 use discovery::Discovery;
@@ -101,12 +101,12 @@ impl Topology {
     /// What the servers are now. One of several may be away.
     pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
         let dynamic = match self {
-            Self::Single(pool) => return Ok(pool.ask().await?.health()),
+            Self::Single(pool) => return Ok(pool.inspect().await?.health()),
             Self::Dynamic(dynamic) => dynamic,
         };
         let map = dynamic.map();
         let owners = map.owners();
-        let replies = join_all(owners.iter().map(|(_, master)| master.pool.ask())).await;
+        let replies = join_all(owners.iter().map(|(_, master)| master.pool.inspect())).await;
         let all = replies.len();
         let mut failure = Failure::Unreachable("no master is known yet".into());
         let mut servers = Vec::with_capacity(all);

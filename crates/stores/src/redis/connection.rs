@@ -1,0 +1,194 @@
+//! One multiplexed connection, shared by all requests.
+//!
+//! A command is sent on a clone, so that no command waits for another's reply. What the reply shows
+//! of the connection is noted for all clones: a broken connection is never used again.
+//!
+//! Invariant: a reply that a failover must not forget ([`NeedsReplicas`]) is returned only once
+//! `min_replicas` replicas have what it reports. Tested over real servers that break, hang and fail
+//! over, by the tests of Redis's connections and replicas.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bb8_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
+use bb8_redis::redis::{
+    Cmd, FromRedisValue, Pipeline, RedisFuture, RedisResult, ScriptInvocation, Value, cmd, pipe,
+};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use super::server::ProcessLife;
+
+/// How long replicas may take to copy a write.
+const REPLICATION_MAX: Duration = Duration::from_millis(500);
+
+/// A reply that a failover must not forget, where it is a promise to a client: a grant, for one.
+pub(super) trait NeedsReplicas {
+    /// Whether replicas must have what this reply reports before it is returned.
+    fn needs_replicas(&self) -> bool;
+}
+
+/// A connection that many requests use at once. Clones are the same connection.
+#[derive(Clone)]
+pub(super) struct SharedConnection {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) state: ConnectionState,
+    pub(super) replicas: Arc<ReplicaWait>,
+    /// The process at its other end.
+    pub(super) life: Arc<ProcessLife>,
+}
+
+impl SharedConnection {
+    /// Runs a script, and returns its reply once enough replicas have what it reports.
+    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+        mut self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        let found = self.state.note(call.invoke_async(&mut self.connection)).await?;
+        self.replicated(found).await
+    }
+
+    /// Runs a script on keys that a cluster is just moving to this node.
+    pub(super) async fn run_asking<T: FromRedisValue + NeedsReplicas>(
+        self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<T, Failure> {
+        let mut asking = Asking(self.connection.clone());
+        let found = self.state.note(call.invoke_async(&mut asking)).await?;
+        self.replicated(found).await
+    }
+
+    async fn replicated<T: NeedsReplicas>(mut self, found: T) -> Result<T, Failure> {
+        if !found.needs_replicas() {
+            return Ok(found);
+        }
+        let waited = self.state.note(self.replicas.too_few(&mut self.connection)).await;
+        match waited.map_err(Failure::after_execution)? {
+            None => Ok(found),
+            Some(few) => Err(Failure::TooFewReplicas(few)),
+        }
+    }
+}
+
+/// Sends each command right behind an `ASKING`, with no other command between them.
+struct Asking(MultiplexedConnection);
+
+impl ConnectionLike for Asking {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let mut both = pipe();
+            both.cmd("ASKING").add_command(cmd.clone());
+            let replies = self.0.req_packed_commands(&both, 1, 1).await?;
+            replies.into_iter().next().unwrap_or(Value::Nil).extract_error()
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.0.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.0.get_db()
+    }
+}
+
+impl fmt::Debug for SharedConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedConnection").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// What all clones know of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionState {
+    broken: Arc<AtomicBool>,
+    /// Cancelled when the server is retired.
+    retired: Option<CancellationToken>,
+}
+
+impl ConnectionState {
+    /// The state of a new connection, to a server that may be retired.
+    pub(super) fn new(retired: Option<CancellationToken>) -> Self {
+        Self { broken: Arc::default(), retired }
+    }
+
+    /// The result of a command. An error that breaks the connection is noted for all clones.
+    pub(super) async fn note<T>(
+        &self,
+        command: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, Failure> {
+        let result = match &self.retired {
+            None => command.await,
+            Some(retired) => retired.run_until_cancelled(command).await.ok_or(Failure::Retired)?,
+        };
+        result.map_err(|error| {
+            let failure = Failure::Redis(error);
+            if failure.breaks() {
+                self.mark_broken();
+            }
+            failure
+        })
+    }
+
+    /// Lets no further command begin on the connection.
+    pub(super) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no further command may begin on the connection.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+            || self.retired.as_ref().is_some_and(CancellationToken::is_cancelled)
+    }
+}
+
+/// Waits until replicas have what was written on one connection.
+///
+/// `WAIT` holds up its connection, and with it all requests that share it. But one `WAIT` covers
+/// everything written there before, so one is sent for all replies that came since the last one was
+/// sent. No request waits for longer than two of them take, whatever the load.
+#[derive(Debug, Default)]
+pub(super) struct ReplicaWait {
+    wanted: u32,
+    /// How many `WAIT`s were sent.
+    sent: AtomicU64,
+    /// The latest `WAIT` with a reply, and how many replicas it found.
+    last: Mutex<(u64, u32)>,
+}
+
+impl ReplicaWait {
+    /// Waits for this many replicas; for none if it is 0.
+    pub(super) fn new(wanted: u32) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// How many replicas have what was written on the connection before this call, if they are too
+    /// few; `None` if they are enough.
+    pub(super) async fn too_few(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Option<u32>> {
+        if self.wanted == 0 {
+            return Ok(None);
+        }
+        let before = self.sent.load(Ordering::SeqCst);
+        let mut last = self.last.lock().await;
+        // A `WAIT` that was sent since then covers this call as well.
+        if last.0 <= before {
+            let round = self.sent.fetch_add(1, Ordering::SeqCst) + 1;
+            let limit = u64::try_from(REPLICATION_MAX.as_millis()).unwrap_or(u64::MAX);
+            let mut wait = cmd("WAIT");
+            wait.arg(self.wanted).arg(limit);
+            *last = (round, wait.query_async(connection).await?);
+        }
+        Ok((last.1 < self.wanted).then_some(last.1))
+    }
+}
