@@ -66,3 +66,28 @@ pub struct EndEvent<'a> {
 /// `lagged` or `closing` of a watch: an empty object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptyEvent {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshot_of_a_free_lock_has_no_other_members() {
+        let free = SnapshotEvent { held: false, lock: None };
+        assert_eq!(serde_json::to_string(&free).unwrap(), r#"{"held":false}"#);
+        assert_eq!(serde_json::from_str::<SnapshotEvent>(r#"{"held":false}"#).unwrap(), free);
+
+        let lock = PublicLock {
+            name: "deploy".to_owned(),
+            owner: None,
+            fencing_token: 7,
+            acquired_at: "2026-05-27T16:40:00Z".to_owned(),
+            expires_in_ms: 29_950,
+            waiting: 0,
+        };
+        let held = SnapshotEvent { held: true, lock: Some(lock) };
+        let json = serde_json::to_string(&held).unwrap();
+        assert!(json.starts_with(r#"{"held":true,"name":"deploy","owner":null,"#), "{json}");
+        assert_eq!(serde_json::from_str::<SnapshotEvent>(&json).unwrap(), held);
+    }
+}
