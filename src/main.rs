@@ -16,7 +16,7 @@ use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::run::{EXIT_CODES, Job};
 use keylatch::{healthcheck, http, telemetry};
-use keylatch_client::Options;
+use keylatch_client::AcquireOptions;
 use keylatch_core::lock::{LockName, Owner, Ttl};
 
 /// Most of what a request allocates is small and soon given back, often by another thread, which
@@ -83,7 +83,7 @@ impl Run {
         let machine = nix::unistd::gethostname().unwrap_or_default();
         let process = format!("{}, pid {}", machine.display(), std::process::id());
         let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
-        let options = Options { ttl: self.ttl, wait: self.wait, owner };
+        let options = AcquireOptions { ttl: self.ttl, wait: self.wait, owner };
         Job { server: self.server, name: self.name, options, command: self.command }
     }
 }

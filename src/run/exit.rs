@@ -60,8 +60,8 @@ impl Failure {
             Self::Service { error, .. } => match error {
                 Error::Url(_) => 64,
                 Error::Unreachable(_) | Error::Unavailable(_) => 69,
-                Error::Certificates(_) | Error::Random(_) => 70,
                 Error::Refused(_) => 76,
+                _ => 70,
             },
             Self::Spawn { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Spawn { .. } => 126,

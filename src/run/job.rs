@@ -8,7 +8,7 @@ use super::exit::Failure;
 use super::group::{Change, Group};
 use super::signals::Signals;
 use super::terminal::{Terminal, suspend_job};
-use keylatch_client::{Acquired, Client, Guard, Lost, Options, Standing};
+use keylatch_client::{AcquireOptions, AcquireReply, Client, LeaseStatus, LockGuard, LossReason};
 use keylatch_core::lock::{LockName, ReleaseReply};
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
@@ -26,7 +26,7 @@ pub struct Job {
     /// The lock.
     pub name: LockName,
     /// How it is wanted.
-    pub options: Options,
+    pub options: AcquireOptions,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -51,8 +51,8 @@ async fn try_run(job: &Job) -> Result<u8, Failure> {
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
     };
     let ran = match acquired {
-        Ok(Acquired::Granted(guard)) => under(job, guard, &mut signals).await,
-        Ok(Acquired::Held(holder)) => {
+        Ok(AcquireReply::Granted(guard)) => under(job, guard, &mut signals).await,
+        Ok(AcquireReply::Held(holder)) => {
             Err(Failure::Held { name: job.name.clone(), holder, wait: job.options.wait })
         }
         Err(failure) => Err(failure),
@@ -63,7 +63,7 @@ async fn try_run(job: &Job) -> Result<u8, Failure> {
 }
 
 /// Runs the command under a lock, and gives the lock back.
-async fn under(job: &Job, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
+async fn under(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
     let environment = [
         ("KEYLATCH_NAME", job.name.as_str().to_owned()),
         ("KEYLATCH_FENCING_TOKEN", guard.fencing_token().to_string()),
@@ -86,7 +86,11 @@ async fn under(job: &Job, guard: Guard, signals: &mut Signals) -> Result<u8, Fai
 }
 
 /// Waits for the end of the command, or makes it end when the lock is lost.
-async fn supervise(mut group: Group, guard: &Guard, signals: &mut Signals) -> Result<u8, Failure> {
+async fn supervise(
+    mut group: Group,
+    guard: &LockGuard,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
     let mut terminal = Terminal::open();
     if Terminal::is_ours_alone() {
         resume(&group, guard, &mut terminal, true);
@@ -112,7 +116,7 @@ async fn supervise(mut group: Group, guard: &Guard, signals: &mut Signals) -> Re
 }
 
 /// Does what a shell does when its job is suspended.
-fn suspended(by: Signal, group: &Group, guard: &Guard, terminal: &mut Terminal) {
+fn suspended(by: Signal, group: &Group, guard: &LockGuard, terminal: &mut Terminal) {
     match by {
         // It wants the terminal, which it was not given at the start.
         Signal::SIGTTIN | Signal::SIGTTOU if !terminal.is_given() && terminal.give(group.id()) => {
@@ -130,7 +134,7 @@ fn suspended(by: Signal, group: &Group, guard: &Guard, terminal: &mut Terminal) 
 }
 
 /// Lets the command go on, unless its lock has ended meanwhile.
-fn resume(group: &Group, guard: &Guard, terminal: &mut Terminal, with_terminal: bool) {
+fn resume(group: &Group, guard: &LockGuard, terminal: &mut Terminal, with_terminal: bool) {
     if guard.valid_for().is_zero() {
         return;
     }
@@ -141,10 +145,10 @@ fn resume(group: &Group, guard: &Guard, terminal: &mut Terminal, with_terminal: 
 }
 
 /// Stops the command before its lease can have ended elsewhere, or at once if it may have.
-async fn stop(group: Group, guard: &Guard) -> Failure {
-    let lost = match guard.standing() {
-        Standing::Lost(lost) => lost,
-        Standing::Held => Lost::Paused,
+async fn stop(group: Group, guard: &LockGuard) -> Failure {
+    let lost = match guard.status() {
+        LeaseStatus::Lost(reason) => reason,
+        LeaseStatus::Held => LossReason::Paused,
     };
     let why = format!("`{}` is lost: {lost}; stopping the command", guard.name());
     // Nobody may be reading standard error, and the command has to be stopped all the same.
@@ -152,8 +156,8 @@ async fn stop(group: Group, guard: &Guard) -> Failure {
     let left = guard.valid_for();
     let grace = left - MARGIN.min(left / 4);
     let grace = match lost {
-        Lost::NotHeld | Lost::TakenOver => grace.min(GONE_GRACE),
-        Lost::Unrenewed(_) | Lost::Paused => grace,
+        LossReason::NotHeld | LossReason::TakenOver => grace.min(GONE_GRACE),
+        _ => grace,
     };
     let stopped = group.stop(grace).await;
     let _ = tokio::time::timeout(LISTENING, saying).await;

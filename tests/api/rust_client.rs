@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use keylatch_client::{Acquired, Client, Error, Guard, Holder, Lost, Options, Standing};
+use keylatch_client::{
+    AcquireOptions, AcquireReply, Client, Error, Holder, LeaseStatus, LockGuard, LossReason,
+};
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
 use serde_json::json;
@@ -17,34 +19,34 @@ fn name(name: &str) -> LockName {
     LockName::parse(name).expect("a name")
 }
 
-fn for_millis(ttl: u64) -> Options {
-    Options { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..Options::default() }
+fn for_millis(ttl: u64) -> AcquireOptions {
+    AcquireOptions { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..AcquireOptions::default() }
 }
 
-fn waiting(options: Options) -> Options {
-    Options { wait: Duration::from_secs(15), ..options }
+fn waiting(options: AcquireOptions) -> AcquireOptions {
+    AcquireOptions { wait: Duration::from_secs(15), ..options }
 }
 
-async fn guard(client: &Client, lock: &str, options: &Options) -> Guard {
+async fn guard(client: &Client, lock: &str, options: &AcquireOptions) -> LockGuard {
     match soon("the acquire", client.acquire(&name(lock), options)).await {
-        Ok(Acquired::Granted(guard)) => guard,
+        Ok(AcquireReply::Granted(guard)) => guard,
         other => panic!("{lock} is free: {other:?}"),
     }
 }
 
-async fn held(client: &Client, lock: &str, options: &Options) -> Holder {
+async fn held(client: &Client, lock: &str, options: &AcquireOptions) -> Holder {
     match soon("the acquire", client.acquire(&name(lock), options)).await {
-        Ok(Acquired::Held(holder)) => holder.expect("a holder"),
+        Ok(AcquireReply::Held(holder)) => holder.expect("a holder"),
         other => panic!("{lock} is held: {other:?}"),
     }
 }
 
 /// Waits until the guard is lost; says why.
-async fn lost(guard: &Guard) -> Lost {
+async fn lost(guard: &LockGuard) -> LossReason {
     soon("the loss", guard.lost().cancelled()).await;
-    match guard.standing() {
-        Standing::Lost(lost) => lost,
-        Standing::Held => panic!("cancelled and not lost: {guard:?}"),
+    match guard.status() {
+        LeaseStatus::Lost(lost) => lost,
+        LeaseStatus::Held => panic!("cancelled and not lost: {guard:?}"),
     }
 }
 
@@ -53,14 +55,14 @@ async fn a_guard_says_what_it_holds_and_gives_it_back() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let owner = Owner::parse("alice").expect("a label");
-    let options = Options { owner, ..for_millis(30_000) };
+    let options = AcquireOptions { owner, ..for_millis(30_000) };
     for lock in ["deploy", "a/b c", "..", "ünï%2F{x}?#"] {
         let guard = guard(&client, lock, &options).await;
         assert_eq!(guard.name().as_str(), lock);
         let valid = guard.valid_for();
         assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
         assert!(!guard.lost().is_cancelled());
-        assert_eq!(*guard.watch().borrow(), Standing::Held);
+        assert_eq!(*guard.watch().borrow(), LeaseStatus::Held);
 
         let holder = held(&client, lock, &options).await;
         assert_eq!(holder.owner.as_deref(), Some("alice"));
@@ -80,10 +82,10 @@ async fn a_guard_is_renewed_beyond_its_ttl() {
     let client = client(&service);
     let guard = guard(&client, "a", &for_millis(2000)).await;
     // Somebody who asks for longer than the TTL does not get it.
-    let patient = Options { wait: Duration::from_secs(5), ..for_millis(2000) };
+    let patient = AcquireOptions { wait: Duration::from_secs(5), ..for_millis(2000) };
     let holder = held(&client, "a", &patient).await;
     assert_eq!(holder.fencing_token, guard.fencing_token());
-    assert_eq!(guard.standing(), Standing::Held);
+    assert_eq!(guard.status(), LeaseStatus::Held);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
 }
 
@@ -209,8 +211,10 @@ async fn a_lock_that_nobody_holds_any_more_is_lost() {
     let guard = guard(&client(&service), "a", &for_millis(1500)).await;
     let mut standing = guard.watch();
     redis.run::<()>(&["FLUSHALL"]).await;
-    soon("the news", standing.wait_for(|standing| *standing != Standing::Held)).await.expect("it");
-    assert_eq!(lost(&guard).await, Lost::NotHeld);
+    soon("the news", standing.wait_for(|standing| *standing != LeaseStatus::Held))
+        .await
+        .expect("it");
+    assert_eq!(lost(&guard).await, LossReason::NotHeld);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::NotHeld);
 }
 
@@ -222,7 +226,7 @@ async fn a_lock_that_another_holds_is_lost() {
     redis.run::<()>(&["FLUSHALL"]).await;
     let other = service.create("a", &json!({})).await;
     assert_eq!(other.status, 201, "{other:?}");
-    assert_eq!(lost(&guard).await, Lost::TakenOver);
+    assert_eq!(lost(&guard).await, LossReason::TakenOver);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
     assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
 }
@@ -236,7 +240,7 @@ async fn an_unreachable_service_is_told_before_the_validity_ends() {
     proxy.refuse();
     let why = lost(&guard).await;
     let still_mine = service.look("a").await;
-    assert!(matches!(why, Lost::Unrenewed(_)), "{why:?}");
+    assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
     assert_eq!(still_mine.fence(), guard.fencing_token().get(), "{still_mine:?}");
 }
@@ -249,7 +253,7 @@ async fn a_service_that_hangs_is_told_before_the_validity_ends() {
     service.signal("-STOP");
     let why = lost(&guard).await;
     assert!(!guard.valid_for().is_zero());
-    assert!(matches!(&why, Lost::Unrenewed(why) if why.contains("no answer")), "{why:?}");
+    assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no answer")), "{why:?}");
     service.signal("-CONT");
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
 }

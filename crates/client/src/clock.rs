@@ -1,12 +1,17 @@
+//! The clock by which the client counts validity.
+//!
+//! A lease also runs out while the machine is suspended, and the clocks of timers stand still then.
+//! So validity is counted on the clock that runs on, and a sleep looks at it every second.
+
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The clock that never jumps and goes on while the machine is suspended.
+/// The clock that never jumps and runs on while the machine is suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
-/// The clock that never jumps. It goes on while macOS is suspended.
+/// The clock that never jumps. It runs on while macOS is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
@@ -16,12 +21,22 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// A point in time for counting validity: the time since the machine started, suspended or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub(crate) struct BootInstant(Duration);
 
-impl Moment {
+impl BootInstant {
     pub(crate) fn now() -> Self {
         // A clock that cannot be read would leave no lease valid, which is the safe side.
         Self(clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from))
+    }
+
+    /// The moment at which this machine has run for so long.
+    pub(crate) fn at(since_boot: Duration) -> Self {
+        Self(since_boot)
+    }
+
+    /// How long the machine had run then.
+    pub(crate) fn since_boot(self) -> Duration {
+        self.0
     }
 
     /// What is left until then; nothing once it is past.
@@ -41,7 +56,7 @@ impl Moment {
     }
 }
 
-impl Add<Duration> for Moment {
+impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, later: Duration) -> Self {
@@ -49,7 +64,7 @@ impl Add<Duration> for Moment {
     }
 }
 
-impl Sub<Duration> for Moment {
+impl Sub<Duration> for BootInstant {
     type Output = Self;
 
     fn sub(self, earlier: Duration) -> Self {
@@ -57,7 +72,7 @@ impl Sub<Duration> for Moment {
     }
 }
 
-impl Sub for Moment {
+impl Sub for BootInstant {
     type Output = Duration;
 
     /// The time since `earlier`; none if it is later.

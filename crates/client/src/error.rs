@@ -1,7 +1,16 @@
+//! Why the client could not find out whether it has a lock.
+//!
+//! A lock that another client holds is no error: it is a value of
+//! [`AcquireReply`](crate::AcquireReply). [`Error::retry`] says what to do next, by the service's
+//! own table of problems.
+
 use std::io;
+
+use keylatch_wire::Retry;
 
 /// Why the client cannot say whether the lock was acquired or released.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The text is not the URL of a service.
     #[error("the URL of the service {0}")]
@@ -21,4 +30,17 @@ pub enum Error {
     /// The service does not accept the request, or its answer is not one of keylatch.
     #[error("the service refuses: {0}")]
     Refused(String),
+}
+
+impl Error {
+    /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
+    /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine
+    /// or the URL has to change first.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Unreachable(_) | Self::Unavailable(_) => Retry::SameKey,
+            Self::Refused(_) => Retry::NewKey,
+            Self::Url(_) | Self::Certificates(_) | Self::Random(_) => Retry::Never,
+        }
+    }
 }

@@ -1,15 +1,22 @@
+//! A lock that the program holds, and the watchdog that renews it.
+//!
+//! The watchdog renews at each third of the TTL. It counts the validity from the sending of each
+//! request, on [`BootInstant`], and gives the lease up a quarter of the TTL (at most 10 s) before
+//! the validity ends, so that the program stops before another client can have the lock.
+
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
+use keylatch_core::watchdog::LeaseSchedule;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::Error;
-use crate::claim::Claim;
-use crate::clock::Moment;
-use crate::renewing::{Renewing, Standing};
-use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
+use crate::clock::BootInstant;
+use crate::session::{ANSWER_TIMEOUT, Claim, RenewalError, Session};
 
 /// A lock that is held: renewed in the background at each third of its TTL until the guard is
 /// closed, dropped or lost.
@@ -18,44 +25,44 @@ use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
 /// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
 /// that there is time to stop; then it is not renewed any more.
 ///
-/// Dropped, it is released in a task of its [`Client`](crate::Client); [`Guard::close`] says what
-/// became of that.
+/// Dropped, it is released in a task of its [`Client`](crate::Client); [`LockGuard::close`]
+/// reports what became of that.
 #[derive(Debug)]
-pub struct Guard {
-    // The fields are dropped in this order: nothing renews what is being released.
-    _renewing: AbortOnDropHandle<()>,
-    claim: Claim,
-    fence: FencingToken,
-    until: watch::Receiver<Moment>,
-    standing: watch::Receiver<Standing>,
+pub struct LockGuard {
+    // The fields are dropped in this order: the watchdog does not renew what is being released.
+    watchdog: AbortOnDropHandle<()>,
+    session: Session,
+    fencing_token: FencingToken,
+    until: watch::Receiver<BootInstant>,
+    status: watch::Receiver<LeaseStatus>,
     lost: CancellationToken,
 }
 
-impl Guard {
-    pub(crate) fn start(claim: Claim, ttl: Ttl, fence: FencingToken, until: Moment) -> Self {
+impl LockGuard {
+    /// Starts the watchdog of a lease that is valid until `until`.
+    pub(crate) fn start(
+        session: Session,
+        ttl: Ttl,
+        fencing_token: FencingToken,
+        until: BootInstant,
+    ) -> Self {
         let (until, valid) = watch::channel(until);
-        let (sender, standing) = watch::channel(Standing::Held);
+        let (sender, status) = watch::channel(LeaseStatus::Held);
         let lost = CancellationToken::new();
-        let renewing = Renewing {
-            shared: Arc::clone(claim.shared()),
-            key: Arc::clone(claim.key()),
-            ttl,
-            until,
-            standing: sender,
-            lost: lost.clone(),
-        };
-        let renewing = AbortOnDropHandle::new(tokio::spawn(renewing.run()));
-        Self { _renewing: renewing, claim, fence, until: valid, standing, lost }
+        let claim = Arc::clone(session.claim());
+        let watchdog = Watchdog { claim, ttl, until, status: sender, lost: lost.clone() };
+        let watchdog = AbortOnDropHandle::new(tokio::spawn(watchdog.run()));
+        Self { watchdog, session, fencing_token, until: valid, status, lost }
     }
 
     /// The lock.
     pub fn name(&self) -> &LockName {
-        &self.claim.key().name
+        self.session.claim().name()
     }
 
     /// Larger than that of every earlier grant of the lock: for the resource to compare.
     pub fn fencing_token(&self) -> FencingToken {
-        self.fence
+        self.fencing_token
     }
 
     /// For how long the lock is exclusively this guard's from now on, unless it is renewed. Zero
@@ -69,25 +76,117 @@ impl Guard {
         self.lost.clone()
     }
 
-    /// How the lease stands, and why it is lost if it is.
-    pub fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+    /// Whether the lease is held, and why it is lost if it is.
+    pub fn status(&self) -> LeaseStatus {
+        self.status.borrow().clone()
     }
 
-    /// The same as a channel, for those who wait for a change of it.
-    pub fn watch(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    /// The status as a channel, for a task that waits for a change of it.
+    pub fn watch(&self) -> watch::Receiver<LeaseStatus> {
+        self.status.clone()
     }
 
-    /// Stops renewing and gives the lock back; says whether the guard still held it.
+    /// Stops renewing and releases the lock; says whether the guard still held it.
     ///
     /// # Errors
     ///
-    /// The service could not be asked within 5 s, or refuses the request. The lease then ends by
+    /// The service gave no answer within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { _renewing: renewing, claim, .. } = self;
-        renewing.abort();
-        claim.release().await
+        let Self { watchdog, session, .. } = self;
+        watchdog.abort();
+        session.close().await
+    }
+}
+
+/// Whether a lease is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseStatus {
+    /// It is held, and renewed as it should be.
+    Held,
+    /// It is lost, or will be before it can be renewed.
+    Lost(LossReason),
+}
+
+/// Why a lease is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The service says that no client holds the lock.
+    NotHeld,
+    /// The service says that another client holds the lock.
+    TakenOver,
+    /// It could not be renewed, and its validity is about to end. Says why, if there was an answer.
+    Unrenewed(String),
+    /// This process was paused, and the validity ended meanwhile.
+    Paused,
+}
+
+impl fmt::Display for LeaseStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => f.write_str("the lock is held"),
+            Self::Lost(reason) => reason.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHeld => f.write_str("the lease has ended: nobody holds the lock"),
+            Self::TakenOver => f.write_str("the lease has ended: somebody else holds the lock"),
+            Self::Unrenewed(why) => write!(f, "the lease could not be renewed in time: {why}"),
+            Self::Paused => f.write_str("the lease ended while this process was paused"),
+        }
+    }
+}
+
+/// The task that renews a lease at each third of its TTL.
+struct Watchdog {
+    claim: Arc<Claim>,
+    ttl: Ttl,
+    /// When the validity ends.
+    until: watch::Sender<BootInstant>,
+    status: watch::Sender<LeaseStatus>,
+    lost: CancellationToken,
+}
+
+impl Watchdog {
+    /// Renews until the lease is lost, and reports that.
+    async fn run(self) {
+        let reason = self.renew_until_lost().await;
+        self.status.send_replace(LeaseStatus::Lost(reason));
+        self.lost.cancel();
+    }
+
+    async fn renew_until_lost(&self) -> LossReason {
+        let until = self.until.borrow().since_boot();
+        let (mut schedule, mut failure) = (LeaseSchedule::new(self.ttl.get(), until), None);
+        loop {
+            BootInstant::at(schedule.next_try()).reached().await;
+            let sent = BootInstant::now().since_boot();
+            if sent >= schedule.valid_until() {
+                return failure.map_or(LossReason::Paused, LossReason::Unrenewed);
+            }
+            let Some(limit) = schedule.try_limit(sent) else {
+                let why = failure.unwrap_or_else(|| "there was no time".to_owned());
+                return LossReason::Unrenewed(why);
+            };
+            match self.claim.renew(self.ttl, limit.min(ANSWER_TIMEOUT)).await {
+                Ok(lease) => {
+                    schedule.renewed(sent, sent.saturating_add(lease.valid_from_sending()));
+                    self.until.send_replace(BootInstant::at(schedule.valid_until()));
+                    failure = None;
+                }
+                Err(RenewalError::NotHeld) => return LossReason::NotHeld,
+                Err(RenewalError::TakenOver) => return LossReason::TakenOver,
+                Err(RenewalError::Failed { after, error }) => {
+                    let now = BootInstant::now().since_boot();
+                    schedule.failed(now, after.unwrap_or_default());
+                    failure = Some(error.to_string());
+                }
+            }
+        }
     }
 }

@@ -65,9 +65,10 @@ impl LeaseSchedule {
         self.renew_at = sent + self.ttl / 3;
     }
 
-    /// A renewal failed at `now`.
-    pub fn failed(&mut self, now: Duration) {
-        self.renew_at = now + retry_pause(self.ttl);
+    /// A renewal failed at `now`. The next try is after `pause_min` at the earliest, as the service may
+    /// have asked, which leaves time for some more tries in any case.
+    pub fn failed(&mut self, now: Duration, pause_min: Duration) {
+        self.renew_at = now + retry_pause(self.ttl).max(pause_min.min(self.ttl / 10));
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!(schedule.try_limit(seconds(104)), Some(seconds(4)));
         schedule.renewed(seconds(104), seconds(116));
         assert_eq!((schedule.next_try(), schedule.give_up_at()), (seconds(108), seconds(113)));
-        schedule.failed(seconds(112));
+        schedule.failed(seconds(112), Duration::ZERO);
         assert_eq!(schedule.next_try(), seconds(112) + Duration::from_millis(600));
         assert_eq!(schedule.try_limit(seconds(113)), None);
     }

@@ -5,6 +5,7 @@
 //! committed document against these types.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +113,13 @@ pub struct Lease<'a> {
     /// `waited_ms` and `valid_for_ms` on a monotonic clock of their own.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub expires_at: String,
+}
+
+impl Lease<'_> {
+    /// How long after the sending of the request the lease is exclusive.
+    pub fn valid_from_sending(&self) -> Duration {
+        Duration::from_millis(self.waited_ms.saturating_add(self.valid_for_ms))
+    }
 }
 
 /// A held lock as everybody sees it.

@@ -317,7 +317,7 @@ impl Idempotency {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a lease is not yet renewed");
-                    schedule.failed(begun.elapsed());
+                    schedule.failed(begun.elapsed(), Duration::ZERO);
                     if schedule.try_limit(begun.elapsed()).is_none() {
                         // The lease may still last by the store's clock.
                         schedule = LeaseSchedule::new(lease, begun.elapsed() + lease);

@@ -215,7 +215,7 @@ impl HoldTask {
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
                 Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }
-            schedule.failed(self.since_arrival(Instant::now()));
+            schedule.failed(self.since_arrival(Instant::now()), Duration::ZERO);
         }
     }
 

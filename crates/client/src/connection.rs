@@ -1,0 +1,239 @@
+//! The service at the other end: one request about a lock, with a deadline.
+//!
+//! What comes back is an answer of keylatch, or the reason why there is none: whether nothing was
+//! sent, or something was and its effect is unknown. The JSON is that of `keylatch-wire`. What
+//! something else than keylatch answered, such as a proxy, is judged by its status alone.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::http::uri::Scheme;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use keylatch_core::lock::{LockName, Token};
+use keylatch_wire::{Code, Lease, ProblemDocument, Retry};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::timeout;
+
+use crate::Error;
+use crate::https::{HttpsClient, Trust, https_client};
+
+/// What may stand in a path segment as it is. A dot may not: `..` would be a step in the path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+/// The largest answer that is read, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+
+/// A service, and the connections to it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    http: HttpsClient<Full<Bytes>>,
+    /// The URL without the path of a request and without a slash at its end.
+    base: String,
+}
+
+/// What the service answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// 200 or 201.
+    Lease(Lease<'static>),
+    /// 204.
+    Done,
+    /// Anything else.
+    Refusal(Refusal),
+}
+
+/// A refusal or a failure.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) retry_after: Option<Duration>,
+    /// `None` where something else than keylatch answered.
+    pub(crate) problem: Option<ProblemDocument>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum NoReply {
+    /// Nothing was sent.
+    Unsent(String),
+    /// Something was sent, and its effect is unknown.
+    Unknown(String),
+}
+
+impl Connection {
+    /// A connection to the service at `url`, which is not opened yet.
+    pub(crate) fn new(url: &str) -> Result<Self, Error> {
+        let (base, is_https) = parse(url)?;
+        let trust = if is_https { Trust::System } else { Trust::None };
+        let http = https_client(trust).map_err(Error::Certificates)?;
+        Ok(Self { http, base })
+    }
+
+    /// Sends a request about a lock, and gives up after `limit`, which holds for the answer's body
+    /// as well.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        name: &LockName,
+        token: &Token,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Answer, NoReply> {
+        let request = self.request(method, name, token, body);
+        let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
+        let answered = async {
+            let response = self.http.request(request).await.map_err(|error| {
+                let cause = cause(&error);
+                if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
+            })?;
+            read(response).await
+        };
+        let late = || NoReply::Unknown("no answer came in time".to_owned());
+        timeout(limit, answered).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        name: &LockName,
+        token: &Token,
+        body: Vec<u8>,
+    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let segment = utf8_percent_encode(name.as_str(), SEGMENT);
+        let mut token = HeaderValue::from_str(token.expose())?;
+        token.set_sensitive(true);
+        Request::builder()
+            .method(method)
+            .uri(format!("{}/v1/locks/{segment}", self.base))
+            .header("lock-token", token)
+            .header("content-type", "application/json")
+            .body(Full::from(body))
+    }
+}
+
+impl Refusal {
+    /// Whether it is a problem with this code.
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.problem.as_ref().is_some_and(|problem| problem.is(code))
+    }
+
+    /// Whether the same request may succeed later: by the table of problems or, where it does not
+    /// know the code, by the status.
+    pub(crate) fn is_passing(&self) -> bool {
+        let code = self.problem.as_ref().and_then(ProblemDocument::known_code);
+        match code {
+            Some(code) => code.retry() == Retry::SameKey,
+            None => {
+                let waits = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+                self.status.is_server_error() || waits.contains(&self.status)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problem {
+            Some(problem) => write!(f, "{}: {}", self.status, problem.detail),
+            None => write!(f, "{}, which keylatch did not answer", self.status),
+        }
+    }
+}
+
+impl From<NoReply> for Error {
+    fn from(no_reply: NoReply) -> Self {
+        let (NoReply::Unsent(cause) | NoReply::Unknown(cause)) = no_reply;
+        Self::Unreachable(cause)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        if refusal.is_passing() { Self::Unavailable(text) } else { Self::Refused(text) }
+    }
+}
+
+/// A URL without a slash at its end, and whether it is of `https`; `http` where it has no scheme.
+fn parse(url: &str) -> Result<(String, bool), Error> {
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let uri: Uri = url.parse().map_err(|_| Error::Url("is not a URL"))?;
+    if ![Some(&Scheme::HTTP), Some(&Scheme::HTTPS)].contains(&uri.scheme()) {
+        return Err(Error::Url("must begin with http:// or https://"));
+    }
+    if uri.authority().is_none_or(|host| host.as_str().contains('@')) {
+        return Err(Error::Url("must not hold a user or a password"));
+    }
+    if uri.query().is_some() || url.contains('#') {
+        return Err(Error::Url("must end with its path"));
+    }
+    Ok((url.trim_end_matches('/').to_owned(), uri.scheme() == Some(&Scheme::HTTPS)))
+}
+
+async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoReply> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, MAX_ANSWER).collect().await;
+    let body = body.map_err(|error| NoReply::Unknown(error.to_string()))?.to_bytes();
+    let refusal = |problem: Option<ProblemDocument>| {
+        let seconds =
+            head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+        let millis = problem.as_ref().and_then(|problem| problem.retry_after_ms);
+        let retry_after = millis.map(Duration::from_millis).or(seconds.map(Duration::from_secs));
+        Answer::Refusal(Refusal { status: head.status, retry_after, problem })
+    };
+    Ok(match head.status {
+        StatusCode::OK | StatusCode::CREATED => match serde_json::from_slice(&body) {
+            Ok(lease) => Answer::Lease(lease),
+            Err(_) => refusal(None),
+        },
+        StatusCode::NO_CONTENT => Answer::Done,
+        _ => refusal(serde_json::from_slice(&body).ok()),
+    })
+}
+
+/// The innermost cause of an error, which says what happened; hyper's own text does not.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, problem: Option<ProblemDocument>) -> Refusal {
+        let status = StatusCode::from_u16(status).unwrap();
+        Refusal { status, retry_after: None, problem }
+    }
+
+    #[test]
+    fn errors_follow_the_table_of_problems() {
+        for code in Code::all() {
+            let problem = ProblemDocument::new(code, "Of this request.");
+            let error = Error::from(refusal(code.status(), Some(problem)));
+            let is_unavailable = matches!(error, Error::Unavailable(_));
+            assert_eq!(is_unavailable, code.retry() == Retry::SameKey, "{code:?}: {error}");
+            assert_eq!(error.retry() == Retry::SameKey, is_unavailable, "{code:?}");
+            assert!(error.to_string().ends_with("Of this request."), "{error}");
+        }
+    }
+
+    #[test]
+    fn status_decides_where_something_else_answered() {
+        for (status, is_passing) in
+            [(404, false), (408, true), (429, true), (501, true), (502, true)]
+        {
+            let refusal = refusal(status, None);
+            assert_eq!(refusal.is_passing(), is_passing, "{status}");
+            assert!(refusal.to_string().ends_with("which keylatch did not answer"), "{refusal}");
+        }
+        let mut newer = ProblemDocument::new(Code::StoreUnavailable, "A newer service.");
+        newer.code = "store-on-holiday".into();
+        assert!(refusal(503, Some(newer)).is_passing());
+    }
+}

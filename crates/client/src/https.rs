@@ -1,0 +1,66 @@
+//! Pooled HTTP/1.1 connections, over TCP or TLS.
+//!
+//! The client of locks and the gateway of the service, which sends guarded requests on, both speak
+//! HTTP by what is built here, so timeouts and trust are the same. A connection that was idle for
+//! 3 s is not used again: servers close theirs later, and a request on a connection that the other
+//! side is just closing has an unknown outcome.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::body::Body;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::crypto::ring::default_provider;
+use rustls::{ClientConfig, RootCertStore};
+
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may stay unused.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Connections to any number of servers. Clones share them.
+pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
+
+/// Which servers of `https` URLs are trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trust {
+    /// Those that the system's certificates vouch for.
+    System,
+    /// None, for a client that speaks plain HTTP alone: a machine without certificates will do.
+    None,
+}
+
+/// A client without connections.
+///
+/// # Errors
+///
+/// The system's certificates are to be trusted and cannot be read.
+pub fn https_client<B>(trust: Trust) -> io::Result<HttpsClient<B>>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_nodelay(true);
+    let tls = HttpsConnectorBuilder::new();
+    let tls = match trust {
+        Trust::System => tls.with_provider_and_native_roots(default_provider())?,
+        Trust::None => {
+            let config = ClientConfig::builder_with_provider(default_provider().into())
+                .with_safe_default_protocol_versions()
+                .map_err(io::Error::other)?;
+            let config = config.with_root_certificates(RootCertStore::empty());
+            tls.with_tls_config(config.with_no_client_auth())
+        }
+    };
+    let connector = tls.https_or_http().enable_http1().wrap_connector(connector);
+    Ok(legacy::Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new())
+        .build(connector))
+}
