@@ -35,6 +35,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use self::idempotency::api;
 use crate::metrics::Metrics;
+use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::Idempotency;
 use keylatch_core::lock::LockService;
 
@@ -135,7 +136,7 @@ fn guarded(
     records: &Arc<Idempotency>,
     observe: &ObserveLayer,
 ) -> std::io::Result<Router> {
-    let client = idempotency::Client::new()?;
+    let client = https_client(Trust::System)?;
     let routers = guards.iter().filter_map(|guard| {
         let router = guard.router(Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();

@@ -1,3 +1,10 @@
+//! The gateway: sends a guarded request on to the service behind, and tells "never sent" from "sent,
+//! answer lost".
+//!
+//! The difference decides what becomes of the key: what was never sent frees it, and what was sent
+//! without an answer leaves an unknown outcome. Connections that idle longer than servers keep
+//! theirs would blur it; [`keylatch_client::https`] does not use them again.
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +17,13 @@ use axum::http::{Method, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::BodyExt as _;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout_at};
 
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{BodyDeadline, IDEMPOTENCY_FENCE, RetentionPolicy};
+use keylatch_client::https::HttpsClient;
 use keylatch_core::store::Effect;
 
-/// How long a connection to the service behind may stay unused. Shorter than what servers close
-/// theirs after: a request on a connection that the other side is just closing has an unknown
-/// outcome.
-const POOL_IDLE: Duration = Duration::from_secs(3);
-/// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(5);
 /// The pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,38 +40,10 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Connections to the services behind all guards.
-#[derive(Debug, Clone)]
-pub(crate) struct Client(legacy::Client<HttpsConnector<HttpConnector>, Body>);
-
-impl Client {
-    /// A client without connections.
-    ///
-    /// # Errors
-    ///
-    /// The system's certificates cannot be read.
-    pub(crate) fn new() -> io::Result<Self> {
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(rustls::crypto::ring::default_provider())?
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
-        Ok(Self(client))
-    }
-}
-
 /// Sends what it is given on to another service.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    client: Client,
+    client: HttpsClient<Body>,
     /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
@@ -83,7 +54,12 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn new(client: Client, origin: Uri, timeout: Duration, tries: u32) -> Self {
+    pub(super) fn new(
+        client: HttpsClient<Body>,
+        origin: Uri,
+        timeout: Duration,
+        tries: u32,
+    ) -> Self {
         let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
         Self { client, origin, host, timeout, tries }
@@ -151,7 +127,7 @@ impl Gateway {
 
     async fn send_once(&self, request: Request, end: Instant) -> Result<Response, Unsent> {
         let method = request.method().clone();
-        match timeout_at(end, self.client.0.request(request)).await {
+        match timeout_at(end, self.client.request(request)).await {
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());

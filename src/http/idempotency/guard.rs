@@ -3,14 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
-use super::gateway::{Client, Gateway};
+use super::gateway::Gateway;
 use super::sandbox;
 use crate::http::CrossOrigin;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
+use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{Idempotency, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
@@ -131,7 +133,11 @@ impl Guard {
 
     /// The guarded routes, before the sandbox or another service. `None` when [`Guard::check`]
     /// says why not.
-    pub(crate) fn router(&self, service: Arc<Idempotency>, client: &Client) -> Option<Router> {
+    pub(crate) fn router(
+        &self,
+        service: Arc<Idempotency>,
+        client: &HttpsClient<Body>,
+    ) -> Option<Router> {
         let upstream = if self.upstream == SANDBOX {
             sandbox::router(&self.path)
         } else {

@@ -8,5 +8,4 @@ mod gateway;
 mod guard;
 mod sandbox;
 
-pub(super) use gateway::Client;
 pub use guard::Guard;
