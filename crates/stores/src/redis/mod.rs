@@ -9,24 +9,23 @@
 //! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
 //! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
 //!
-//! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watching`]).
+//! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watches`]).
 
 mod connection;
 mod failure;
 mod list;
 mod pool;
+mod pubsub;
 mod record_reply;
 mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
 mod reply;
-mod said;
 mod script;
 mod server;
-mod subscription;
 mod topology;
 mod url;
-mod watching;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,11 +47,11 @@ use keylatch_core::store::{
 use super::OpenError;
 use super::wakeups::Wakeups;
 use pool::Pool;
+use pubsub::Subscription;
 use reply::Reply;
 use script::{Keys, Scripts};
-use subscription::Subscription;
 use topology::Topology;
-use watching::Watching;
+use watches::Watches;
 
 #[cfg(feature = "redlock")]
 pub use redlock::{RedlockSettings, redlock};
@@ -100,7 +99,7 @@ struct RedisStore {
     scripts: Arc<Scripts>,
     keys: Arc<Keys>,
     wakeups: Arc<Wakeups>,
-    watching: Arc<Watching>,
+    watches: Arc<Watches>,
     /// Hear and announce hints for as long as the store lives.
     _tasks: [AbortOnDropHandle<()>; 2],
 }
@@ -109,12 +108,12 @@ impl RedisStore {
     async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, wakeups) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
-        let (scripts, watching) = (Arc::new(Scripts::new()), Arc::<Watching>::default());
-        let subscription = Subscription::new(&topology, settings, &keys, &wakeups, &watching);
+        let (scripts, watches) = (Arc::new(Scripts::new()), Arc::<Watches>::default());
+        let subscription = Subscription::new(&topology, settings, &keys, &wakeups, &watches);
         // Before the first watch, so that no hint is missed because the store is new.
         let subscribed = subscription.subscribe(0).await;
         let listening = tokio::spawn(subscription.listen(subscribed));
-        let announcing = Arc::clone(&watching).announce(
+        let announcing = Arc::clone(&watches).announce(
             Arc::clone(&topology),
             Arc::clone(&keys),
             Arc::clone(&scripts),
@@ -125,12 +124,12 @@ impl RedisStore {
             Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
             _ => "redis",
         };
-        Ok(Self { kind, topology, scripts, keys, wakeups, watching, _tasks: tasks })
+        Ok(Self { kind, topology, scripts, keys, wakeups, watches, _tasks: tasks })
     }
 
     /// The channel on which a step says what it changes; empty where nobody watches.
     fn changes_of(&self, name: &LockName) -> String {
-        if self.watching.is_watched(name) { self.keys.changes() } else { String::new() }
+        if self.watches.is_watched(name) { self.keys.change_channel() } else { String::new() }
     }
 
     /// A call of a script that knows of lines.
@@ -175,7 +174,7 @@ impl Store for RedisStore {
     fn subscribe(&self, topic: Topic) -> Hints {
         match topic {
             Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
-            Topic::Changes(name) => self.watching.subscribe(name),
+            Topic::Changes(name) => self.watches.subscribe(name),
         }
     }
 
@@ -197,7 +196,7 @@ impl RedisStore {
                 let mut call = self.on_line(&self.scripts.withdraw, name);
                 call.arg(script::token(token))
                     .arg(attempt.get())
-                    .arg(self.keys.turns())
+                    .arg(self.keys.wakeup_channel())
                     .arg(self.changes_of(name));
                 self.run_on_line(name, &call).await?;
                 LockReply::Withdraw
@@ -234,7 +233,7 @@ impl RedisStore {
             .arg(command.owner.as_ref().map_or("", |owner| owner.as_str()))
             .arg(command.attempt.get())
             .arg(lasts.unwrap_or_default())
-            .arg(self.keys.turns())
+            .arg(self.keys.wakeup_channel())
             .arg(self.changes_of(name));
         let reply = self.run_on_line(name, &call).await?;
         match reply.found() {
@@ -255,9 +254,9 @@ impl RedisStore {
         call.key(self.keys.lock(name.bucket(), name))
             .arg(script::token(token))
             .arg(ttl.as_millis());
-        if self.watching.is_watched(name) {
+        if self.watches.is_watched(name) {
             let [line, ..] = self.keys.line(name.bucket(), name);
-            call.key(line).arg(self.keys.changes());
+            call.key(line).arg(self.keys.change_channel());
         }
         let reply: Reply = self.topology.run(name.bucket(), &call).await?;
         match reply.found() {
@@ -274,7 +273,7 @@ impl RedisStore {
         token: &TokenHash,
     ) -> Result<ReleaseReply, StoreError> {
         let mut call = self.on_line(&self.scripts.release, name);
-        call.arg(script::token(token)).arg(self.keys.turns()).arg(self.changes_of(name));
+        call.arg(script::token(token)).arg(self.keys.wakeup_channel()).arg(self.changes_of(name));
         let reply = self.run_on_line(name, &call).await?;
         match reply.found() {
             "released" => Ok(ReleaseReply::Released),

@@ -101,20 +101,20 @@ impl Keys {
             .map(|part| format!("{}:{{{bucket:02x}}}:{part}:{name}", self.prefix))
     }
 
-    /// The channel on which it is said whose turn it is.
-    pub(super) fn turns(&self) -> String {
+    /// The channel for wakeups.
+    pub(super) fn wakeup_channel(&self) -> String {
         format!("{}:turns", self.prefix)
     }
 
-    /// Whose turn it is at which lock, by a message: a token hash and the lock's key.
-    pub(super) fn turn(&self, message: &[u8]) -> Option<(LockName, TokenHash)> {
+    /// The lock and the waiter of a wakeup: a message is a token hash and the lock's key.
+    pub(super) fn parse_wakeup(&self, message: &[u8]) -> Option<(LockName, TokenHash)> {
         let (hash, lock) = message.split_at_checked(TOKEN_CHARS)?;
         let hash = URL_SAFE_NO_PAD.decode(hash).ok()?.try_into().ok()?;
         Some((self.lock_name(lock)?, TokenHash::from_bytes(hash)))
     }
 
-    /// The channel on which it is said which locks are watched, and how they change.
-    pub(super) fn changes(&self) -> String {
+    /// The channel for changes of watched locks, and for announcements of watches.
+    pub(super) fn change_channel(&self) -> String {
         format!("{}:changes", self.prefix)
     }
 

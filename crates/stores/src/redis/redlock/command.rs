@@ -158,12 +158,15 @@ impl ReleaseCommand {
         match self {
             Self::Release(name, token) => {
                 let mut call = on(&scripts.release, name);
-                call.arg(script::token(token)).arg(keys.turns()).arg(NO_CHANGES);
+                call.arg(script::token(token)).arg(keys.wakeup_channel()).arg(NO_CHANGES);
                 call
             }
             Self::Withdraw(name, token, attempt) => {
                 let mut call = on(&scripts.withdraw, name);
-                call.arg(script::token(token)).arg(attempt.get()).arg(keys.turns()).arg(NO_CHANGES);
+                call.arg(script::token(token))
+                    .arg(attempt.get())
+                    .arg(keys.wakeup_channel())
+                    .arg(NO_CHANGES);
                 call
             }
         }
