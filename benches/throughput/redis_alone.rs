@@ -10,11 +10,11 @@ use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = concat!(
     include_str!("../../crates/stores/src/redis/lua/fence.lua"),
-    include_str!("../../crates/stores/src/redis/lua/line.lua"),
+    include_str!("../../crates/stores/src/redis/lua/queue.lua"),
     include_str!("../../crates/stores/src/redis/lua/acquire.lua")
 );
 const RELEASE: &str = concat!(
-    include_str!("../../crates/stores/src/redis/lua/line.lua"),
+    include_str!("../../crates/stores/src/redis/lua/queue.lua"),
     include_str!("../../crates/stores/src/redis/lua/release.lua")
 );
 const FILL: &str = include_str!("fill.lua");

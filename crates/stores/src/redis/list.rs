@@ -1,3 +1,14 @@
+//! The held locks, page by page, by `SCAN` of one master after the other.
+//!
+//! `SCAN` finds every key that is there throughout. One step of a scan may find more than a page
+//! takes. Its cursor then names the step and the last lock taken of it, and the next page takes the
+//! rest of the same step in order of names. A cursor names its master, and is unknown once that master
+//! is retired.
+//!
+//! Invariant: a lock that is held throughout is on at least one page, unless Redis resizes its table
+//! between two pages of one step, or a cluster moves the lock to another master meanwhile. Tested by
+//! the conformance tests of listing.
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -12,19 +23,11 @@ use keylatch_core::lock::{FencingToken, Holder, LockName, Owner};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
-const SCAN_COUNT: usize = 1000;
+const KEYS_PER_SCAN: usize = 1000;
 /// How many `SCAN`s one page may cost; a page that finds little ends early.
-const SCANS_A_PAGE: usize = 32;
+const SCANS_PER_PAGE: usize = 32;
 
-/// A page of locks by `SCAN`, which finds every key that is there throughout, of one master after the
-/// other.
-///
-/// One step of a scan may find more than the page takes. Its cursor then names the step and the
-/// last lock taken of it, and the next page takes the rest of the same step in order of names. Only
-/// when Redis resizes its table between those two pages may a lock be missed.
-///
-/// A cursor names its master, and is not known any more once that was left for another. What a
-/// cluster moves meanwhile from one master to another may be missed.
+/// A page of locks; `None` for a cursor that is not known.
 pub(super) async fn page(
     topology: &Topology,
     keys: &Keys,
@@ -34,36 +37,39 @@ pub(super) async fn page(
     if masters.is_empty() {
         return Err(StoreError::Unreachable("no master is known yet".into()));
     }
-    let Some(mut place) = Place::of(query.cursor.as_ref(), &masters) else { return Ok(None) };
+    let Some(mut position) = ScanPosition::of(query.cursor.as_ref(), &masters) else {
+        return Ok(None);
+    };
     let mut locks = Vec::new();
-    for _ in 0..SCANS_A_PAGE {
-        let mut shared = masters[place.master].1.check_out().await?;
-        let (following, mut names) = scan(&mut shared, keys, query, place.step).await?;
-        names.retain(|name| place.after.as_ref().is_none_or(|after| name > after));
+    for _ in 0..SCANS_PER_PAGE {
+        let mut shared = masters[position.master].1.check_out().await?;
+        let (following, mut names) = scan(&mut shared, keys, query, position.step).await?;
+        names.retain(|name| position.after.as_ref().is_none_or(|after| name > after));
         let room = query.limit - locks.len();
         let cut = names.len() > room;
         names.truncate(room);
-        place = match names.last() {
-            Some(last) if cut => Place { after: Some(last.clone()), ..place },
-            _ => place.followed_by(following),
+        position = match names.last() {
+            Some(last) if cut => ScanPosition { after: Some(last.clone()), ..position },
+            _ => position.followed_by(following),
         };
         locks.extend(holders(&mut shared, keys, &names).await?);
-        if cut || place.master == masters.len() || locks.len() == query.limit {
+        if cut || position.master == masters.len() || locks.len() == query.limit {
             break;
         }
     }
-    Ok(Some(Page { locks, next: place.cursor(&masters) }))
+    Ok(Some(Page { locks, next: position.cursor(&masters) }))
 }
 
-/// Where a listing goes on: which of the masters, a step of its scan, and the last name taken of that
-/// step.
-struct Place {
+/// Where a listing continues.
+struct ScanPosition {
+    /// Which of the masters.
     master: usize,
+    /// A step of its scan, and the last name taken of that step.
     step: u64,
     after: Option<LockName>,
 }
 
-impl Place {
+impl ScanPosition {
     fn of(cursor: Option<&Cursor>, masters: &[(String, Pool)]) -> Option<Self> {
         let Some(cursor) = cursor else { return Some(Self { master: 0, step: 0, after: None }) };
         let mut parts = cursor.as_str().splitn(3, '.').map(Some).chain([None; 2]);
@@ -76,7 +82,7 @@ impl Place {
         })
     }
 
-    /// The place at the next step, which is at the next master when it is 0.
+    /// The position at the next step, which is at the next master when it is 0.
     fn followed_by(self, step: u64) -> Self {
         Self { master: self.master + usize::from(step == 0), step, after: None }
     }
@@ -102,7 +108,7 @@ pub(super) async fn scan(
     step: u64,
 ) -> Result<(u64, Vec<LockName>), Failure> {
     let mut scan = cmd("SCAN");
-    scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(SCAN_COUNT);
+    scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(KEYS_PER_SCAN);
     let SharedConnection { connection, state, .. } = shared;
     let found = state.note(scan.query_async(connection)).await?;
     let (following, found): (u64, Vec<Vec<u8>>) = found;
@@ -113,7 +119,7 @@ pub(super) async fn scan(
     Ok((following, names))
 }
 
-/// Who holds the locks that were found; one that was released meanwhile is left out.
+/// The holders of the locks that were found, without those released meanwhile.
 async fn holders(
     shared: &mut SharedConnection,
     keys: &Keys,
@@ -125,9 +131,9 @@ async fn holders(
     let mut reads = pipe();
     for name in names {
         let bucket = name.bucket();
-        let (key, [line, ..]) = (keys.lock(bucket, name), keys.line(bucket, name));
-        // A place that was lost counts until the next one who waits asks.
-        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(line);
+        let (key, [queue, ..]) = (keys.lock(bucket, name), keys.queue(bucket, name));
+        // An expired queue entry counts until the next waiter acquires.
+        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(queue);
     }
     let SharedConnection { connection, state, .. } = shared;
     let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
@@ -138,7 +144,7 @@ async fn holders(
         else {
             break;
         };
-        // What a stranger wrote into a lock's key is no lock, and hides none of the others.
+        // A value of another program in a lock's key is no lock, and hides none of the others.
         let (Ok(fields), Ok(pttl)) = (from_redis_value(fields), from_redis_value(pttl)) else {
             continue;
         };

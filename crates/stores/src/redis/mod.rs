@@ -1,26 +1,23 @@
-//! Locks and records in Redis, shared by every keylatch that uses it.
+//! Locks and records in Redis, shared by all keylatch instances that use it.
 //!
-//! Each step is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
+//! Each command is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
 //! expires, and so is a record; each of the 256 buckets has one fencing counter.
 //! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
-//! Who waits for a lock is in three keys more, which `lua/line.lua` describes. A step that leaves a
-//! lock free publishes on `keylatch:turns` who is the first in its line, and each store listens to
-//! that. The channel is one for all databases of a Redis: what is said of another's lock calls nobody.
-//!
-//! What is watched somewhere is said on `keylatch:changes`, and so is each step on it ([`watches`]).
+//! `locks`, `records` and `list` have the commands; `topology`, `pool` and `connection` the servers;
+//! `pubsub` and `watches` the hints between instances. The invariants are those of
+//! [`Store`], and the conformance tests hold this store to them, on one server, Sentinel and Cluster.
 
 mod connection;
 mod failure;
 mod list;
+mod locks;
 mod pool;
 mod pubsub;
-mod record_reply;
 mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
-mod reply;
 mod script;
 mod server;
 mod topology;
@@ -31,24 +28,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bb8_redis::redis::{Script, ScriptInvocation};
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
-use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, LockCommand, LockName, LockReply, ReleaseReply, RenewReply,
-    TokenHash, Ttl,
-};
+use keylatch_core::lock::Ttl;
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply as StoreReply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
 };
 
 use super::OpenError;
 use super::wakeups::Wakeups;
 use pool::Pool;
 use pubsub::Subscription;
-use reply::Reply;
 use script::{Keys, Scripts};
 use topology::Topology;
 use watches::Watches;
@@ -100,7 +91,7 @@ struct RedisStore {
     keys: Arc<Keys>,
     wakeups: Arc<Wakeups>,
     watches: Arc<Watches>,
-    /// Hear and announce hints for as long as the store lives.
+    /// Subscribe to hints and announce watches for as long as the store lives.
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
@@ -126,44 +117,14 @@ impl RedisStore {
         };
         Ok(Self { kind, topology, scripts, keys, wakeups, watches, _tasks: tasks })
     }
-
-    /// The channel on which a step says what it changes; empty where nobody watches.
-    fn changes_of(&self, name: &LockName) -> String {
-        if self.watches.is_watched(name) { self.keys.change_channel() } else { String::new() }
-    }
-
-    /// A call of a script that knows of lines.
-    fn on_line<'a>(&self, script: &'a Script, name: &LockName) -> ScriptInvocation<'a> {
-        let bucket = name.bucket();
-        let mut call = script.prepare_invoke();
-        call.key(self.keys.lock(bucket, name)).key(&self.keys.line(bucket, name));
-        call
-    }
-
-    /// Calls a script that knows of lines until it has taken its step. Before that it may have to
-    /// drop more lost places than it does in one go.
-    async fn run_on_line(
-        &self,
-        name: &LockName,
-        call: &ScriptInvocation<'_>,
-    ) -> Result<Reply, StoreError> {
-        loop {
-            let reply: Reply = self.topology.run(name.bucket(), call).await?;
-            if reply.found() != "again" {
-                return Ok(reply);
-            }
-        }
-    }
 }
 
 #[async_trait]
 impl Store for RedisStore {
-    async fn execute(&self, command: Command) -> Result<StoreReply, StoreError> {
+    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
-            Command::Lock(name, command) => self.lock(&name, &command).await.map(StoreReply::Lock),
-            Command::Record(key, command) => {
-                self.record(&key, &command).await.map(StoreReply::Record)
-            }
+            Command::Lock(name, command) => self.lock(&name, &command).await.map(Reply::Lock),
+            Command::Record(key, command) => self.record(&key, &command).await.map(Reply::Record),
         }
     }
 
@@ -184,102 +145,5 @@ impl Store for RedisStore {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile { kind: self.kind, max_ttl: Ttl::MAX, records: true }
-    }
-}
-
-/// The steps on a lock.
-impl RedisStore {
-    async fn lock(&self, name: &LockName, command: &LockCommand) -> Result<LockReply, StoreError> {
-        Ok(match command {
-            LockCommand::Acquire(command) => LockReply::Acquire(self.acquire(name, command).await?),
-            LockCommand::Withdraw { token, attempt } => {
-                let mut call = self.on_line(&self.scripts.withdraw, name);
-                call.arg(script::token(token))
-                    .arg(attempt.get())
-                    .arg(self.keys.wakeup_channel())
-                    .arg(self.changes_of(name));
-                self.run_on_line(name, &call).await?;
-                LockReply::Withdraw
-            }
-            LockCommand::Renew { token, ttl } => {
-                LockReply::Renew(self.renew(name, token, *ttl).await?)
-            }
-            LockCommand::Release { token } => LockReply::Release(self.release(name, token).await?),
-            LockCommand::Look => {
-                let bucket = name.bucket();
-                let [_, places, _] = self.keys.line(bucket, name);
-                let mut call = self.scripts.get.prepare_invoke();
-                call.key(self.keys.lock(bucket, name)).key(places);
-                let reply: Reply = self.topology.run(bucket, &call).await?;
-                LockReply::Look(match reply.found() {
-                    "held" => Some(reply.holder(name)?),
-                    "not-held" => None,
-                    _ => return Err(Reply::unexpected()),
-                })
-            }
-        })
-    }
-
-    async fn acquire(
-        &self,
-        name: &LockName,
-        command: &AcquireCommand,
-    ) -> Result<AcquireReply, StoreError> {
-        let lasts = command.queue.map(|lasts| script::millis(lasts).to_string());
-        let mut call = self.on_line(&self.scripts.acquire, name);
-        call.key(self.keys.fence(name.bucket()))
-            .arg(script::token(&command.token))
-            .arg(command.ttl.as_millis())
-            .arg(command.owner.as_ref().map_or("", |owner| owner.as_str()))
-            .arg(command.attempt.get())
-            .arg(lasts.unwrap_or_default())
-            .arg(self.keys.wakeup_channel())
-            .arg(self.changes_of(name));
-        let reply = self.run_on_line(name, &call).await?;
-        match reply.found() {
-            "granted" => Ok(AcquireReply::Granted(reply.lease()?)),
-            "repeated" => Ok(AcquireReply::Repeated(reply.lease()?)),
-            "held" => Ok(AcquireReply::Busy(reply.busy(name)?)),
-            _ => Err(Reply::unexpected()),
-        }
-    }
-
-    async fn renew(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-        ttl: Ttl,
-    ) -> Result<RenewReply, StoreError> {
-        let mut call = self.scripts.renew.prepare_invoke();
-        call.key(self.keys.lock(name.bucket(), name))
-            .arg(script::token(token))
-            .arg(ttl.as_millis());
-        if self.watches.is_watched(name) {
-            let [line, ..] = self.keys.line(name.bucket(), name);
-            call.key(line).arg(self.keys.change_channel());
-        }
-        let reply: Reply = self.topology.run(name.bucket(), &call).await?;
-        match reply.found() {
-            "renewed" => Ok(RenewReply::Renewed(reply.lease()?)),
-            "not-held" => Ok(RenewReply::NotHeld),
-            "mismatch" => Ok(RenewReply::Mismatch),
-            _ => Err(Reply::unexpected()),
-        }
-    }
-
-    async fn release(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-    ) -> Result<ReleaseReply, StoreError> {
-        let mut call = self.on_line(&self.scripts.release, name);
-        call.arg(script::token(token)).arg(self.keys.wakeup_channel()).arg(self.changes_of(name));
-        let reply = self.run_on_line(name, &call).await?;
-        match reply.found() {
-            "released" => Ok(ReleaseReply::Released),
-            "not-held" => Ok(ReleaseReply::NotHeld),
-            "mismatch" => Ok(ReleaseReply::Mismatch),
-            _ => Err(Reply::unexpected()),
-        }
     }
 }

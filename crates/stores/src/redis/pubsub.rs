@@ -93,7 +93,7 @@ impl Subscription {
         timeout(self.timeout, subscribing).await?
     }
 
-    /// Passes on what is said until the connection is lost.
+    /// Passes on messages until the connection is lost.
     async fn pass_on(&self, mut messages: PubSubStream) {
         while let Some(message) = messages.next().await {
             match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {

@@ -1,18 +1,30 @@
-//! The steps on a record, one Lua script each.
+//! The commands on a record, one Lua script each, and the scripts' reply.
+//!
+//! A record is one hash that Redis expires, which `lua/record.lua` describes. Each script applies the
+//! rules of `keylatch_core::idempotency` in one atomic step, and replies with what it found and the
+//! record if there is one. A stored response that the caller itself sent does not come back.
+//!
+//! Tested by the conformance tests of records, and by the differential tests against the rules.
 
-use bb8_redis::redis::{Script, ScriptInvocation};
+use std::time::Duration;
+
+use bb8_redis::redis::{
+    FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
+};
 
 use super::RedisStore;
-use super::record_reply::RecordReply as ScriptReply;
+use super::connection::NeedsReplicas;
 use super::script::{self, millis};
 use keylatch_core::idempotency::{
-    Abandonment, Begin, Begun, Completion, End, Extension, OnCrash, RecordCommand, RecordKey,
-    RecordReply, Resolution, Resolve, UNKNOWN_RETENTION,
+    Abandonment, Begin, Begun, Completion, End, Extension, Kept, OnCrash, Phase, Reason,
+    RecordCommand, RecordKey, RecordReply, Resolution, Resolve, Run, UNKNOWN_RETENTION, View,
 };
-use keylatch_core::lock::TokenHash;
+use keylatch_core::lock::{FencingToken, TokenHash};
 use keylatch_core::store::StoreError;
 
+/// The commands on a record.
 impl RedisStore {
+    /// Runs a command on a record.
     pub(super) async fn record(
         &self,
         key: &RecordKey,
@@ -31,8 +43,8 @@ impl RedisStore {
                 RecordReply::Resolve(self.resolve(key, resolve).await?)
             }
             RecordCommand::Look => {
-                let call = self.on_record(&self.scripts.record.find, key);
-                let reply = self.run_on_record(key, &call).await?;
+                let call = self.record_call(&self.scripts.record.find, key);
+                let reply = self.run_record(key, &call).await?;
                 RecordReply::Look(match reply.found() {
                     "found" => Some(reply.view()?),
                     "absent" => None,
@@ -47,7 +59,7 @@ impl RedisStore {
             OnCrash::Unknown => ("unknown", UNKNOWN_RETENTION),
             OnCrash::Rerun => ("rerun", begin.retention),
         };
-        let mut call = self.on_record(&self.scripts.record.begin, key);
+        let mut call = self.record_call(&self.scripts.record.begin, key);
         call.key(self.keys.fence(key.bucket()))
             .arg(script::token(&begin.token))
             .arg(script::fingerprint(&begin.fingerprint))
@@ -55,7 +67,7 @@ impl RedisStore {
             .arg(millis(begin.retention))
             .arg(on_crash)
             .arg(millis(outlives));
-        let reply = self.run_on_record(key, &call).await?;
+        let reply = self.run_record(key, &call).await?;
         match reply.found() {
             "started" => Ok(Begun::Started(reply.run()?)),
             "again" => Ok(Begun::Again(reply.run()?)),
@@ -66,9 +78,9 @@ impl RedisStore {
     }
 
     async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
-        let mut call = self.on_record(&self.scripts.record.extend, key);
+        let mut call = self.record_call(&self.scripts.record.extend, key);
         call.arg(script::token(token)).arg(millis(UNKNOWN_RETENTION));
-        match self.run_on_record(key, &call).await?.found() {
+        match self.run_record(key, &call).await?.found() {
             "extended" => Ok(Extension::Extended),
             "lost" => Ok(Extension::Lost),
             _ => Err(ScriptReply::unexpected()),
@@ -85,9 +97,9 @@ impl RedisStore {
             End::Done(kept) => ("done", kept.to_bytes().map_err(refused)?),
             End::Unknown(reason) => ("unknown", reason.as_str().into()),
         };
-        let mut call = self.on_record(&self.scripts.record.complete, key);
+        let mut call = self.record_call(&self.scripts.record.complete, key);
         call.arg(script::token(token)).arg(stage).arg(stored).arg(millis(UNKNOWN_RETENTION));
-        let reply = self.run_on_record(key, &call).await?;
+        let reply = self.run_record(key, &call).await?;
         match reply.found() {
             "kept" => Ok(Completion::Kept(reply.view_with(end)?)),
             "refused" => Ok(Completion::Refused(reply.view()?)),
@@ -97,9 +109,9 @@ impl RedisStore {
     }
 
     async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
-        let mut call = self.on_record(&self.scripts.record.abandon, key);
+        let mut call = self.record_call(&self.scripts.record.abandon, key);
         call.arg(script::token(token));
-        let reply = self.run_on_record(key, &call).await?;
+        let reply = self.run_record(key, &call).await?;
         match reply.found() {
             "abandoned" => Ok(Abandonment::Abandoned),
             "refused" => Ok(Abandonment::Refused(reply.view()?)),
@@ -111,9 +123,9 @@ impl RedisStore {
     async fn resolve(&self, key: &RecordKey, resolve: &Resolve) -> Result<Resolution, StoreError> {
         let fence = resolve.fence.map(|fence| fence.to_string()).unwrap_or_default();
         let kept = resolve.end.as_ref().map(|kept| kept.to_bytes().map_err(refused)).transpose()?;
-        let mut call = self.on_record(&self.scripts.record.resolve, key);
+        let mut call = self.record_call(&self.scripts.record.resolve, key);
         call.arg(fence).arg(kept.unwrap_or_default());
-        let reply = self.run_on_record(key, &call).await?;
+        let reply = self.run_record(key, &call).await?;
         match (reply.found(), &resolve.end) {
             ("completed", Some(kept)) => {
                 Ok(Resolution::Completed(reply.view_with(&End::Done(kept.clone()))?))
@@ -125,7 +137,7 @@ impl RedisStore {
         }
     }
 
-    async fn run_on_record(
+    async fn run_record(
         &self,
         key: &RecordKey,
         call: &ScriptInvocation<'_>,
@@ -133,14 +145,135 @@ impl RedisStore {
         self.topology.run(key.bucket(), call).await
     }
 
-    fn on_record<'a>(&self, script: &'a Script, key: &RecordKey) -> ScriptInvocation<'a> {
+    fn record_call<'a>(&self, script: &'a Script, key: &RecordKey) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
         call.key(self.keys.record(key));
         call
     }
 }
 
-/// What could not be written was not sent.
+/// A response that cannot be encoded was not sent.
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
     StoreError::Refused(error.into())
+}
+
+/// The reply of every script on a record: what it found, and the record if there is one.
+#[derive(Debug)]
+struct ScriptReply {
+    found: String,
+    record: Option<RecordFields>,
+}
+
+/// `fence, attempts, begun, pttl, stage, at, end`, in this order.
+#[derive(Debug)]
+struct RecordFields {
+    fence: u64,
+    attempts: u32,
+    begun_at_millis: u64,
+    /// Negative when the key has no expiry, which only another program's `PERSIST` does.
+    pttl_millis: i64,
+    stage: String,
+    /// For a record in flight what is left of its lease; for any other when its stage began.
+    at_millis: u64,
+    end: Option<Vec<u8>>,
+}
+
+impl ScriptReply {
+    fn found(&self) -> &str {
+        &self.found
+    }
+
+    fn run(&self) -> Result<Run, StoreError> {
+        let record = self.record()?;
+        let Phase::InFlight { lease } = record.phase(None)? else {
+            return Err(Self::unexpected());
+        };
+        Ok(Run { fence: FencingToken::new(record.fence), attempts: record.attempts, lease })
+    }
+
+    fn view(&self) -> Result<View, StoreError> {
+        self.record()?.view(None)
+    }
+
+    /// The record with the end that the caller itself sent, which the script does not return.
+    fn view_with(&self, end: &End) -> Result<View, StoreError> {
+        self.record()?.view(Some(end))
+    }
+
+    /// The script gives no such reply.
+    fn unexpected() -> StoreError {
+        StoreError::Lost("the reply is not one that this service expects".into())
+    }
+
+    fn record(&self) -> Result<&RecordFields, StoreError> {
+        self.record.as_ref().ok_or_else(Self::unexpected)
+    }
+}
+
+impl NeedsReplicas for ScriptReply {
+    fn needs_replicas(&self) -> bool {
+        matches!(self.found(), "started" | "again" | "extended" | "kept" | "completed" | "freed")
+    }
+}
+
+impl RecordFields {
+    fn view(&self, end: Option<&End>) -> Result<View, StoreError> {
+        Ok(View {
+            fence: FencingToken::new(self.fence),
+            attempts: self.attempts,
+            begun_at_millis: self.begun_at_millis,
+            expires_in: Duration::from_millis(u64::try_from(self.pttl_millis).unwrap_or(0)),
+            phase: self.phase(end)?,
+        })
+    }
+
+    fn phase(&self, end: Option<&End>) -> Result<Phase, StoreError> {
+        let at_millis = self.at_millis;
+        let end = match (self.stage.as_str(), end) {
+            ("in-flight", None) => {
+                return Ok(Phase::InFlight { lease: Duration::from_millis(at_millis) });
+            }
+            ("done", Some(End::Done(kept))) => End::Done(kept.clone()),
+            ("unknown", Some(End::Unknown(reason))) => End::Unknown(*reason),
+            ("done", None) => End::Done(self.kept()?),
+            ("unknown", None) => End::Unknown(self.reason()?),
+            _ => return Err(ScriptReply::unexpected()),
+        };
+        Ok(match end {
+            End::Done(kept) => Phase::Done { at_millis, kept },
+            End::Unknown(reason) => Phase::Unknown { since_millis: at_millis, reason },
+        })
+    }
+
+    fn kept(&self) -> Result<Kept, StoreError> {
+        let end = self.end.as_deref().ok_or_else(ScriptReply::unexpected)?;
+        Kept::from_bytes(end).map_err(|error| StoreError::Lost(error.into()))
+    }
+
+    fn reason(&self) -> Result<Reason, StoreError> {
+        let end = self.end.as_deref().and_then(|end| std::str::from_utf8(end).ok());
+        end.and_then(Reason::parse).ok_or_else(ScriptReply::unexpected)
+    }
+}
+
+impl FromRedisValue for ScriptReply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let found = from_redis_value(next())?;
+        let fence = next();
+        if fence == Value::Nil {
+            return Ok(Self { found, record: None });
+        }
+        let record = RecordFields {
+            fence: from_redis_value(fence)?,
+            attempts: from_redis_value(next())?,
+            begun_at_millis: from_redis_value(next())?,
+            pttl_millis: from_redis_value(next())?,
+            stage: from_redis_value(next())?,
+            at_millis: from_redis_value(next())?,
+            end: from_redis_value(next())?,
+        };
+        Ok(Self { found, record: Some(record) })
+    }
 }

@@ -1,3 +1,11 @@
+//! The Lua scripts, the names of their keys, and how values are written in them.
+//!
+//! A script is one or more files of `lua/`, one behind the other: shared functions first, then the
+//! command. The words of the keys (`line`, `places`, `attempts`, `turns`) are older than the words of
+//! the code (queue, expiry, attempt, wakeup), and stay, because instances of two versions share them.
+//!
+//! Tested by all tests over Redis, and the format of names by the tests of odd lock names.
+
 use std::fmt;
 use std::time::Duration;
 
@@ -15,12 +23,12 @@ macro_rules! script {
     };
 }
 
-/// The longest time a script is told, some 2,000 years: Redis takes it, and Lua knows it exactly.
+/// The longest time in an argument, some 2,000 years: Redis takes it, and Lua knows it exactly.
 const LONGEST_MILLIS: u64 = 1 << 46;
 /// How many characters a token hash has in a script.
 const TOKEN_CHARS: usize = 43;
 
-/// The steps, one Lua file each.
+/// The commands on one Redis.
 #[derive(Debug)]
 pub(super) struct Scripts {
     pub(super) acquire: Script,
@@ -33,7 +41,7 @@ pub(super) struct Scripts {
     pub(super) redlock: RedlockScripts,
 }
 
-/// The steps on records.
+/// The commands on records.
 #[derive(Debug)]
 pub(super) struct RecordScripts {
     pub(super) begin: Script,
@@ -44,7 +52,7 @@ pub(super) struct RecordScripts {
     pub(super) find: Script,
 }
 
-/// The steps on one node of several, as far as they are not those on one Redis.
+/// The commands on one node of several, other than those of one Redis.
 #[derive(Debug)]
 pub(super) struct RedlockScripts {
     pub(super) acquire: Script,
@@ -56,10 +64,10 @@ pub(super) struct RedlockScripts {
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            acquire: script!("fence", "line", "acquire"),
-            withdraw: script!("line", "withdraw"),
+            acquire: script!("fence", "queue", "acquire"),
+            withdraw: script!("queue", "withdraw"),
             renew: script!("renew"),
-            release: script!("line", "release"),
+            release: script!("queue", "release"),
             get: script!("get"),
             announce: script!("announce"),
             record: RecordScripts {
@@ -80,7 +88,7 @@ impl Scripts {
     }
 }
 
-/// How keys are named.
+/// The names of keys and channels.
 #[derive(Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -95,8 +103,9 @@ impl Keys {
         format!("{}:{{{bucket:02x}}}:lock:{name}", self.prefix)
     }
 
-    /// The three keys of a lock's line: the order, when places are lost, and who asked for them.
-    pub(super) fn line(&self, bucket: u8, name: &LockName) -> [String; 3] {
+    /// The three keys of a lock's queue: the order of its entries, when they expire, and the attempts
+    /// that renewed them last.
+    pub(super) fn queue(&self, bucket: u8, name: &LockName) -> [String; 3] {
         ["line", "places", "attempts"]
             .map(|part| format!("{}:{{{bucket:02x}}}:{part}:{name}", self.prefix))
     }
@@ -141,23 +150,23 @@ impl Keys {
     }
 }
 
-/// What a script is told of a time: at least 1 ms, because a key whose expiry is not in the future
-/// is deleted at once, in the middle of the step that writes it.
+/// A time as a script's argument: at least 1 ms, because Redis deletes a key whose expiry is not in
+/// the future at once, in the middle of the command that writes it.
 pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, LONGEST_MILLIS)
 }
 
-/// How scripts write a token hash: 43 characters, short enough for Redis's compact hashes.
+/// A token hash as scripts write it: 43 characters, short enough for Redis's compact hashes.
 pub(super) fn token(hash: &TokenHash) -> String {
     URL_SAFE_NO_PAD.encode(hash.as_bytes())
 }
 
-/// How scripts write a fingerprint, likewise.
+/// A fingerprint as scripts write it, likewise.
 pub(super) fn fingerprint(fingerprint: &Fingerprint) -> String {
     URL_SAFE_NO_PAD.encode(fingerprint.as_bytes())
 }
 
-/// Text in which a glob pattern finds nothing but itself.
+/// A glob pattern that matches this text only.
 struct Glob<'a>(&'a str);
 
 impl fmt::Display for Glob<'_> {

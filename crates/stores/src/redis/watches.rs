@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::reply::Reply;
+use super::locks::ScriptReply;
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
 use crate::changes::Changes;
@@ -93,7 +93,7 @@ impl Watches {
                 }
                 // The script has no keys, and every server passes on its messages.
                 let any_bucket = names.first().map_or(0, LockName::bucket);
-                if let Err(error) = topology.run::<Reply>(any_bucket, &call).await {
+                if let Err(error) = topology.run::<ScriptReply>(any_bucket, &call).await {
                     tracing::debug!(%error, "watched locks could not be announced");
                 }
             }

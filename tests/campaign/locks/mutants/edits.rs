@@ -27,7 +27,7 @@ const fn edit(
 
 const ACQUIRE: &str = "crates/stores/src/redis/lua/acquire.lua";
 const FENCE: &str = "crates/stores/src/redis/lua/fence.lua";
-const LINE: &str = "crates/stores/src/redis/lua/line.lua";
+const LINE: &str = "crates/stores/src/redis/lua/queue.lua";
 const RELEASE: &str = "crates/stores/src/redis/lua/release.lua";
 const RENEW: &str = "crates/stores/src/redis/lua/renew.lua";
 const SETTLE: &str = "crates/stores/src/redis/lua/redlock_accept.lua";

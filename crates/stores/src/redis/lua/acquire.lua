@@ -1,28 +1,29 @@
 --- acquire
--- Grants a lock, or says who holds it and keeps a place in line. The same token again is the same
--- grant, or keeps the same place.
+-- Grants a lock, or reports its holder and keeps a queue entry. The same token again is the same
+-- grant, or keeps the same entry.
 --
--- KEYS  1 to 4 the lock and its line   5 the bucket's fencing counter
--- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt   5 for how many ms to keep a
---       place, '' for none   6 the channel for turns   7 the channel for changes, '' if nobody watches
+-- KEYS  1 to 4 the lock and its queue   5 the bucket's fencing counter
+-- ARGV  1 token hash   2 TTL in ms   3 owner, '' for none   4 attempt   5 for how many ms to keep
+--       a queue entry, '' for none   6 the channel for wakeups   7 the channel for changes, '' if the
+--       lock is not watched
 -- Gives {'granted' | 'repeated' | 'held', fence, ttl, pttl, owner, acquired, waiting, ahead}, with nil
---       for what is known of a holder when the lock is free for the first in line
+--       for the fields of a holder when the lock is free for the first entry of the queue
 
-local token, ttl, owner, attempt, place, channel, changes = unpack(ARGV)
+local token, ttl, owner, attempt, lasts, channel, changes = unpack(ARGV)
 
--- Keeps a place: the one of that rank, or one at the end.
+-- Keeps an entry: the one of that rank, or a new one at the end.
 local function join(rank)
   local function last_score(set)
     return redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2] or 0
   end
-  local expires = millis(redis.call('TIME')) + place
+  local expires = millis(redis.call('TIME')) + lasts
   local latest = whole(math.max(expires, last_score(places)))
   if not rank then
     redis.call('ZADD', line, whole(last_score(line) + 1), token)
     waiting = waiting + 1
   end
-  -- A Redis whose memory is full takes this, and having taken it lets the script go on, so that
-  -- nobody loses a place for want of memory.
+  -- A Redis whose memory is full takes this command, and then lets the script write the rest: no
+  -- waiter loses its entry for want of memory.
   redis.call('PEXPIREAT', line, latest)
   redis.call('ZADD', places, whole(expires), token)
   redis.call('HSET', attempts, token, attempt)
@@ -39,7 +40,7 @@ if is_mine or is_free and ahead == 0 then
   if rank then
     drop({token})
   end
-elseif place ~= '' then
+elseif lasts ~= '' then
   join(rank)
 end
 
@@ -56,7 +57,7 @@ if is_free and ahead == 0 then
   return {'granted', fence, ttl, tonumber(ttl), owner, acquired}
 end
 if is_free then
-  call_first(channel)
+  wake_first(channel)
   return {'held', false, false, false, false, false, waiting, ahead}
 end
 
@@ -66,7 +67,7 @@ if is_mine and held[6] ~= attempt then
 end
 local left = redis.call('PTTL', lock)
 if left < 0 then
-  -- Somebody took the expiry away (PERSIST). A lock without one would be held for ever.
+  -- Another client took the expiry away (PERSIST). A lock without one would be held for ever.
   redis.call('PEXPIRE', lock, held[3])
   left = tonumber(held[3])
 end

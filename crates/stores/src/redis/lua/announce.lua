@@ -1,4 +1,6 @@
--- Says on a channel which locks are watched, for those who change them to say so on it too.
+--- announce
+-- Announces on a channel the locks that a process watches, so that commands on them publish their
+-- changes there.
 --
 -- ARGV  1 the channel   from 2 on the keys of the locks
 -- Gives {'said'}

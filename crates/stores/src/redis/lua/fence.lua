@@ -1,4 +1,5 @@
--- The next fencing token of a bucket. This stands before the scripts that give one.
+--- fence
+-- The next fencing token of a bucket. This stands before the commands that grant.
 --
 -- The time is a floor under the counter, for the day on which the counter is lost. Numbers have 53
 -- bits here, enough for microseconds until 2255; tostring would cut them to 14 digits.

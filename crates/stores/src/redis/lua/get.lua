@@ -1,7 +1,7 @@
 --- get
--- Says who holds a lock.
+-- Reports the holder of a lock.
 --
--- KEYS  1 the lock   2 the places in its line
+-- KEYS  1 the lock   2 when the entries of its queue expire
 -- Gives {'held', fence, ttl, pttl, owner, acquired, waiting} | {'not-held'}
 
 local lock, places = KEYS[1], KEYS[2]

@@ -1,18 +1,19 @@
--- What the steps on a record share. This stands before each of them.
+--- record
+-- What the commands on a record share. This stands before each of them.
 --
 -- A record is a hash that Redis expires: stage, at, end, token, fingerprint, fence, attempts,
 -- begun, lease, retention, on_crash. What `at` and `end` are depends on the stage:
 --
 --   in-flight  at: when its lease is over
---   done       at: when it was done         end: what is kept of the answer
---   unknown    at: since when it is         end: why
+--   done       at: when it was completed    end: the stored response
+--   unknown    at: since when it is so      end: the reason
 --
 -- Times are in ms since 1970 by the clock of this server, spans are in ms.
 --
 -- KEYS  1 the record
 -- Gives {found} | {found, fence, attempts, begun, pttl, stage, at, end}
---       where a record in flight has what is left of its lease for `at`, and the end is left out
---       when it is the caller's own
+--       where `at` of a record in flight is what is left of its lease, and the end is left out when
+--       it is the caller's own
 
 local key = KEYS[1]
 local time = redis.call('TIME')
@@ -22,8 +23,8 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- The record as it stands now, or nil. A run whose lease is over may be run again, or nobody knows
--- how it ended.
+-- The record as it is now, or nil. A run whose lease is over may run again, or its outcome is
+-- unknown.
 local function read()
   local found = redis.call('HMGET', key, 'stage', 'at', 'token', 'fingerprint', 'fence',
     'attempts', 'begun', 'lease', 'retention', 'on_crash')
@@ -44,12 +45,12 @@ local function read()
   return record
 end
 
--- Whether the token is running it now.
+-- Whether the token has the run now.
 local function is_run_by(record, token)
   return record.stage == 'in-flight' and not record.lease_over and record.token == token
 end
 
--- What it came to: what is kept of the answer, or why nobody knows.
+-- How the run ended: the stored response, or why its outcome is unknown.
 local function ending(record)
   return record.reason or redis.call('HGET', key, 'end')
 end
@@ -59,7 +60,7 @@ local function view(found, record, with_end)
   if record.stage == 'in-flight' then
     at = math.max(at - now, 0)
     if not record.lease_over then
-      -- If it were done now, it would be kept for its retention.
+      -- If it were completed now, it would be retained for so long.
       left = record.retention
     end
   elseif with_end then
@@ -69,16 +70,16 @@ local function view(found, record, with_end)
   return {found, record.fence, record.attempts, record.begun, left, record.stage, at, last}
 end
 
--- Lets a record that is there be forgotten after a span. A script calls this before it writes: a
--- Redis whose memory is full takes it, and having taken it lets the script go on, so that no lease
--- ends and no answer is lost for want of memory.
+-- Lets a record expire after a span. A script calls this before it writes: a Redis whose memory is
+-- full takes this command, and then lets the script write the rest, so that no lease ends and no
+-- response is lost for want of memory.
 local function keep(record, span)
   redis.call('PEXPIRE', key, whole(span))
   record.pttl = span
 end
 
--- Writes what is there already. A step that repeats a promise does this, so that whoever waits behind
--- it for the replicas waits until they have the record.
+-- Writes what is there already. A command that repeats a grant or a result does this, so that the
+-- wait for replicas behind it lasts until they have the record.
 local function rewrite()
   local left = redis.call('PTTL', key)
   if left > 0 then

@@ -1,4 +1,5 @@
--- Forgets a run under which nothing was done, if the token runs it.
+--- record_abandon
+-- Frees the key of a run that did nothing, if the token has the run.
 --
 -- KEYS  1 the record
 -- ARGV  1 token hash

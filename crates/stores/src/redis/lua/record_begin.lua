@@ -1,4 +1,5 @@
--- Starts a run, or says what became of an earlier one. The same token again is the same run.
+--- record_begin
+-- Starts a run, or reports an earlier one. The same token again is the same run.
 --
 -- KEYS  1 the record   2 the bucket's fencing counter
 -- ARGV  1 token hash   2 fingerprint   3 lease   4 retention   5 'unknown' | 'rerun' after a crash

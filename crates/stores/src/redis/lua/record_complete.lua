@@ -1,8 +1,9 @@
--- Ends a run and keeps what it came to, if the token runs it. The same end again is the same.
+--- record_complete
+-- Ends a run and stores its result, if the token has the run. The same result again is the same.
 --
 -- KEYS  1 the record
--- ARGV  1 token hash   2 'done' | 'unknown'   3 what is kept of the answer, or why nobody knows
---       4 how long an unknown outcome is kept
+-- ARGV  1 token hash   2 'done' | 'unknown'   3 the stored response, or why the outcome is
+--       unknown   4 how long an unknown outcome is kept
 -- Gives {'kept' | 'refused', fence, …} | {'absent'}
 
 local token, stage, last, unknown_retention = unpack(ARGV)

@@ -1,4 +1,5 @@
--- Lets the lease of a run last its full time from now, if the token runs it.
+--- record_extend
+-- Lets the lease of a run last its full time from now, if the token has the run.
 --
 -- KEYS  1 the record
 -- ARGV  1 token hash   2 how long an unknown outcome is kept

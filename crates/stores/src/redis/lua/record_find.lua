@@ -1,4 +1,5 @@
--- Looks at a record.
+--- record_find
+-- Reports a record.
 --
 -- KEYS  1 the record
 -- Gives {'found', fence, …} | {'absent'}

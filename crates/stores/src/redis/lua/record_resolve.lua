@@ -1,8 +1,9 @@
--- Settles an outcome that nobody knew. The same answer again is the same.
+--- record_resolve
+-- Resolves an unknown outcome. The same resolution again is the same.
 --
 -- KEYS  1 the record
 -- ARGV  1 the fencing token of the run that is meant, '' for any
---       2 what is kept of the answer, '' when it was not done
+--       2 the stored response, '' when the work was not executed
 -- Gives {'completed' | 'refused', fence, …} | {'freed'} | {'absent'}
 
 local fence, kept = ARGV[1], ARGV[2]

@@ -1,10 +1,10 @@
 --- redlock
--- A lock on one of several nodes. This stands before the commands of Redlock. The words are those of
--- Paxos, and docs/internals/redlock.md has the proofs. A lock's hash has fields here that it has not
--- on one Redis:
+-- A lock on one of several nodes. This stands before the commands of Redlock. The words are those
+-- of Paxos, and docs/internals/redlock.md has the proofs. A lock's hash has fields here that it has
+-- not on one Redis:
 --
---   fence     the accepted fencing token, '0' until the node accepts one; and with it the owner, and
---             `by`: the attempt that first proposed it
+--   fence     the accepted fencing token, '0' until the node accepts one; and with it the owner,
+--             and `by`: the attempt that first proposed it
 --   floor     the bucket's counter when this node gave the lock. The node accepts only a fencing
 --             token above it, since an earlier grant had one as high
 --   promised  the highest ballot that the node promised: it accepts nothing under a lower one

@@ -1,6 +1,7 @@
 --- redlock_acquire
--- Phase 1 of a grant. Gives the lock on this node if it is free, or reports its holder. The same token
--- again keeps what it has. Where the token has the lock, the node promises the attempt's ballot.
+-- Phase 1 of a grant. Gives the lock on this node if it is free, or reports its holder. The same
+-- token again keeps what it has. Where the token has the lock, the node promises the attempt's
+-- ballot.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
 -- ARGV  1 token hash   2 TTL in ms   3 attempt   4 ballot

@@ -1,6 +1,6 @@
 --- redlock_renew
--- Lets a lease last a full TTL from now on this node, if it is there. A lease that is over stays over.
--- The node promises the ballot, in case the renewal needs an accept.
+-- Lets a lease last a full TTL from now on this node, if it is there. A lease that is over stays
+-- over. The node promises the ballot, in case the renewal needs an accept.
 --
 -- KEYS  1 the lock   2 the bucket's fencing counter
 -- ARGV  1 token hash   2 TTL in ms   3 ballot

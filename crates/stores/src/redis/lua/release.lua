@@ -1,8 +1,9 @@
 --- release
--- Gives a lock back, if the token holds it.
+-- Releases a lock, if the token holds it.
 --
--- KEYS  1 to 4 the lock and its line
--- ARGV  1 token hash   2 the channel for turns   3 the channel for changes, '' if nobody watches
+-- KEYS  1 to 4 the lock and its queue
+-- ARGV  1 token hash   2 the channel for wakeups   3 the channel for changes, '' if the lock is not
+--       watched
 -- Gives {'released'} | {'mismatch'} | {'not-held'}
 
 local token, channel, changes = ARGV[1], ARGV[2], ARGV[3]
@@ -18,5 +19,5 @@ if changes ~= '' then
   redis.pcall('PUBLISH', changes, 'released\n' .. redis.call('HGET', lock, 'fence') .. '\n' .. lock)
 end
 redis.call('DEL', lock)
-call_first(channel)
+wake_first(channel)
 return {'released'}

@@ -1,7 +1,8 @@
+--- renew
 -- Lets a lease last a full TTL from now; its fencing token stays.
 --
--- KEYS  1 the lock   2 its line, if somebody watches
--- ARGV  1 token hash   2 TTL in ms   3 the channel for changes, if somebody watches
+-- KEYS  1 the lock   2 the order of its queue, if it is watched
+-- ARGV  1 token hash   2 TTL in ms   3 the channel for changes, if the lock is watched
 -- Gives {'renewed', fence, ttl, pttl, owner, acquired} | {'mismatch'} | {'not-held'}
 
 local lock, token, ttl, changes = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -13,7 +14,7 @@ end
 if held[1] ~= token then
   return {'mismatch'}
 end
--- Whoever renews has read the grant, so no attempt may withdraw it any more.
+-- A client that renews has read the grant, so no attempt may withdraw it any more.
 redis.call('HSET', lock, 'ttl', ttl, 'attempt', '')
 redis.call('PEXPIRE', lock, ttl)
 if changes then

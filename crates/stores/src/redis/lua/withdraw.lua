@@ -1,10 +1,10 @@
 --- withdraw
--- Takes back what one attempt got, be it the lock or a place, unless another attempt was given the
--- same or the grant was renewed.
+-- Undoes what one attempt got, the lock or a queue entry, unless another attempt shares it or the
+-- grant was renewed.
 --
--- KEYS  1 to 4 the lock and its line
--- ARGV  1 token hash   2 attempt   3 the channel for turns   4 the channel for changes,
---       '' if nobody watches
+-- KEYS  1 to 4 the lock and its queue
+-- ARGV  1 token hash   2 attempt   3 the channel for wakeups   4 the channel for changes,
+--       '' if the lock is not watched
 -- Gives {'held'} | {'free'}
 
 local token, attempt, channel, changes = unpack(ARGV)
@@ -22,5 +22,5 @@ if held[1] then
   end
   redis.call('DEL', lock)
 end
-call_first(channel)
+wake_first(channel)
 return {'free'}

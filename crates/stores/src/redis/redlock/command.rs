@@ -152,7 +152,7 @@ impl ReleaseCommand {
     pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
         let on = |script: &'a Script, name: &LockName| {
             let mut call = script.prepare_invoke();
-            call.key(keys.lock(name.bucket(), name)).key(&keys.line(name.bucket(), name));
+            call.key(keys.lock(name.bucket(), name)).key(&keys.queue(name.bucket(), name));
             call
         };
         match self {
@@ -315,7 +315,7 @@ fn ballot(value: Value) -> Result<Ballot, ParsingError> {
     text.map_or(Ok(Ballot::NONE), |text| Ok(text.parse::<Ballot>()?))
 }
 
-/// Reports for the tests of those who count them.
+/// Reports for the tests of the tally and of the consensus.
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;

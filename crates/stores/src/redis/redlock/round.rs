@@ -26,7 +26,7 @@ use super::node::{Node, NodeReply, SendWindow};
 use super::tally::Tally;
 use crate::OpenError;
 use crate::redis::Settings;
-use crate::redis::reply::Reply;
+use crate::redis::locks::ScriptReply;
 use crate::redis::script::{Keys, Scripts};
 use crate::redis::url::{MultiHostUrl, with_port};
 use keylatch_core::lock::Ttl;
@@ -130,7 +130,7 @@ impl Nodes {
         self: &Arc<Self>,
         command: &ReleaseCommand,
         within: Duration,
-    ) -> Round<Reply> {
+    ) -> Round<ScriptReply> {
         self.round(0..self.all.len(), within, |nodes, node, window| {
             let command = command.clone();
             async move {
@@ -233,7 +233,7 @@ impl Nodes {
         let (node, call) = (&self.all[node], &withdrawal.call(&self.scripts, &self.keys));
         let withdraw = || async move {
             let window = SendWindow::until(Instant::now() + WITHDRAWAL_TRY_MAX);
-            node.run::<Reply>(call, &window).await
+            node.run::<ScriptReply>(call, &window).await
         };
         if retry.run("withdrawing a grant from a node", withdraw).await.is_none() {
             let node = &node.address;

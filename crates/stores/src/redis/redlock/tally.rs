@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::command::{Ballot, LockReport, NodeGrant, Promise};
 use super::round::NodeResult;
-use crate::redis::reply::Reply;
+use crate::redis::locks::ScriptReply;
 use keylatch_core::lock::{FencingToken, Holder, LockName, ReleaseReply};
 use keylatch_core::store::{Effect, StoreError};
 
@@ -262,7 +262,7 @@ impl ReleaseTally {
     }
 
     /// Counts a reply.
-    pub(super) fn add(&mut self, reply: NodeResult<Reply>) {
+    pub(super) fn add(&mut self, reply: NodeResult<ScriptReply>) {
         match reply {
             Ok(reply) => {
                 let released = reply.value.found() == "released";

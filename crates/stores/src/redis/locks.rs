@@ -1,0 +1,264 @@
+//! The commands on a lock, one Lua script each, and the scripts' reply.
+//!
+//! A held lock is one hash that Redis expires. Its queue is three keys more, which `lua/queue.lua`
+//! describes. Each script applies the rules of `keylatch_core::lock` in one atomic step, and replies
+//! with what it found, the grant if there is one, and the length of the queue.
+//!
+//! Tested by the conformance tests of locks and queues, and by the differential tests against the
+//! rules.
+
+use std::time::Duration;
+
+use bb8_redis::redis::{
+    FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
+};
+
+use super::RedisStore;
+use super::connection::NeedsReplicas;
+use super::script;
+use keylatch_core::lock::{
+    AcquireCommand, AcquireReply, Contention, FencingToken, Holder, Lease, LockCommand, LockName,
+    LockReply, Owner, ReleaseReply, RenewReply, TokenHash, Ttl,
+};
+use keylatch_core::store::StoreError;
+
+/// The commands on a lock.
+impl RedisStore {
+    /// Runs a command on a lock.
+    pub(super) async fn lock(
+        &self,
+        name: &LockName,
+        command: &LockCommand,
+    ) -> Result<LockReply, StoreError> {
+        Ok(match command {
+            LockCommand::Acquire(command) => LockReply::Acquire(self.acquire(name, command).await?),
+            LockCommand::Withdraw { token, attempt } => {
+                let mut call = self.queue_call(&self.scripts.withdraw, name);
+                call.arg(script::token(token))
+                    .arg(attempt.get())
+                    .arg(self.keys.wakeup_channel())
+                    .arg(self.change_channel_of(name));
+                self.run_on_queue(name, &call).await?;
+                LockReply::Withdraw
+            }
+            LockCommand::Renew { token, ttl } => {
+                LockReply::Renew(self.renew(name, token, *ttl).await?)
+            }
+            LockCommand::Release { token } => LockReply::Release(self.release(name, token).await?),
+            LockCommand::Look => {
+                let bucket = name.bucket();
+                let [_, expiries, _] = self.keys.queue(bucket, name);
+                let mut call = self.scripts.get.prepare_invoke();
+                call.key(self.keys.lock(bucket, name)).key(expiries);
+                let reply: ScriptReply = self.topology.run(bucket, &call).await?;
+                LockReply::Look(match reply.found() {
+                    "held" => Some(reply.holder(name)?),
+                    "not-held" => None,
+                    _ => return Err(ScriptReply::unexpected()),
+                })
+            }
+        })
+    }
+
+    async fn acquire(
+        &self,
+        name: &LockName,
+        command: &AcquireCommand,
+    ) -> Result<AcquireReply, StoreError> {
+        let entry_millis = command.queue.map(|lasts| script::millis(lasts).to_string());
+        let mut call = self.queue_call(&self.scripts.acquire, name);
+        call.key(self.keys.fence(name.bucket()))
+            .arg(script::token(&command.token))
+            .arg(command.ttl.as_millis())
+            .arg(command.owner.as_ref().map_or("", |owner| owner.as_str()))
+            .arg(command.attempt.get())
+            .arg(entry_millis.unwrap_or_default())
+            .arg(self.keys.wakeup_channel())
+            .arg(self.change_channel_of(name));
+        let reply = self.run_on_queue(name, &call).await?;
+        match reply.found() {
+            "granted" => Ok(AcquireReply::Granted(reply.lease()?)),
+            "repeated" => Ok(AcquireReply::Repeated(reply.lease()?)),
+            "held" => Ok(AcquireReply::Busy(reply.busy(name)?)),
+            _ => Err(ScriptReply::unexpected()),
+        }
+    }
+
+    async fn renew(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        ttl: Ttl,
+    ) -> Result<RenewReply, StoreError> {
+        let mut call = self.scripts.renew.prepare_invoke();
+        call.key(self.keys.lock(name.bucket(), name))
+            .arg(script::token(token))
+            .arg(ttl.as_millis());
+        if self.watches.is_watched(name) {
+            let [queue, ..] = self.keys.queue(name.bucket(), name);
+            call.key(queue).arg(self.keys.change_channel());
+        }
+        let reply: ScriptReply = self.topology.run(name.bucket(), &call).await?;
+        match reply.found() {
+            "renewed" => Ok(RenewReply::Renewed(reply.lease()?)),
+            "not-held" => Ok(RenewReply::NotHeld),
+            "mismatch" => Ok(RenewReply::Mismatch),
+            _ => Err(ScriptReply::unexpected()),
+        }
+    }
+
+    async fn release(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+    ) -> Result<ReleaseReply, StoreError> {
+        let mut call = self.queue_call(&self.scripts.release, name);
+        call.arg(script::token(token))
+            .arg(self.keys.wakeup_channel())
+            .arg(self.change_channel_of(name));
+        let reply = self.run_on_queue(name, &call).await?;
+        match reply.found() {
+            "released" => Ok(ReleaseReply::Released),
+            "not-held" => Ok(ReleaseReply::NotHeld),
+            "mismatch" => Ok(ReleaseReply::Mismatch),
+            _ => Err(ScriptReply::unexpected()),
+        }
+    }
+
+    /// The channel on which a command publishes its change; empty where the lock is not watched.
+    fn change_channel_of(&self, name: &LockName) -> String {
+        if self.watches.is_watched(name) { self.keys.change_channel() } else { String::new() }
+    }
+
+    /// A call of a script on a lock and its queue.
+    fn queue_call<'a>(&self, script: &'a Script, name: &LockName) -> ScriptInvocation<'a> {
+        let bucket = name.bucket();
+        let mut call = script.prepare_invoke();
+        call.key(self.keys.lock(bucket, name)).key(&self.keys.queue(bucket, name));
+        call
+    }
+
+    /// Runs a script on a lock and its queue until it has executed its command. Before that it may
+    /// have to drop more expired entries than it does in one go.
+    async fn run_on_queue(
+        &self,
+        name: &LockName,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<ScriptReply, StoreError> {
+        loop {
+            let reply: ScriptReply = self.topology.run(name.bucket(), call).await?;
+            if reply.found() != "again" {
+                return Ok(reply);
+            }
+        }
+    }
+}
+
+/// The reply of every script on a lock: what it found, the grant if there is one, and the queue.
+#[derive(Debug)]
+pub(super) struct ScriptReply {
+    found: String,
+    grant: Option<GrantFields>,
+    /// How many entries the queue has, and how many of them are ahead of the caller.
+    waiting: u64,
+    ahead: u64,
+}
+
+/// `fence, ttl, pttl, owner, acquired`, in this order.
+#[derive(Debug)]
+struct GrantFields {
+    fence: u64,
+    ttl_millis: u64,
+    /// Negative when the key has no expiry, which only another program's `PERSIST` does.
+    pttl_millis: i64,
+    owner: String,
+    acquired_at_millis: u64,
+}
+
+impl ScriptReply {
+    /// What the script found.
+    pub(super) fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// The grant, as its holder reads it.
+    pub(super) fn lease(&self) -> Result<Lease, StoreError> {
+        let grant = self.grant()?;
+        Ok(Lease {
+            fence: FencingToken::new(grant.fence),
+            owner: grant.owner()?,
+            ttl: Duration::from_millis(grant.ttl_millis),
+            expires_in: grant.expires_in(),
+        })
+    }
+
+    /// The grant, as others read it.
+    pub(super) fn holder(&self, name: &LockName) -> Result<Holder, StoreError> {
+        let grant = self.grant()?;
+        Ok(Holder {
+            name: name.clone(),
+            owner: grant.owner()?,
+            fence: FencingToken::new(grant.fence),
+            acquired_at_millis: grant.acquired_at_millis,
+            expires_in: grant.expires_in(),
+            waiting: self.waiting,
+        })
+    }
+
+    /// Why an acquire got nothing. A free lock without a holder is for the first entry of its queue.
+    pub(super) fn busy(&self, name: &LockName) -> Result<Contention, StoreError> {
+        let holder = self.grant.is_some().then(|| self.holder(name)).transpose()?;
+        Ok(Contention { holder, ahead: self.ahead })
+    }
+
+    /// The script gives no such reply.
+    pub(super) fn unexpected() -> StoreError {
+        StoreError::Lost("the reply is not one that this service expects".into())
+    }
+
+    fn grant(&self) -> Result<&GrantFields, StoreError> {
+        self.grant.as_ref().ok_or_else(Self::unexpected)
+    }
+}
+
+impl NeedsReplicas for ScriptReply {
+    fn needs_replicas(&self) -> bool {
+        matches!(self.found(), "granted" | "repeated" | "renewed")
+    }
+}
+
+impl GrantFields {
+    fn of(fields: [Value; 5]) -> Result<Option<Self>, ParsingError> {
+        let [fence, ttl, pttl, owner, acquired] = fields;
+        if fence == Value::Nil {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            fence: from_redis_value(fence)?,
+            ttl_millis: from_redis_value(ttl)?,
+            pttl_millis: from_redis_value(pttl)?,
+            owner: from_redis_value(owner)?,
+            acquired_at_millis: from_redis_value(acquired)?,
+        }))
+    }
+
+    fn owner(&self) -> Result<Option<Owner>, StoreError> {
+        Owner::parse(&self.owner).map_err(|error| StoreError::Lost(error.into()))
+    }
+
+    fn expires_in(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.pttl_millis).unwrap_or(0))
+    }
+}
+
+impl FromRedisValue for ScriptReply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let found = from_redis_value(next())?;
+        let grant = [next(), next(), next(), next(), next()];
+        let number = |value| from_redis_value::<Option<u64>>(value).map(Option::unwrap_or_default);
+        let (waiting, ahead) = (number(next())?, number(next())?);
+        Ok(Self { found, grant: GrantFields::of(grant)?, waiting, ahead })
+    }
+}
