@@ -4,6 +4,57 @@
 //! [`idempotency`] has the same for work that is to be done once. [`store`] is the port: a
 //! [`Store`](store::Store) executes commands as data. This crate knows no HTTP, no engine and no
 //! configuration.
+//!
+//! # A store of your own
+//!
+//! A store runs a command on an entry as one atomic step that is safe to repeat. The rules are pure
+//! functions, so a store that can run Rust on an entry calls
+//! [`LockState::apply`](lock::LockState::apply) and keeps the state that comes of it, whole, as its
+//! [snapshot](lock::LockState::encode). Commands are values, so a decorator is short:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use async_trait::async_trait;
+//! use keylatch_core::store::{
+//!     Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+//! };
+//!
+//! /// Writes down each command before it runs.
+//! #[derive(Debug)]
+//! struct LoggedStore {
+//!     inner: Arc<dyn Store>,
+//! }
+//!
+//! #[async_trait]
+//! impl Store for LoggedStore {
+//!     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+//!         println!("{command:?}");
+//!         self.inner.execute(command).await
+//!     }
+//!
+//!     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+//!         self.inner.list(query).await
+//!     }
+//!
+//!     fn subscribe(&self, topic: Topic) -> Hints {
+//!         self.inner.subscribe(topic)
+//!     }
+//!
+//!     async fn health(&self) -> Result<StoreHealth, StoreError> {
+//!         self.inner.health().await
+//!     }
+//!
+//!     fn profile(&self) -> StoreProfile {
+//!         self.inner.profile()
+//!     }
+//! }
+//! ```
+//!
+//! # Where the primitives are
+//!
+//! Each of these exists once: [`retry`] until an end, [`watchdog`] schedules of leases, the registry of
+//! [`waiters`], and [`task::DetachOnDrop`] for steps whose caller went away.
 
 pub mod idempotency;
 pub mod lock;
