@@ -1,8 +1,6 @@
 //! How a lock that is held by a connection comes to its end when the service, the store or the
 //! network does.
 
-use std::time::{Duration, Instant};
-
 use keylatch_testkit::{Api, EventStream, Proxy, RedisServer, Service, eventually, refusal_of};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -16,21 +14,27 @@ async fn a_store_that_is_away_is_said_before_the_lease_can_have_ended() {
     for pause in [true, false] {
         let mut events = hold(&service, &json!({"ttl_ms": 4000})).await;
         events.next("acquired").await;
-        let asked = Instant::now();
-        if pause {
+        let lost = if pause {
             redis.pause();
+            let lost = events.after_renewals("lost").await;
+            redis.resume();
+            lost
         } else {
             refuse(&redis).await;
-        }
-        let lost = events.after_renewals("lost").await;
-        assert_eq!(lost.data["reason"], "store-unavailable", "{lost:?}");
-        // A quarter of the TTL before it, give or take what this machine is slow by.
-        assert!(asked.elapsed() < Duration::from_millis(3600), "{:?}", asked.elapsed());
-        if pause {
-            redis.resume();
-        } else {
+            // A Redis that answers knows whether the lease has ended.
+            let expired = eventually(async || {
+                let locks: Vec<String> = redis.run(&["KEYS", "*:lock:*"]).await;
+                locks.is_empty().then_some(())
+            });
+            let lost = tokio::select! {
+                biased;
+                lost = events.after_renewals("lost") => lost,
+                () = expired => panic!("the lease ended before the stream said that it is lost"),
+            };
             allow(&redis).await;
-        }
+            lost
+        };
+        assert_eq!(lost.data["reason"], "store-unavailable", "{lost:?}");
         events.ended().await;
         eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
     }
@@ -58,12 +62,13 @@ async fn a_renewal_that_fails_now_and_then_loses_nothing() {
 async fn sigterm_says_lost_releases_the_lock_and_ends_in_time() {
     let redis = RedisServer::start().await;
     let other = Service::start(&redis.url()).await;
-    let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
+    // If the end waited for the streams, it would be above every limit of a test.
+    let drain = ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000");
+    let process = KEYLATCH.serve(&["--store", &redis.url()], &[drain]).await;
     let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
     let fence = events.next("acquired").await.fence();
     let mut waiting = hold(&Api::at(process.address), &json!({"wait_ms": 60_000})).await;
     waiting.next("waiting").await;
-    let started = Instant::now();
     process.signal("-TERM");
     let refused = waiting.next("refused").await;
     assert_eq!(refused.data["code"], "overloaded", "{refused:?}");
@@ -71,7 +76,6 @@ async fn sigterm_says_lost_releases_the_lock_and_ends_in_time() {
     assert_eq!(lost.data["reason"], "shutdown", "{lost:?}");
     events.ended().await;
     assert_eq!(process.ended().await.code, Some(0));
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     let next = other.create("deploy", &json!({})).await;
     assert!(next.status == 201 && next.fence() > fence, "{next:?}");
 }
@@ -83,12 +87,10 @@ async fn a_redis_that_hangs_does_not_keep_a_holder_from_ending() {
     let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
     events.next("acquired").await;
     redis.pause();
-    let started = Instant::now();
     process.signal("-TERM");
     assert_eq!(events.next("lost").await.data["reason"], "shutdown");
     events.ended().await;
     assert_eq!(process.ended().await.code, Some(0));
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

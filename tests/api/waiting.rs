@@ -16,7 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tower::ServiceExt;
 
-/// On a clock that moves on by itself when nobody has anything to do.
+/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
+/// passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
 async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
     let router = App::new(config("memory:")).await.expect("the store opens").router();

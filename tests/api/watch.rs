@@ -189,7 +189,8 @@ async fn whoever_reads_too_slowly_is_told_so() {
     assert!(matches!(seen[seen.len() - 2], WatchEvent::Lagged), "{seen:?}");
 }
 
-/// On a clock that moves on by itself when nobody has anything to do.
+/// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
+/// passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
 async fn an_expiry_is_told_when_it_comes() {
     let (service, name) = in_memory();
