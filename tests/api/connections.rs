@@ -65,7 +65,7 @@ fn is_refusal(rest: &str) {
 }
 
 #[tokio::test]
-async fn a_connection_that_never_sends_a_byte_is_closed() {
+async fn silent_connection_is_closed() {
     let service = service(|server| server.first_byte_timeout_ms = SHORT_MS).await;
     let started = Instant::now();
     let mut silent = RawConnection::connect(service.address).await;
@@ -74,7 +74,7 @@ async fn a_connection_that_never_sends_a_byte_is_closed() {
 }
 
 #[tokio::test]
-async fn half_a_head_is_closed_in_time_although_bytes_keep_dribbling_in() {
+async fn dribbled_head_is_closed_at_its_timeout() {
     let service = service(|server| server.header_timeout_ms = SHORT_MS).await;
     let started = Instant::now();
     let mut slow = RawConnection::sending(service.address, "GET /livez HTTP/1.1\r\n").await;
@@ -83,7 +83,7 @@ async fn half_a_head_is_closed_in_time_although_bytes_keep_dribbling_in() {
 }
 
 #[tokio::test]
-async fn half_a_head_after_an_answered_request_is_closed_in_time_too() {
+async fn dribbled_second_head_is_closed_at_its_timeout() {
     let service = service(|server| server.header_timeout_ms = SHORT_MS).await;
     let mut slow = RawConnection::connect(service.address).await;
     assert_eq!(slow.get("/livez").await.status, 200);
@@ -92,7 +92,7 @@ async fn half_a_head_after_an_answered_request_is_closed_in_time_too() {
 }
 
 #[tokio::test]
-async fn half_a_head_behind_a_pipelined_request_is_closed_in_time_too() {
+async fn dribbled_pipelined_head_is_closed_at_its_timeout() {
     let service = service(|server| {
         server.header_timeout_ms = SHORT_MS;
         server.keep_alive_timeout_ms = SHORT_MS;
@@ -105,7 +105,7 @@ async fn half_a_head_behind_a_pipelined_request_is_closed_in_time_too() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
+async fn idle_connection_is_closed_after_keep_alive_timeout() {
     let service = service(|server| server.keep_alive_timeout_ms = SHORT_MS).await;
     let mut idle = RawConnection::connect(service.address).await;
     let started = Instant::now();
@@ -115,7 +115,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
 }
 
 #[tokio::test]
-async fn a_busy_connection_outlives_every_timeout() {
+async fn busy_connection_outlives_every_timeout() {
     let limit = Duration::from_secs(1);
     let service = service(|server| {
         server.request_timeout_ms = 1000;
@@ -134,7 +134,7 @@ async fn a_busy_connection_outlives_every_timeout() {
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_not_cut_off_by_the_limits_for_idling() {
+async fn idle_timeouts_spare_a_request_in_progress() {
     let service = service(|server| {
         server.first_byte_timeout_ms = SHORT_MS;
         server.header_timeout_ms = SHORT_MS;
@@ -150,7 +150,7 @@ async fn a_request_under_way_is_not_cut_off_by_the_limits_for_idling() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_arrives_is_answered_408() {
+async fn body_that_never_arrives_gets_408() {
     let service = service(|server| server.body_timeout_ms = SHORT_MS).await;
     let head = post_head("/v1/locks/a", 100);
     let mut never = RawConnection::sending(service.address, &head).await;
@@ -165,7 +165,7 @@ async fn a_body_that_never_arrives_is_answered_408() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_answered_413_while_it_is_still_sent() {
+async fn body_above_the_limit_gets_413_before_its_end() {
     let service = service(|_| {}).await;
     let body = "x".repeat(10_000_000);
     for _ in 0..20 {
@@ -179,7 +179,7 @@ async fn a_body_that_is_too_large_is_answered_413_while_it_is_still_sent() {
 }
 
 #[tokio::test]
-async fn a_request_that_takes_longer_than_its_deadline_is_answered_503() {
+async fn request_past_its_deadline_gets_503() {
     let service = service(|server| server.request_timeout_ms = SHORT_MS).await;
     let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 100)).await;
     let answer = slow.answer().await;
@@ -189,7 +189,7 @@ async fn a_request_that_takes_longer_than_its_deadline_is_answered_503() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_its_answers_is_closed() {
+async fn client_that_does_not_read_is_closed() {
     let service = service(|server| {
         server.header_timeout_ms = SHORT_MS;
         server.keep_alive_timeout_ms = SHORT_MS;
@@ -205,7 +205,7 @@ async fn a_client_that_does_not_read_its_answers_is_closed() {
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_cap_is_answered_503_until_another_leaves() {
+async fn connection_above_the_cap_gets_503_until_another_closes() {
     let service = service(|server| server.max_connections = 2).await;
     let (mut one, mut two) = (
         RawConnection::connect(service.address).await,
@@ -232,7 +232,7 @@ async fn a_connection_beyond_the_cap_is_answered_503_until_another_leaves() {
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_cap_that_says_nothing_is_closed() {
+async fn silent_connection_above_the_cap_is_closed() {
     let service = service(|server| server.max_connections = 1).await;
     let mut one = RawConnection::connect(service.address).await;
     assert_eq!(one.get("/livez").await.status, 200);
@@ -242,7 +242,7 @@ async fn a_connection_beyond_the_cap_that_says_nothing_is_closed() {
 }
 
 #[tokio::test]
-async fn a_request_beyond_the_cap_is_answered_503_while_another_is_under_way() {
+async fn request_above_the_cap_gets_503() {
     let service = service(|server| server.max_requests = 1).await;
     let mut slow = RawConnection::sending(service.address, &post_head("/v1/locks/a", 2)).await;
     let mut other = RawConnection::connect(service.address).await;
@@ -257,7 +257,7 @@ async fn a_request_beyond_the_cap_is_answered_503_while_another_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_head_with_too_many_lines_is_refused() {
+async fn head_with_too_many_lines_is_rejected() {
     let service = service(|server| server.max_headers = 10).await;
     let head = |lines: usize| {
         let lines: String = (0..lines).map(|line| format!("X-{line}: x\r\n")).collect();
@@ -273,7 +273,7 @@ async fn a_head_with_too_many_lines_is_refused() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_too_large_is_refused() {
+async fn head_above_the_limit_is_rejected() {
     let service = service(|server| server.header_limit_bytes = 2048).await;
     let head = |bytes: usize| {
         let (start, end) = ("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Large: ", "\r\n\r\n");
@@ -292,7 +292,7 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_refused() {
+async fn bytes_that_are_not_http_are_rejected() {
     let service = service(|_| {}).await;
     let (tls, http2) = ("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     for nonsense in [tls, http2, "hello\r\n\r\n", "GET /livez\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
@@ -303,7 +303,7 @@ async fn what_is_not_http_is_refused() {
 }
 
 #[tokio::test]
-async fn six_hundred_half_open_connections_stop_nobody_and_are_closed() {
+async fn half_open_connections_block_no_request_and_are_closed() {
     // Both ends are files of this process, more than a process is usually given.
     rlimit::increase_nofile_limit(4096).expect("more open files");
     let service = service(|server| {

@@ -6,7 +6,7 @@ use reqwest::Method;
 const SHOP: &str = "https://shop.example";
 
 #[tokio::test]
-async fn a_page_of_an_allowed_origin_may_send_a_key_and_read_what_it_needs() {
+async fn allowed_origin_may_send_a_key_and_read_the_headers_it_needs() {
     let service = shop().await;
     let asked = service
         .request(Method::OPTIONS, "/v1/orders")
@@ -34,7 +34,7 @@ async fn a_page_of_an_allowed_origin_may_send_a_key_and_read_what_it_needs() {
 }
 
 #[tokio::test]
-async fn a_page_of_any_other_origin_is_allowed_nothing() {
+async fn other_origin_is_allowed_nothing() {
     let answer = order(&shop().await, "https://other.example").await;
     assert_eq!(answer.header("access-control-allow-origin"), "", "{answer:?}");
     answer.is_problem(403, "cross-origin");

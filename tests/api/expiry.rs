@@ -17,7 +17,7 @@ const OTHER: &str = "a-token-of-somebody-else";
 const TTL: Duration = Duration::from_secs(60);
 
 #[store_test(locks)]
-async fn an_expired_lock_is_free(subject: &Subject) {
+async fn expired_lock_is_free(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let seen = subject.send("GET", None, "").await;
@@ -37,7 +37,7 @@ async fn an_expired_lock_is_free(subject: &Subject) {
 }
 
 #[store_test(locks)]
-async fn an_expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
+async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
     for method in ["PUT", "DELETE"] {
         assert_eq!(subject.create(MINE).await.status, 201);
         subject.advance(TTL).await;
@@ -47,7 +47,7 @@ async fn an_expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
 }
 
 #[store_test(locks)]
-async fn an_expired_lease_does_nothing_to_the_next_holder(subject: &Subject) {
+async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
     subject.create(MINE).await;
     subject.advance(TTL).await;
     let next = subject.create(OTHER).await;
@@ -62,7 +62,7 @@ async fn an_expired_lease_does_nothing_to_the_next_holder(subject: &Subject) {
 }
 
 #[store_test(locks)]
-async fn the_token_of_an_expired_lease_is_a_new_grant(subject: &Subject) {
+async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
     let first = subject.create(MINE).await;
     subject.advance(TTL).await;
     let second = subject.create(MINE).await;
@@ -71,7 +71,7 @@ async fn the_token_of_an_expired_lease_is_a_new_grant(subject: &Subject) {
 }
 
 #[store_test(locks)]
-async fn a_grant_that_is_repeated_is_valid_for_what_is_left(subject: &Subject) {
+async fn repeated_grant_is_valid_for_the_rest_of_its_lease(subject: &Subject) {
     subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let again = subject.create(MINE).await;
@@ -86,7 +86,7 @@ async fn a_grant_that_is_repeated_is_valid_for_what_is_left(subject: &Subject) {
 }
 
 #[store_test(locks)]
-async fn a_renewed_lease_outlives_its_first_ttl(subject: &Subject) {
+async fn renewed_lease_outlives_its_first_ttl(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let renewed = subject.send("PUT", Some(MINE), r#"{"ttl_ms": 60000}"#).await;

@@ -5,7 +5,7 @@ use keylatch_testkit::{RedisServer, Service};
 use serde_json::json;
 
 #[tokio::test]
-async fn fences_rise_over_flushall() {
+async fn fencing_tokens_rise_after_flushall() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let before = fence(&service).await;
@@ -14,7 +14,7 @@ async fn fences_rise_over_flushall() {
 }
 
 #[tokio::test]
-async fn fences_rise_over_a_redis_that_forgets_everything() {
+async fn fencing_tokens_rise_after_redis_loses_its_data() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let before = fence(&service).await;
@@ -25,7 +25,7 @@ async fn fences_rise_over_a_redis_that_forgets_everything() {
 }
 
 #[tokio::test]
-async fn fences_rise_over_a_restart_of_the_service() {
+async fn fencing_tokens_rise_after_a_restart_of_the_service() {
     let redis = RedisServer::start().await;
     for url in ["memory:".to_owned(), redis.url()] {
         let before = fence(&Service::start(&url).await).await;
@@ -35,7 +35,7 @@ async fn fences_rise_over_a_restart_of_the_service() {
 }
 
 #[tokio::test]
-async fn fences_follow_a_counter_that_is_ahead_of_the_clock() {
+async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     // The largest that JavaScript reads exactly is 2^53 - 1; near it no digit may get lost.
@@ -50,7 +50,7 @@ async fn fences_follow_a_counter_that_is_ahead_of_the_clock() {
 }
 
 #[tokio::test]
-async fn a_million_names_leave_only_the_counters_behind() {
+async fn used_names_leave_only_the_counters_in_redis() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     // A thousand stand for a million: the counters are as many as the buckets, at most.
@@ -65,7 +65,7 @@ async fn a_million_names_leave_only_the_counters_behind() {
 }
 
 #[test]
-fn a_fence_is_above_the_last_and_not_below_the_time() {
+fn fencing_token_is_above_the_last_and_not_below_the_time() {
     let next = |last, micros| FencingToken::new(last).next(micros).get();
     assert_eq!([next(0, 7), next(7, 7), next(9, 7), next(6, 7)], [7, 8, 10, 7]);
 }

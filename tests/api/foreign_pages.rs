@@ -46,7 +46,7 @@ async fn create(service: &Service, site: &str, origin: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_foreign_page_changes_nothing() {
+async fn foreign_page_changes_nothing() {
     let service = Service::start("memory:").await;
     let lease = service.create("report", &json!({})).await;
     let other_port = format!("http://{}:1", service.address.ip());
@@ -83,7 +83,7 @@ async fn a_foreign_page_changes_nothing() {
 }
 
 #[tokio::test]
-async fn headers_that_are_there_twice_are_of_no_own_page() {
+async fn duplicate_origin_headers_are_foreign() {
     let service = Service::start("memory:").await;
     let own = format!("http://{}", service.address);
     for (header, value, other) in
@@ -98,7 +98,7 @@ async fn headers_that_are_there_twice_are_of_no_own_page() {
 }
 
 #[tokio::test]
-async fn own_pages_and_programs_that_are_no_browser_pass() {
+async fn own_pages_and_non_browsers_pass() {
     let service = Service::start("memory:").await;
     let own = format!("http://{}", service.address);
     for (site, origin) in
@@ -127,7 +127,7 @@ async fn allowed_origins_pass() {
 }
 
 #[tokio::test]
-async fn the_origin_that_a_trusted_proxy_names_is_the_services_own() {
+async fn origin_named_by_a_trusted_proxy_is_our_own() {
     let mut config = config("memory:");
     let trusting = Service::start_with(config.clone()).await;
     config.server.trusted_proxies = vec!["192.0.2.0/24".to_owned()];
@@ -152,7 +152,7 @@ async fn the_origin_that_a_trusted_proxy_names_is_the_services_own() {
 }
 
 #[tokio::test]
-async fn a_page_sends_json_as_json() {
+async fn page_must_send_json_as_json() {
     let service = Service::start("memory:").await;
     let own = format!("http://{}", service.address);
     let send = async |path: &str, origin: &str, media_type: &str, body: &'static str| {
@@ -190,7 +190,7 @@ async fn a_page_sends_json_as_json() {
 }
 
 #[tokio::test]
-async fn a_guard_passes_what_a_browser_asks_about_first() {
+async fn guard_passes_media_types_that_browsers_preflight() {
     let shop = Shop::open("memory:").await;
     let own = format!("http://{}", shop.address);
     for (key, media_type) in [("k-1", JSON), ("k-2", "image/png"), ("k-3", "application/x-thing")] {
@@ -201,7 +201,7 @@ async fn a_guard_passes_what_a_browser_asks_about_first() {
 }
 
 #[tokio::test]
-async fn a_guard_for_callbacks_takes_what_any_page_sends() {
+async fn guard_for_callbacks_takes_requests_of_any_page() {
     let shop = Shop::open_with("memory:", |guard| guard.cross_origin = CrossOrigin::Pass).await;
     for (key, media_type) in [("k-1", FORM), ("k-2", "text/plain")] {
         let order = shop.request(Method::POST, "/orders").header("Idempotency-Key", key);
@@ -214,7 +214,7 @@ async fn a_guard_for_callbacks_takes_what_any_page_sends() {
 }
 
 #[tokio::test]
-async fn a_repeat_of_an_answer_that_a_client_chose_is_sandboxed_and_that_of_the_upstream_is_not() {
+async fn replay_of_a_client_chosen_response_is_sandboxed() {
     let shop = Shop::open("memory:").await;
     shop.upstream.answers(|_| {
         let answer = Response::builder().status(500).header("Content-Type", "text/html");

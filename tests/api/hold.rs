@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
 
 #[store_test(service)]
-async fn a_lock_is_held_for_as_long_as_the_connection_is_open(service: &Service) {
+async fn lock_is_held_while_the_connection_is_open(service: &Service) {
     let mut events = hold(service, &json!({"owner": "the holder"})).await;
     let header = events.response.headers()["lock-token"].clone();
     assert_eq!(events.response.headers()["cache-control"], "no-cache");
@@ -26,7 +26,7 @@ async fn a_lock_is_held_for_as_long_as_the_connection_is_open(service: &Service)
 }
 
 #[store_test(service)]
-async fn a_lease_is_renewed_long_after_it_would_have_expired(service: &Service) {
+async fn held_lease_is_renewed_past_its_ttl(service: &Service) {
     let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
     let fence = events.next("acquired").await.fence();
     let mut age = 0;
@@ -44,7 +44,7 @@ async fn a_lease_is_renewed_long_after_it_would_have_expired(service: &Service) 
 }
 
 #[store_test(service)]
-async fn who_has_to_wait_is_told_its_place_and_then_has_the_lock(service: &Service) {
+async fn waiting_hold_sees_its_position_then_acquires(service: &Service) {
     let mut first = hold(service, &json!({})).await;
     let fence = first.next("acquired").await.fence();
     let mut second = hold(service, &json!({"wait_ms": 60_000})).await;
@@ -59,7 +59,7 @@ async fn who_has_to_wait_is_told_its_place_and_then_has_the_lock(service: &Servi
 }
 
 #[store_test(service)]
-async fn what_was_waited_makes_no_lease_valid_for_longer(service: &Service) {
+async fn waiting_does_not_extend_validity(service: &Service) {
     let held = service.create("deploy", &json!({"ttl_ms": 500})).await;
     let mut events = hold(service, &json!({"ttl_ms": 1500, "wait_ms": 60_000})).await;
     events.next("waiting").await;
@@ -69,7 +69,7 @@ async fn what_was_waited_makes_no_lease_valid_for_longer(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_that_is_held_is_refused_before_the_stream_begins(service: &Service) {
+async fn held_lock_is_refused_before_the_stream(service: &Service) {
     let held = service.create("deploy", &json!({"owner": "the holder"})).await;
     assert_eq!(held.status, 201, "{held:?}");
     let answer = refusal_of(request(service, &json!({}))).await;
@@ -78,7 +78,7 @@ async fn a_lock_that_is_held_is_refused_before_the_stream_begins(service: &Servi
 }
 
 #[store_test(service)]
-async fn a_wait_that_is_over_ends_the_stream_with_a_problem(service: &Service) {
+async fn wait_timeout_ends_stream_with_a_problem(service: &Service) {
     let held = service.create("deploy", &json!({"owner": "the holder"})).await;
     assert_eq!(held.status, 201, "{held:?}");
     let mut events = hold(service, &json!({"wait_ms": 50})).await;
@@ -90,7 +90,7 @@ async fn a_wait_that_is_over_ends_the_stream_with_a_problem(service: &Service) {
 }
 
 #[store_test(service)]
-async fn who_goes_away_while_waiting_leaves_the_line(service: &Service) {
+async fn disconnected_waiting_hold_leaves_queue(service: &Service) {
     let held = service.create("deploy", &json!({})).await;
     let mut events = hold(service, &json!({"wait_ms": 60_000})).await;
     events.next("waiting").await;
@@ -102,7 +102,7 @@ async fn who_goes_away_while_waiting_leaves_the_line(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_is_held_no_longer_than_was_asked_for(service: &Service) {
+async fn hold_ends_at_max_hold(service: &Service) {
     let mut events = hold(service, &json!({"max_hold_ms": 300})).await;
     let fence = events.next("acquired").await.fence();
     let lost = events.next("lost").await;
@@ -114,7 +114,7 @@ async fn a_lock_is_held_no_longer_than_was_asked_for(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_that_is_released_with_its_token_is_lost(service: &Service) {
+async fn release_by_token_ends_the_hold(service: &Service) {
     let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
     let token = events.next("acquired").await.token().to_owned();
     assert_eq!(service.release("deploy", &token).await.status, 204);
@@ -132,7 +132,7 @@ async fn a_lock_that_is_released_with_its_token_is_lost(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_token_that_holds_the_lock_already_holds_it_on(service: &Service) {
+async fn holders_token_continues_its_lease(service: &Service) {
     let held = service.create_as("deploy", TOKEN, &json!({"ttl_ms": 60_000})).await;
     let request = request(service, &json!({"ttl_ms": 1500})).header("Lock-Token", TOKEN);
     let mut events = EventStream::of(request).await;
@@ -143,7 +143,7 @@ async fn a_token_that_holds_the_lock_already_holds_it_on(service: &Service) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_held_is_refused_before_the_stream_begins() {
+async fn invalid_hold_is_refused_before_the_stream() {
     let service = Service::start("memory:").await;
     for body in [
         json!({"ttl_ms": 1}),
@@ -165,7 +165,7 @@ async fn what_cannot_be_held_is_refused_before_the_stream_begins() {
 }
 
 #[tokio::test]
-async fn no_more_hold_and_wait_than_may() {
+async fn holds_and_waiters_are_limited() {
     let mut config = config("memory:");
     (config.stream.max_streams, config.wait.max_waiters) = (2, 0);
     let service = Service::start_with(config).await;
@@ -185,7 +185,7 @@ async fn no_more_hold_and_wait_than_may() {
 }
 
 #[tokio::test]
-async fn comments_are_sent_while_nothing_happens() {
+async fn idle_stream_sends_heartbeat_comments() {
     let mut config = config("memory:");
     config.stream.heartbeat_ms = 20;
     let service = Service::start_with(config).await;
@@ -198,7 +198,7 @@ async fn comments_are_sent_while_nothing_happens() {
 }
 
 #[tokio::test]
-async fn a_stream_outlives_every_time_limit_of_a_request() {
+async fn stream_outlives_every_request_timeout() {
     let mut config = config("memory:");
     config.server.request_timeout_ms = 700;
     config.server.keep_alive_timeout_ms = 700;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::KEYLATCH;
 
 #[tokio::test]
-async fn a_store_that_is_away_is_said_before_the_lease_can_have_ended() {
+async fn unreachable_store_is_reported_before_the_lease_ends() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     for pause in [true, false] {
@@ -41,7 +41,7 @@ async fn a_store_that_is_away_is_said_before_the_lease_can_have_ended() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_fails_now_and_then_loses_nothing() {
+async fn single_failed_renewal_does_not_lose_the_lock() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let mut events = hold(&service, &json!({"ttl_ms": 3000})).await;
@@ -59,7 +59,7 @@ async fn a_renewal_that_fails_now_and_then_loses_nothing() {
 }
 
 #[tokio::test]
-async fn sigterm_says_lost_releases_the_lock_and_ends_in_time() {
+async fn sigterm_reports_loss_and_releases_the_lock() {
     let redis = RedisServer::start().await;
     let other = Service::start(&redis.url()).await;
     // If the end waited for the streams, it would be above every limit of a test.
@@ -81,7 +81,7 @@ async fn sigterm_says_lost_releases_the_lock_and_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_redis_that_hangs_does_not_keep_a_holder_from_ending() {
+async fn hanging_redis_does_not_delay_shutdown_of_a_hold() {
     let redis = RedisServer::start().await;
     let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
     let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
@@ -94,7 +94,7 @@ async fn a_redis_that_hangs_does_not_keep_a_holder_from_ending() {
 }
 
 #[tokio::test]
-async fn a_release_that_fails_ends_the_stream_and_is_tried_again() {
+async fn failed_release_ends_stream_and_is_retried() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let body = json!({"ttl_ms": 60_000, "max_hold_ms": 300});
@@ -112,7 +112,7 @@ async fn a_release_that_fails_ends_the_stream_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
+async fn unreachable_store_is_refused_before_the_stream() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     redis.kill().await;
@@ -121,7 +121,7 @@ async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_on_the_way_releases_the_lock() {
+async fn cut_connection_releases_the_lock() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     for round in 0..100 {

@@ -27,7 +27,7 @@ fn going_by(hosts: &[&str]) -> Config {
 }
 
 #[tokio::test]
-async fn a_name_that_was_made_to_lead_to_loopback_is_refused_everywhere() {
+async fn rebound_name_is_refused_everywhere() {
     let service = Service::start("memory:").await;
     let port = service.address.port();
     for host in
@@ -45,7 +45,7 @@ async fn a_name_that_was_made_to_lead_to_loopback_is_refused_everywhere() {
 }
 
 #[tokio::test]
-async fn the_host_of_an_absolute_target_counts() {
+async fn host_of_an_absolute_target_is_checked() {
     let service = Service::start("memory:").await;
     let get = |target: &str, host: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let foreign = send(&service, &get("http://evil.example/livez", "localhost")).await;
@@ -55,7 +55,7 @@ async fn the_host_of_an_absolute_target_counts() {
 }
 
 #[tokio::test]
-async fn loopback_names_are_served_with_any_port() {
+async fn loopback_names_are_served_on_any_port() {
     let service = Service::start("memory:").await;
     for host in [
         "localhost",
@@ -73,7 +73,7 @@ async fn loopback_names_are_served_with_any_port() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_missing_or_twice_or_none_is_refused() {
+async fn missing_duplicate_or_invalid_host_is_refused() {
     let service = Service::start("memory:").await;
     for lines in [
         "",
@@ -96,7 +96,7 @@ async fn a_host_that_is_missing_or_twice_or_none_is_refused() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_listed_are_served_on_loopback() {
+async fn listed_hosts_are_served_on_loopback() {
     let service =
         Service::start_with(going_by(&["locks.example", "192.0.2.7", "2001:db8::7"])).await;
     for host in
@@ -110,7 +110,7 @@ async fn hosts_that_are_listed_are_served_on_loopback() {
 }
 
 #[tokio::test]
-async fn elsewhere_a_list_refuses_other_names_and_no_list_refuses_none() {
+async fn only_a_list_restricts_hosts_off_loopback() {
     let open = Service::start_at("0.0.0.0:0", going_by(&[])).await;
     for host in ["anything.example", "192.0.2.1", "localhost"] {
         assert_eq!(ask(&open, host).await.status, 200, "{host}");

@@ -54,7 +54,7 @@ fn fence(upstream: &Upstream) -> u64 {
 
 /// A run whose process is killed is in progress until its lease ends, and unknown from then on.
 #[store_test(restart)]
-async fn a_killed_run_is_unknown_until_it_is_resolved(store: &TestStore) {
+async fn killed_run_is_unknown_until_resolved(store: &TestStore) {
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
     let first = begin(&api, &upstream, "k-1").await;
@@ -78,7 +78,7 @@ async fn a_killed_run_is_unknown_until_it_is_resolved(store: &TestStore) {
 
 /// The same where the route says that it may be run again.
 #[store_test(restart)]
-async fn a_killed_run_is_run_again_where_the_route_says_so(store: &TestStore) {
+async fn killed_run_is_rerun_where_the_guard_allows(store: &TestStore) {
     let settings = "lease_ms = 2000\non_crash = \"rerun\"";
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, settings).await;
@@ -97,7 +97,7 @@ async fn a_killed_run_is_run_again_where_the_route_says_so(store: &TestStore) {
 
 /// What was done is done after a kill.
 #[store_test(restart)]
-async fn an_answer_that_was_kept_outlives_the_process(store: &TestStore) {
+async fn stored_response_survives_a_kill(store: &TestStore) {
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, "").await;
     api.buy("k-1").await.is_run(1);
@@ -112,7 +112,7 @@ async fn an_answer_that_was_kept_outlives_the_process(store: &TestStore) {
 
 /// A run that is under way at the end of the process is brought to its end, and is kept.
 #[store_test(restart)]
-async fn a_run_under_way_is_finished_before_the_process_ends(store: &TestStore) {
+async fn shutdown_finishes_a_run_in_progress(store: &TestStore) {
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, "").await;
     let first = begin(&api, &upstream, "k-1").await;
@@ -130,7 +130,7 @@ async fn a_run_under_way_is_finished_before_the_process_ends(store: &TestStore) 
 }
 
 #[tokio::test]
-async fn the_answer_of_an_owner_that_was_paused_past_its_lease_is_refused() {
+async fn response_of_a_run_paused_past_its_lease_is_refused() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let (paused, api) = process(&redis.url(), &upstream, "lease_ms = 1000").await;
     let other = guard_orders(&redis.url(), &upstream.url(), |guard| guard.lease_ms = 1000).await;
@@ -155,7 +155,7 @@ async fn the_answer_of_an_owner_that_was_paused_past_its_lease_is_refused() {
 }
 
 #[tokio::test]
-async fn the_answer_of_an_owner_that_was_paused_does_not_replace_that_of_a_later_run() {
+async fn late_response_does_not_replace_a_later_run() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let settings = "lease_ms = 1000\non_crash = \"rerun\"";
     let (paused, api) = process(&redis.url(), &upstream, settings).await;

@@ -11,7 +11,7 @@ use keylatch_testkit::{
 use serde_json::json;
 
 #[store_test(service)]
-async fn the_work_of_a_client_that_leaves_is_done_and_its_answer_kept(store: &TestStore) {
+async fn run_finishes_after_its_client_leaves(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.hold();
     let leaving = tokio::spawn(Answer::of(shop.order("k-1")));
@@ -29,7 +29,7 @@ async fn the_work_of_a_client_that_leaves_is_done_and_its_answer_kept(store: &Te
 }
 
 #[store_test(service)]
-async fn an_upload_that_breaks_off_leaves_nothing_behind(store: &TestStore) {
+async fn aborted_upload_leaves_no_record(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n";
     for half in ["Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":"] {
@@ -44,7 +44,7 @@ async fn an_upload_that_breaks_off_leaves_nothing_behind(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn an_upload_that_is_too_large_or_too_slow_leaves_nothing_behind(store: &TestStore) {
+async fn oversized_or_slow_upload_leaves_no_record(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| {
         guard.body_limit_bytes = 1000;
         guard.body_timeout_ms = 200;
@@ -67,7 +67,7 @@ async fn an_upload_that_is_too_large_or_too_slow_leaves_nothing_behind(store: &T
 }
 
 #[store_test(service)]
-async fn work_of_three_leases_runs_once(store: &TestStore) {
+async fn run_longer_than_its_lease_runs_once(store: &TestStore) {
     const LEASE: Duration = Duration::from_millis(300);
     let shop = Shop::open_with(store.url(), |guard| guard.lease_ms = 300).await;
     shop.upstream.hold();
@@ -86,7 +86,7 @@ async fn work_of_three_leases_runs_once(store: &TestStore) {
 }
 
 #[tokio::test]
-async fn nothing_is_run_while_the_store_is_down() {
+async fn unreachable_store_prevents_the_run() {
     let mut redis = RedisServer::start().await;
     let shop = Shop::open(&redis.url()).await;
     shop.buy("k-1").await.is_run(1);
@@ -103,7 +103,7 @@ async fn nothing_is_run_while_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn a_beginning_whose_answer_is_lost_runs_nothing_and_leaves_the_key_free() {
+async fn lost_begin_runs_nothing_and_frees_the_key() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
     let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
@@ -118,7 +118,7 @@ async fn a_beginning_whose_answer_is_lost_runs_nothing_and_leaves_the_key_free()
 }
 
 #[tokio::test]
-async fn a_beginning_that_the_store_takes_too_late_leaves_the_key_free() {
+async fn late_begin_frees_the_key() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
     service.buy("k-1").await.is_run(1);
@@ -130,7 +130,7 @@ async fn a_beginning_that_the_store_takes_too_late_leaves_the_key_free() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_gone_after_the_work_keeps_the_answer_once_it_is_back() {
+async fn response_is_stored_once_the_store_is_back() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
     let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
@@ -147,7 +147,7 @@ async fn a_store_that_is_gone_after_the_work_keeps_the_answer_once_it_is_back() 
 }
 
 #[tokio::test]
-async fn an_answer_whose_keeping_got_no_answer_is_kept() {
+async fn lost_store_reply_keeps_the_response() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
     let one = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
@@ -165,7 +165,7 @@ async fn an_answer_whose_keeping_got_no_answer_is_kept() {
 }
 
 #[tokio::test]
-async fn a_redis_that_dies_in_the_middle_keeps_the_answer_once_it_is_started_again() {
+async fn response_is_stored_after_redis_restarts() {
     let mut redis =
         RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let shop = Shop::open(&redis.url()).await;
@@ -180,7 +180,7 @@ async fn a_redis_that_dies_in_the_middle_keeps_the_answer_once_it_is_started_aga
 }
 
 #[tokio::test]
-async fn a_redis_that_hangs_after_the_work_keeps_the_answer_once_it_goes_on() {
+async fn response_is_stored_after_redis_resumes() {
     let redis = RedisServer::start().await;
     let shop = Shop::open(&redis.url()).await;
     let first = begin(&shop, &shop.upstream, "k-1").await;
@@ -193,7 +193,7 @@ async fn a_redis_that_hangs_after_the_work_keeps_the_answer_once_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_key_that_could_not_be_given_back_is_given_back_later() {
+async fn key_is_freed_once_the_store_is_back() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let proxy = Proxy::start(redis.address()).await;
     let service = guard_orders(&proxy.url(), &upstream.url(), |_| {}).await;
@@ -209,7 +209,7 @@ async fn a_key_that_could_not_be_given_back_is_given_back_later() {
 
 /// Fifty equal requests at once over three instances, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_at_once_over_three_instances_run_once() {
+async fn concurrent_requests_at_three_instances_run_once() {
     let rounds = usize::try_from(scaled(20)).expect("a number of rounds");
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let start = async || guard_orders(&redis.url(), &upstream.url(), |_| {}).await;

@@ -34,7 +34,7 @@ async fn are_told_apart(shop: &Shop, first: Asked<'_>, same: &[Asked<'_>], other
 }
 
 #[store_test(service)]
-async fn json_is_compared_by_what_it_says(store: &TestStore) {
+async fn equal_json_in_another_form_is_the_same_request(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |body| ("/orders", JSON, body);
     let first = of(r#"{"amount":1999,"items":[{"name":"tea","n":1},2],"to":"a"}"#);
@@ -62,7 +62,7 @@ async fn json_is_compared_by_what_it_says(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn json_that_is_ambiguous_or_broken_is_compared_by_its_bytes(store: &TestStore) {
+async fn ambiguous_or_broken_json_is_compared_by_bytes(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |body| ("/orders", JSON, body);
     for (first, other) in [
@@ -79,7 +79,7 @@ async fn json_that_is_ambiguous_or_broken_is_compared_by_its_bytes(store: &TestS
 }
 
 #[store_test(service)]
-async fn the_fields_of_a_form_count_and_their_order_does_not(store: &TestStore) {
+async fn order_of_form_fields_is_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |body| ("/orders", FORM, body);
     let same = [of("b=2&a=1&a=3"), of("a=1&b=2&a=3"), of("a=%31&a=3&b=2")];
@@ -90,7 +90,7 @@ async fn the_fields_of_a_form_count_and_their_order_does_not(store: &TestStore) 
 }
 
 #[store_test(service)]
-async fn the_parts_of_a_form_count_and_their_boundary_does_not(store: &TestStore) {
+async fn boundary_of_a_multipart_form_is_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let parts = |boundary: &str, value: &str, file: &str| {
         let head = format!("--{boundary}\r\nContent-Disposition: form-data; name=");
@@ -114,7 +114,7 @@ async fn the_parts_of_a_form_count_and_their_boundary_does_not(store: &TestStore
 }
 
 #[store_test(service)]
-async fn the_query_counts_and_its_order_does_not(store: &TestStore) {
+async fn order_of_the_query_is_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |path| (path, JSON, "{}");
     let same = [of("/orders?b=2&a=1&a=3"), of("/orders?a=1&b=%32&a=3")];
@@ -125,7 +125,7 @@ async fn the_query_counts_and_its_order_does_not(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn the_media_type_counts_and_its_parameters_do_not(store: &TestStore) {
+async fn parameters_of_the_media_type_are_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |kind| ("/orders", kind, "{}");
     let same = [of("Application/JSON"), of("application/json; charset=utf-8")];
@@ -133,7 +133,7 @@ async fn the_media_type_counts_and_its_parameters_do_not(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn other_bodies_are_compared_byte_by_byte(store: &TestStore) {
+async fn other_bodies_are_compared_by_bytes(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let of = |body| ("/orders", "text/plain", body);
     let others = [of("a=1&b=2 "), of("b=2&a=1"), of("")];
@@ -141,7 +141,7 @@ async fn other_bodies_are_compared_byte_by_byte(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn fields_that_the_route_ignores_may_differ(store: &TestStore) {
+async fn ignored_fields_may_differ(store: &TestStore) {
     let ignored = vec!["sent_at".to_owned(), "nonce".to_owned()];
     let shop = Shop::open_with(store.url(), |guard| guard.ignore_fields = ignored).await;
     let json = |body| ("/orders", JSON, body);
@@ -166,7 +166,7 @@ async fn fields_that_the_route_ignores_may_differ(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn another_body_is_refused_at_once_while_the_first_is_in_flight(store: &TestStore) {
+async fn other_body_is_refused_while_the_run_is_in_flight(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.hold();
     let first = tokio::spawn(Answer::of(shop.order("k-1")));
@@ -187,7 +187,7 @@ async fn another_body_is_refused_at_once_while_the_first_is_in_flight(store: &Te
 }
 
 #[store_test(service)]
-async fn another_body_is_refused_whatever_became_of_the_first(store: &TestStore) {
+async fn other_body_is_refused_after_every_outcome(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for (key, status, state) in
         [("k-1", 201, "done"), ("k-2", 404, "done"), ("k-3", 500, "unknown")]

@@ -48,7 +48,7 @@ fn order(method: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_length_beside_chunks_does_not_split_an_answer_that_is_kept() {
+async fn contradicting_length_does_not_split_a_stored_response() {
     for length in WRONG {
         let (service, mut wire) = wrong_length_splits_nothing("POST", "201 Created", length).await;
         wire.send(&order("POST")).await;
@@ -60,7 +60,7 @@ async fn a_length_beside_chunks_does_not_split_an_answer_that_is_kept() {
 }
 
 #[tokio::test]
-async fn a_length_beside_chunks_does_not_split_an_answer_that_passes_through() {
+async fn contradicting_length_does_not_split_a_streamed_response() {
     for (method, head) in [
         // A stream, an answer above the limit, a failure, a refusal for the moment, and no guard.
         ("POST", "200 OK\r\nContent-Type: text/event-stream"),

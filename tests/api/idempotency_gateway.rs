@@ -22,7 +22,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 #[tokio::test]
-async fn what_a_service_refuses_was_never_sent() {
+async fn refused_connection_is_reported_as_not_executed() {
     // A port that is bound and not listened on refuses, and nobody else gets it.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
@@ -49,7 +49,7 @@ async fn what_a_service_refuses_was_never_sent() {
 }
 
 #[tokio::test]
-async fn what_a_service_does_not_take_in_time_was_never_sent() {
+async fn connect_timeout_is_reported_as_not_executed() {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
     let full = socket.listen(1).expect("it listens");
@@ -78,7 +78,7 @@ async fn is_unknown(shop: &Service, key: &str, first: &Answer) {
 }
 
 #[tokio::test]
-async fn what_is_not_answered_in_time_is_unknown() {
+async fn response_timeout_is_an_unknown_outcome() {
     for on_failure in [OnFailure::Unknown, OnFailure::Release] {
         let upstream = Upstream::start().await;
         let service = guard_orders("memory:", &upstream.url(), |guard| {
@@ -95,7 +95,7 @@ async fn what_is_not_answered_in_time_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_in_place_of_an_answer_is_unknown() {
+async fn closed_connection_is_an_unknown_outcome() {
     let upstream = Upstream::start().await;
     let service = guard_orders("memory:", &upstream.url(), |_| {}).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
@@ -118,7 +118,7 @@ async fn a_connection_that_ends_in_place_of_an_answer_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_or_stalls_is_unknown() {
+async fn truncated_or_stalled_response_is_an_unknown_outcome() {
     let head = "HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{";
     for stalls in [false, true] {
         let (address, mut connections) = raw_upstream(1).await;
@@ -136,7 +136,7 @@ async fn an_answer_that_breaks_off_or_stalls_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_idempotent_is_asked_again_under_the_same_key() {
+async fn idempotent_upstream_is_retried_under_the_same_key() {
     let upstream = Upstream::start().await;
     let service =
         guard_orders("memory:", &upstream.url(), |guard| guard.upstream_idempotent = true).await;
@@ -160,7 +160,7 @@ async fn a_service_that_is_idempotent_is_asked_again_under_the_same_key() {
 }
 
 #[tokio::test]
-async fn what_was_sent_once_stays_unknown_although_the_next_try_is_refused() {
+async fn refused_retry_does_not_clear_an_unknown_outcome() {
     let (address, mut connections) = raw_upstream(1).await;
     let service = guard_orders("memory:", &format!("http://{address}"), |guard| {
         guard.upstream_idempotent = true;
@@ -172,7 +172,7 @@ async fn what_was_sent_once_stays_unknown_although_the_next_try_is_refused() {
 }
 
 #[tokio::test]
-async fn the_key_and_a_fence_that_rises_are_sent_on() {
+async fn upstream_receives_the_key_and_a_rising_fencing_token() {
     let shop = Shop::open("memory:").await;
     let mut last = 0;
     for key in ["k-1", "\"k-2\"", "k-3"] {
@@ -202,7 +202,7 @@ async fn the_key_and_a_fence_that_rises_are_sent_on() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_one_connection_is_not_sent_on() {
+async fn hop_by_hop_headers_are_not_forwarded() {
     let host = "localhost:8080";
     let shop = Shop::open("memory:").await;
     shop.upstream.answers(|_| {
@@ -238,7 +238,7 @@ async fn what_belongs_to_one_connection_is_not_sent_on() {
 }
 
 #[tokio::test]
-async fn only_the_configuration_says_where_requests_go() {
+async fn request_cannot_choose_its_upstream() {
     let shop = Shop::open("memory:").await;
     let elsewhere = Upstream::start().await;
     let to = elsewhere.address;
@@ -257,7 +257,7 @@ async fn only_the_configuration_says_where_requests_go() {
 }
 
 #[tokio::test]
-async fn a_path_is_sent_on_as_it_is_and_none_leaves_its_guard() {
+async fn path_is_forwarded_unchanged_within_its_guard() {
     let shop = Shop::open("memory:").await;
     for path in ["/orders/", "/orders/a%2Fb/c?x=1&y=%20&x=2", "/orders/%C3%BC?", "/orders/a//b"] {
         for method in ["GET", "DELETE", "PUT", "BREW"] {
@@ -285,7 +285,7 @@ async fn a_path_is_sent_on_as_it_is_and_none_leaves_its_guard() {
 }
 
 #[tokio::test]
-async fn the_more_specific_guard_wins() {
+async fn most_specific_guard_applies() {
     let (all, some) = (Upstream::start().await, Upstream::start().await);
     let guard = |path: &str, upstream: &Upstream| Guard {
         path: path.to_owned(),
@@ -308,7 +308,7 @@ async fn the_more_specific_guard_wins() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn upstream_connections_are_reused() {
     let shop = Shop::open("memory:").await;
     for run in 1..=20 {
         shop.buy(&format!("k-{run}")).await.is_run(run);
@@ -318,7 +318,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn what_is_not_guarded_streams_in_both_directions() {
+async fn unguarded_methods_stream_in_both_directions() {
     let shop = Shop::open("memory:").await;
     let (events, receiver) = mpsc::channel::<&str>(1);
     let receiver = std::sync::Mutex::new(Some(receiver));

@@ -9,7 +9,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 const PARTS: &str = "multipart/form-data; boundary=x";
 
 #[store_test(service)]
-async fn quoted_and_bare_are_one_key(store: &TestStore) {
+async fn quoted_and_bare_keys_are_equal(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.buy("\"k-1\"").await.is_run(1);
     for same in ["k-1", "\"k-1\"", "  k-1  "] {
@@ -21,7 +21,7 @@ async fn quoted_and_bare_are_one_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_key_has_1_to_255_characters(store: &TestStore) {
+async fn key_has_1_to_255_characters(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let longest = "k".repeat(255);
     shop.buy("k").await.is_run(1);
@@ -34,7 +34,7 @@ async fn a_key_has_1_to_255_characters(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn keys_differ_by_case(store: &TestStore) {
+async fn keys_are_case_sensitive(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.buy("order-a").await.is_run(1);
     shop.buy("Order-A").await.is_run(2);
@@ -42,7 +42,7 @@ async fn keys_differ_by_case(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_number_is_a_key(store: &TestStore) {
+async fn number_is_a_valid_key(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for (run, key) in (1..).zip(["42", "-1", "3.14", "0", "1700000000000", "?1", ":aGk=:"]) {
         shop.buy(key).await.is_run(run);
@@ -51,7 +51,7 @@ async fn a_number_is_a_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn the_parameters_of_a_key_are_ignored(store: &TestStore) {
+async fn parameters_of_a_key_are_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.buy("k-1").await.is_run(1);
     for same in ["\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", "k-1;a=b", "k-1; a"] {
@@ -61,7 +61,7 @@ async fn the_parameters_of_a_key_are_ignored(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn what_is_no_key_is_refused_and_not_run(store: &TestStore) {
+async fn invalid_key_is_refused_and_runs_nothing(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let values: [&[u8]; 16] = [
         b"",
@@ -101,7 +101,7 @@ async fn what_is_no_key_is_refused_and_not_run(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_hidden_form_field_is_a_key(store: &TestStore) {
+async fn form_field_is_a_valid_key(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let urlencoded = |key: &str| (FORM, format!("amount=1&idempotency_key={key}"));
     let parts = |key: &str| (PARTS, part("amount", "1") + &part("idempotency_key", key) + "--x--");
@@ -131,7 +131,7 @@ async fn a_hidden_form_field_is_a_key(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_header_and_a_field_that_differ_are_refused(store: &TestStore) {
+async fn contradicting_header_and_field_are_refused(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let field = part("idempotency_key", "k-1") + "--x--";
     for (kind, form) in [(FORM, "idempotency_key=k-1"), (PARTS, &field)] {
@@ -143,7 +143,7 @@ async fn a_header_and_a_field_that_differ_are_refused(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn without_a_key_a_request_is_refused(store: &TestStore) {
+async fn missing_key_is_refused(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for method in [Method::POST, Method::PATCH] {
         for kind in ["application/json", FORM, PARTS, ""] {
@@ -156,7 +156,7 @@ async fn without_a_key_a_request_is_refused(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn without_a_key_a_request_runs_unguarded_where_the_route_says_so(store: &TestStore) {
+async fn missing_key_runs_unguarded_where_the_guard_allows(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.require_key = false).await;
     for (run, kind) in (1..).zip(["application/json", "application/json", FORM, FORM]) {
         let request = shop.request(Method::POST, "/orders").header("Content-Type", kind);
@@ -175,7 +175,7 @@ async fn without_a_key_a_request_runs_unguarded_where_the_route_says_so(store: &
 }
 
 #[store_test(service)]
-async fn methods_that_change_nothing_are_never_guarded(store: &TestStore) {
+async fn safe_methods_are_not_guarded(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let mut runs = 0;
     for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE] {
@@ -193,7 +193,7 @@ async fn methods_that_change_nothing_are_never_guarded(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_route_says_which_methods_are_guarded(store: &TestStore) {
+async fn guard_applies_to_its_methods_only(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.methods = vec!["PUT".to_owned()]).await;
     let put = || shop.request(Method::PUT, "/orders/17").header("Idempotency-Key", "k-2");
     Answer::of(put()).await.is_run(1);
@@ -203,7 +203,7 @@ async fn a_route_says_which_methods_are_guarded(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn the_same_key_of_another_principal_is_another(store: &TestStore) {
+async fn keys_of_two_principals_are_separate(store: &TestStore) {
     let principal = HeaderName::from_static("x-user");
     let header = principal.as_str().to_owned();
     let shop = Shop::open_with(store.url(), |guard| guard.principal_header = header).await;
@@ -222,7 +222,7 @@ async fn the_same_key_of_another_principal_is_another(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn the_same_key_for_another_method_or_path_is_another(store: &TestStore) {
+async fn keys_of_two_methods_or_paths_are_separate(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let requests = [
         (Method::POST, "/orders"),
@@ -243,7 +243,7 @@ async fn the_same_key_for_another_method_or_path_is_another(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn spellings_of_one_path_are_one(store: &TestStore) {
+async fn equivalent_paths_share_a_key(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let spellings = ["/orders/a-b", "/orders/a%2Db", "/orders/a%2db", "/orders/%61-b/"];
     for (number, path) in spellings.iter().enumerate() {
@@ -255,7 +255,7 @@ async fn spellings_of_one_path_are_one(store: &TestStore) {
 }
 
 #[tokio::test]
-async fn no_store_learns_a_key() {
+async fn keys_are_not_stored_in_clear() {
     const KEY: &str = "a-key-that-is-nobodys-business";
     let (redis, directory) =
         (RedisServer::start().await, tempfile::tempdir().expect("a directory"));

@@ -51,7 +51,7 @@ fn is_refused(answer: &Answer, status: u16, code: &str, retry: &str) {
 }
 
 #[store_test(service)]
-async fn a_request_runs_once_on_routes_of_ones_own(store: &TestStore) {
+async fn layer_runs_a_request_once(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |_| {}).await;
     upstream.hold();
     let first = tokio::spawn(Answer::of(api.order("k-1")));
@@ -74,7 +74,7 @@ async fn a_request_runs_once_on_routes_of_ones_own(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_panic_is_an_unknown_outcome(store: &TestStore) {
+async fn panic_is_an_unknown_outcome(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |_| {}).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
     assert_eq!(api.buy("k-1").await.status, 500);
@@ -85,7 +85,7 @@ async fn a_panic_is_an_unknown_outcome(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_panic_gives_the_key_back_where_the_policy_says_so(store: &TestStore) {
+async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
     let (upstream, api) =
         layered(store.url(), |policy| policy.on_failure = OnFailure::Release).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
@@ -98,7 +98,7 @@ async fn a_panic_gives_the_key_back_where_the_policy_says_so(store: &TestStore) 
 }
 
 #[store_test(service)]
-async fn a_handler_may_say_itself_what_is_kept(store: &TestStore) {
+async fn handler_chooses_what_is_stored(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |_| {}).await;
     let says = |status: u16, keep: RetentionPolicy| {
         upstream.answers(move |_| {
@@ -123,7 +123,7 @@ async fn a_handler_may_say_itself_what_is_kept(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn an_answer_that_is_kept_is_as_long_as_its_body(store: &TestStore) {
+async fn stored_response_has_the_length_of_its_body(store: &TestStore) {
     let (upstream, api) = layered(store.url(), |_| {}).await;
     for wrong in ["0", "2", "1000"] {
         upstream.answers(move |_| ([("Content-Length", wrong)], "whole"));
@@ -142,7 +142,7 @@ async fn an_answer_that_is_kept_is_as_long_as_its_body(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn the_work_of_a_client_that_leaves_is_done(store: &TestStore) {
+async fn run_finishes_after_its_client_leaves(store: &TestStore) {
     let layer = IdempotencyLayer::new(records(store.url()).await, Policy::default());
     let in_hand = Arc::new(());
     let request = Arc::clone(&in_hand);
@@ -176,7 +176,7 @@ async fn the_work_of_a_client_that_leaves_is_done(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn layers_over_one_service_share_their_records(store: &TestStore) {
+async fn layers_over_one_store_share_records(store: &TestStore) {
     let service = Idempotency::start(records(store.url()).await, Duration::from_secs(2));
     let layer = || IdempotencyLayer::over(Arc::clone(&service), Policy::default());
     let one = Upstream::start_behind(|routes| routes.layer(layer())).await;
@@ -187,7 +187,7 @@ async fn layers_over_one_service_share_their_records(store: &TestStore) {
 }
 
 #[tokio::test]
-async fn principals_are_told_apart_as_the_policy_says() {
+async fn policy_separates_principals() {
     let (upstream, api) = layered("memory:", |policy| {
         policy.principal = Arc::new(|parts| {
             let (user, _) = parts.headers.get("authorization")?.to_str().ok()?.split_once(' ')?;
@@ -208,7 +208,7 @@ async fn principals_are_told_apart_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_handler_is_given_its_fence() {
+async fn handler_receives_its_fencing_token() {
     let fence = async |Extension(fence): Extension<FencingToken>, headers: HeaderMap| {
         let header = headers["idempotency-fence"].to_str().expect("text").to_owned();
         assert_eq!(header, fence.get().to_string());
@@ -223,7 +223,7 @@ async fn a_handler_is_given_its_fence() {
 }
 
 #[tokio::test]
-async fn authentication_comes_before_the_layer_and_the_handler_behind_it() {
+async fn layer_runs_between_authentication_and_handler() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
     let order = async move || {
@@ -276,7 +276,7 @@ impl Service<Request> for Particular {
 }
 
 #[tokio::test]
-async fn the_service_within_is_called_when_it_is_ready() {
+async fn inner_service_is_called_when_ready() {
     use tower::{Layer as _, ServiceExt as _};
     let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
     let mut guarded = layer.layer(Particular::default());

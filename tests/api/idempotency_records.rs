@@ -46,7 +46,7 @@ fn at(record: &Answer, member: &str) -> Timestamp {
 }
 
 #[store_test(service)]
-async fn whoever_begins_first_is_to_do_it(service: &Service) {
+async fn first_begin_starts_the_run(service: &Service) {
     let first = begin(service, "order-17", "", json!({"fingerprint": "2 coffees"})).await;
     assert_eq!(first.status, 201, "{first:?}");
     let members = ["state", "attempts", "lease_expires_in_ms"].map(|name| &first.json[name]);
@@ -70,7 +70,7 @@ async fn whoever_begins_first_is_to_do_it(service: &Service) {
 }
 
 #[store_test(service)]
-async fn the_same_token_again_is_the_same_beginning(service: &Service) {
+async fn repeated_begin_is_the_same_run(service: &Service) {
     let first = begin(service, "k", MINE, json!({})).await;
     let again = begin(service, "k", MINE, json!({})).await;
     assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200), "{again:?}");
@@ -79,7 +79,7 @@ async fn the_same_token_again_is_the_same_beginning(service: &Service) {
 }
 
 #[store_test(service)]
-async fn another_fingerprint_is_refused_and_changes_nothing(service: &Service) {
+async fn other_fingerprint_is_refused_and_changes_nothing(service: &Service) {
     begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
     for (token, body) in [
         (OTHER, json!({"fingerprint": "b"})),
@@ -96,7 +96,7 @@ async fn another_fingerprint_is_refused_and_changes_nothing(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_was_completed_is_given_to_whoever_begins_again(service: &Service) {
+async fn begin_after_completion_returns_the_response(service: &Service) {
     let begun = begin(service, "k", MINE, json!({"retention_ms": 3_600_000})).await;
     let headers = json!({"Location": "/orders/17", "Link": ["</a>", "</b>"]});
     let result = json!({"status": 201, "headers": headers, "json": {"id": 17}});
@@ -126,7 +126,7 @@ async fn what_was_completed_is_given_to_whoever_begins_again(service: &Service) 
 }
 
 #[store_test(service)]
-async fn an_answer_may_be_json_text_or_bytes(service: &Service) {
+async fn response_may_be_json_text_or_bytes(service: &Service) {
     for (key, result, status, headers, body) in [
         ("a", json!({}), 200, json!({}), json!({"body": ""})),
         ("b", json!({"body": "b\u{e4}"}), 200, json!({}), json!({"body": "b\u{e4}"})),
@@ -151,7 +151,7 @@ async fn an_answer_may_be_json_text_or_bytes(service: &Service) {
 }
 
 #[store_test(service)]
-async fn completing_again_is_the_same_and_otherwise_is_refused(service: &Service) {
+async fn repeated_completion_succeeds_and_another_is_refused(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for _ in 0..3 {
         assert_eq!(complete(service, "k", MINE, json!({"body": "a"})).await.status, 200);
@@ -167,7 +167,7 @@ async fn completing_again_is_the_same_and_otherwise_is_refused(service: &Service
 }
 
 #[store_test(service)]
-async fn what_was_abandoned_is_free(service: &Service) {
+async fn abandoned_key_is_free(service: &Service) {
     let first = begin(service, "k", MINE, json!({"fingerprint": "a"})).await;
     assert_eq!(abandon(service, "k", MINE).await.status, 204);
     find(service, "k").await.is_problem(404, "no-record");
@@ -179,7 +179,7 @@ async fn what_was_abandoned_is_free(service: &Service) {
 }
 
 #[store_test(service)]
-async fn nothing_ends_without_its_token(service: &Service) {
+async fn run_ends_only_with_its_token(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for (token, status, code) in [
         ("", 428, "token-required"),
@@ -194,7 +194,7 @@ async fn nothing_ends_without_its_token(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lease_that_is_renewed_goes_on(service: &Service) {
+async fn renewed_run_outlives_its_lease(service: &Service) {
     begin(service, "k", MINE, json!({"lease_ms": 86_400_000})).await;
     assert_eq!(renew(service, "k", MINE).await.status, 204);
     let left = find(service, "k").await.json["lease_expires_in_ms"].as_u64();
@@ -215,7 +215,7 @@ async fn unheard(service: &Service, key: &str) {
 }
 
 #[store_test(service)]
-async fn whoever_is_not_heard_of_leaves_an_unknown_outcome(service: &Service) {
+async fn expired_run_is_an_unknown_outcome(service: &Service) {
     let first = begin(service, "k", MINE, json!({"lease_ms": 100})).await;
     unheard(service, "k").await;
     for token in ["", OTHER, MINE] {
@@ -232,7 +232,7 @@ async fn whoever_is_not_heard_of_leaves_an_unknown_outcome(service: &Service) {
 }
 
 #[store_test(service)]
-async fn whoever_is_not_heard_of_is_followed_where_that_was_asked_for(service: &Service) {
+async fn expired_run_is_rerun_where_requested(service: &Service) {
     let ask = || json!({"lease_ms": 100, "on_crash": "rerun"});
     let first = begin(service, "k", MINE, ask()).await;
     let long = json!({"lease_ms": 60_000, "on_crash": "rerun"});
@@ -250,7 +250,7 @@ async fn whoever_is_not_heard_of_is_followed_where_that_was_asked_for(service: &
 }
 
 #[store_test(service)]
-async fn an_unknown_outcome_is_resolved_once_and_by_its_fence(service: &Service) {
+async fn unknown_outcome_is_resolved_once_by_its_fencing_token(service: &Service) {
     for key in ["a", "b"] {
         begin(service, key, MINE, json!({"lease_ms": 100})).await;
         unheard(service, key).await;
@@ -277,7 +277,7 @@ async fn an_unknown_outcome_is_resolved_once_and_by_its_fence(service: &Service)
 }
 
 #[store_test(service)]
-async fn only_an_unknown_outcome_is_resolved(service: &Service) {
+async fn only_an_unknown_outcome_can_be_resolved(service: &Service) {
     let outcomes = [json!({"outcome": "completed"}), json!({"outcome": "not-executed"})];
     for outcome in &outcomes {
         resolve(service, "k", outcome.clone()).await.is_problem(404, "no-record");
@@ -294,7 +294,7 @@ async fn only_an_unknown_outcome_is_resolved(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_was_kept_for_long_enough_is_forgotten(service: &Service) {
+async fn record_is_forgotten_after_its_retention(service: &Service) {
     let first = begin(service, "k", MINE, json!({"retention_ms": 1000})).await;
     complete(service, "k", MINE, json!({})).await;
     eventually(async || (find(service, "k").await.status == 404).then_some(())).await;
@@ -304,7 +304,7 @@ async fn what_was_kept_for_long_enough_is_forgotten(service: &Service) {
 }
 
 #[store_test(service)]
-async fn keys_of_another_scope_are_others(service: &Service) {
+async fn keys_of_two_scopes_are_separate(service: &Service) {
     let scopes =
         ["", "?method=POST", "?path=/a", "?principal=ada", "?method=POST&path=/a&principal=ada"];
     for scope in scopes {
@@ -321,7 +321,7 @@ async fn keys_of_another_scope_are_others(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_is_not_valid_is_refused(service: &Service) {
+async fn invalid_request_is_refused(service: &Service) {
     for key in ["%20", "a%20b", "%FF", "%C3%BC", "a%0A", &"k".repeat(256)] {
         begin(service, key, "", json!({})).await.is_problem(400, "invalid-key");
         find(service, key).await.is_problem(400, "invalid-key");
@@ -346,7 +346,7 @@ async fn what_is_not_valid_is_refused(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_is_no_answer_is_refused(service: &Service) {
+async fn invalid_response_is_refused(service: &Service) {
     begin(service, "k", MINE, json!({})).await;
     for (field, body) in [
         ("status", json!({"status": 199})),
@@ -369,7 +369,7 @@ async fn what_is_no_answer_is_refused(service: &Service) {
 }
 
 #[store_test(service)]
-async fn one_of_fifty_at_once_begins(service: &Service) {
+async fn one_of_many_concurrent_begins_starts(service: &Service) {
     for round in 0..5 {
         let key = format!("k-{round}");
         let begun = join_all((0..50).map(|_| begin(service, &key, "", json!({})))).await;

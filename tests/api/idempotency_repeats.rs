@@ -33,7 +33,7 @@ fn values(headers: &HeaderMap, except: &[&str]) -> BTreeMap<String, Vec<HeaderVa
 }
 
 #[store_test(service)]
-async fn a_repeat_reads_the_same_answer(store: &TestStore) {
+async fn repeat_gets_the_same_response(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let body: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     let answered = body.clone();
@@ -72,7 +72,7 @@ async fn a_repeat_reads_the_same_answer(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn an_answer_may_have_no_body(store: &TestStore) {
+async fn response_without_a_body_is_replayed(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for status in [200, 204, 303] {
         shop.upstream.answers(move |_| {
@@ -91,7 +91,7 @@ async fn an_answer_may_have_no_body(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn what_belongs_to_one_connection_is_not_repeated(store: &TestStore) {
+async fn connection_headers_are_not_replayed(store: &TestStore) {
     const ONCE: [&str; 12] = [
         "baggage",
         "server-timing",
@@ -133,7 +133,7 @@ async fn what_belongs_to_one_connection_is_not_repeated(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_repeat_of_what_is_in_flight_is_told_to_come_back(store: &TestStore) {
+async fn repeat_in_flight_gets_409_and_retry_after(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.hold();
     let first = tokio::spawn(Answer::of(shop.order("k-1")));
@@ -150,7 +150,7 @@ async fn a_repeat_of_what_is_in_flight_is_told_to_come_back(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_repeat_that_prefers_to_wait_reads_the_answer_at_its_end(store: &TestStore) {
+async fn waiting_repeat_gets_the_response(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.hold();
     let first = tokio::spawn(Answer::of(shop.order("k-1")));
@@ -171,7 +171,7 @@ async fn a_repeat_that_prefers_to_wait_reads_the_answer_at_its_end(store: &TestS
 }
 
 #[store_test(service)]
-async fn a_repeat_that_waits_too_long_is_told_to_come_back(store: &TestStore) {
+async fn waiting_repeat_times_out_with_409(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.max_wait_ms = 1000).await;
     shop.upstream.hold();
     let first = tokio::spawn(Answer::of(shop.order("k-1")));
@@ -185,7 +185,7 @@ async fn a_repeat_that_waits_too_long_is_told_to_come_back(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_repeat_that_waited_for_a_run_that_came_to_nothing_runs(store: &TestStore) {
+async fn waiting_repeat_runs_after_an_abandoned_run(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(|seen| match seen.run {
         1 => StatusCode::TOO_MANY_REQUESTS.into_response(),
@@ -209,7 +209,7 @@ async fn a_repeat_that_waited_for_a_run_that_came_to_nothing_runs(store: &TestSt
 }
 
 #[store_test(service)]
-async fn many_repeats_wait_at_once_and_hinder_nobody(store: &TestStore) {
+async fn waiting_repeats_block_no_other_request(store: &TestStore) {
     const REPEATS: usize = 200;
     let shop = Shop::open(store.url()).await;
     shop.upstream.hold();
@@ -230,7 +230,7 @@ async fn many_repeats_wait_at_once_and_hinder_nobody(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn every_guarded_answer_tells_when_its_key_expires(store: &TestStore) {
+async fn guarded_response_names_the_expiry_of_its_key(store: &TestStore) {
     const RETENTION: Duration = Duration::from_secs(3600);
     let shop = Shop::open_with(store.url(), |guard| guard.retention_ms = 3_600_000).await;
     let expires = |answer: &Answer| {
@@ -259,7 +259,7 @@ async fn every_guarded_answer_tells_when_its_key_expires(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_hundred_repeats_at_once_run_once(store: &TestStore) {
+async fn concurrent_repeats_run_once(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for round in 1..=5 {
         let key = format!("k-{round}");
@@ -279,7 +279,7 @@ async fn a_hundred_repeats_at_once_run_once(store: &TestStore) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_at_another_instance_waits_for_the_same_answer() {
+async fn repeat_at_another_instance_waits_for_the_response() {
     let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
     let one: Service = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;
     let two = guard_orders(&redis.url(), &upstream.url(), |_| {}).await;

@@ -26,7 +26,7 @@ fn with_status(status: u16) -> impl Fn(ReceivedRequest) -> Response<Body> {
 }
 
 #[store_test(service)]
-async fn final_answers_are_kept(store: &TestStore) {
+async fn final_responses_are_stored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for (number, status) in (1..).zip(FINAL) {
         shop.upstream.answers(with_status(status));
@@ -47,7 +47,7 @@ async fn final_answers_are_kept(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn answers_about_the_moment_give_the_key_back(store: &TestStore) {
+async fn transient_responses_free_the_key(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for status in RELEASED {
         let key = format!("k-{status}");
@@ -68,7 +68,7 @@ async fn answers_about_the_moment_give_the_key_back(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_server_error_is_an_unknown_outcome(store: &TestStore) {
+async fn server_error_is_an_unknown_outcome(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     for (run, status) in (1..).zip(FAILED) {
         shop.upstream.answers(with_status(status));
@@ -89,7 +89,7 @@ async fn a_server_error_is_an_unknown_outcome(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_server_error_gives_the_key_back_where_the_route_says_so(store: &TestStore) {
+async fn server_error_frees_the_key_where_the_guard_allows(store: &TestStore) {
     let release = keylatch_axum::OnFailure::Release;
     let shop = Shop::open_with(store.url(), |guard| guard.on_failure = release).await;
     for status in FAILED {
@@ -107,7 +107,7 @@ async fn a_server_error_gives_the_key_back_where_the_route_says_so(store: &TestS
 }
 
 #[store_test(service)]
-async fn an_answer_that_is_too_large_passes_through_and_leaves_a_mark(store: &TestStore) {
+async fn oversized_response_passes_and_leaves_a_marker(store: &TestStore) {
     const LIMIT: usize = 64 * 1024;
     let shop = Shop::open_with(store.url(), |guard| guard.answer_limit_bytes = LIMIT).await;
     let whole: Bytes = (0..=255).cycle().take(4 * 1024 * 1024).collect();
@@ -138,7 +138,7 @@ async fn an_answer_that_is_too_large_passes_through_and_leaves_a_mark(store: &Te
 }
 
 #[store_test(service)]
-async fn an_answer_of_just_the_limit_is_kept(store: &TestStore) {
+async fn response_at_the_limit_is_stored(store: &TestStore) {
     let shop = Shop::open_with(store.url(), |guard| guard.answer_limit_bytes = 5000).await;
     for chunk in [5000, 1000] {
         shop.upstream.answers(move |_| in_chunks(&Bytes::from_static(&[b'x'; 5000]), chunk));
@@ -150,7 +150,7 @@ async fn an_answer_of_just_the_limit_is_kept(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_stream_passes_through_at_once_and_leaves_a_mark(store: &TestStore) {
+async fn streamed_response_passes_and_leaves_a_marker(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let kinds = ["text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson"];
     for (run, kind) in (1..).zip(kinds) {
@@ -173,7 +173,7 @@ async fn a_stream_passes_through_at_once_and_leaves_a_mark(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn a_stream_that_its_client_leaves_is_not_run_again(store: &TestStore) {
+async fn abandoned_stream_is_not_rerun(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     let events = streams(&shop, "text/event-stream");
     let mut first = soon("the head", shop.order("k-1").send()).await.expect("an answer");
@@ -189,7 +189,7 @@ async fn a_stream_that_its_client_leaves_is_not_run_again(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn what_is_unknown_is_settled_by_an_answer(store: &TestStore) {
+async fn unknown_outcome_is_resolved_by_a_response(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);
@@ -209,7 +209,7 @@ async fn what_is_unknown_is_settled_by_an_answer(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn an_answer_by_hand_is_sent_as_any_other(store: &TestStore) {
+async fn resolving_response_is_replayed_as_any_other(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
     let headers = json!({
@@ -237,7 +237,7 @@ async fn an_answer_by_hand_is_sent_as_any_other(store: &TestStore) {
 }
 
 #[store_test(service)]
-async fn what_is_unknown_is_settled_by_running_it_again(store: &TestStore) {
+async fn unknown_outcome_is_resolved_by_a_rerun(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);

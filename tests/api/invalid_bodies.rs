@@ -12,7 +12,7 @@ const LIMIT: usize = 64 * 1024;
 const TEN_MEGABYTES: usize = 10_000_000;
 
 #[tokio::test]
-async fn a_ttl_out_of_range_is_refused_by_name() {
+async fn ttl_out_of_range_is_refused_by_name() {
     let service = Service::start("memory:").await;
     let ttls = [
         "0",
@@ -44,7 +44,7 @@ async fn a_ttl_out_of_range_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_shortest_and_the_longest_ttl_are_taken() {
+async fn shortest_and_longest_ttl_are_accepted() {
     let service = Service::start("memory:").await;
     for ttl in [100, 86_400_000] {
         let body = json!({"ttl_ms": ttl});
@@ -57,7 +57,7 @@ async fn the_shortest_and_the_longest_ttl_are_taken() {
 }
 
 #[tokio::test]
-async fn an_owner_is_at_most_256_bytes_of_text() {
+async fn owner_above_256_bytes_is_refused() {
     let service = Service::start("memory:").await;
     for (name, owner) in [("a", "a".repeat(256)), ("b", "é".repeat(128))] {
         let created = service.create(name, &json!({"owner": owner})).await;
@@ -85,7 +85,7 @@ async fn an_owner_is_at_most_256_bytes_of_text() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_none_is_refused() {
+async fn invalid_wait_is_refused() {
     let service = Service::start("memory:").await;
     for wait in [json!(300_001), json!(-1), json!(0.5), json!("x"), json!("0"), json!([])] {
         let answer = service.create("free", &json!({"wait_ms": wait})).await;
@@ -95,7 +95,7 @@ async fn a_wait_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_member_is_refused_by_name() {
+async fn unknown_member_is_refused_by_name() {
     let service = Service::start("memory:").await;
     service.create_as("held", TOKEN, &json!({})).await;
     let bodies = [
@@ -115,7 +115,7 @@ async fn an_unknown_member_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_member_that_is_there_twice_is_refused() {
+async fn duplicate_member_is_refused() {
     let service = Service::start("memory:").await;
     service.create_as("held", TOKEN, &json!({})).await;
     for (body, member) in [
@@ -131,7 +131,7 @@ async fn a_member_that_is_there_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_json_object_is_refused() {
+async fn body_that_is_not_a_json_object_is_refused() {
     let service = Service::start("memory:").await;
     service.create_as("held", TOKEN, &json!({})).await;
     let deep = "[".repeat(10_000);
@@ -172,7 +172,7 @@ async fn a_body_that_is_no_json_object_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_of_64_kib_is_the_largest() {
+async fn body_above_64_kib_is_refused() {
     let service = Service::start("memory:").await;
     for (name, length, status) in [("largest", LIMIT, 201), ("larger", LIMIT + 1, 413)] {
         let body = format!("{}{{}}", " ".repeat(length - 2));
@@ -191,7 +191,7 @@ async fn a_body_of_64_kib_is_the_largest() {
 }
 
 #[tokio::test]
-async fn a_client_reads_that_its_body_of_10_mb_is_too_large() {
+async fn http_client_reads_413_for_10_mb() {
     let service = Service::start("memory:").await;
     for method in [Method::POST, Method::PUT] {
         let chunk = || Ok::<_, std::io::Error>(vec![b' '; TEN_MEGABYTES / 100]);
@@ -206,7 +206,7 @@ async fn a_client_reads_that_its_body_of_10_mb_is_too_large() {
 }
 
 #[tokio::test]
-async fn a_client_that_writes_10_mb_before_it_reads_reads_that_it_is_too_large() {
+async fn client_that_writes_10_mb_first_reads_413() {
     let service = Service::start("memory:").await;
     let mut wire = RawConnection::connect(service.address).await;
     wire.send(&head(&format!("Content-Length: {TEN_MEGABYTES}"))).await;
@@ -215,7 +215,7 @@ async fn a_client_that_writes_10_mb_before_it_reads_reads_that_it_is_too_large()
 }
 
 #[tokio::test]
-async fn a_client_that_writes_10_mb_of_chunks_before_it_reads_reads_that_it_is_too_large() {
+async fn client_that_writes_10_mb_of_chunks_first_reads_413() {
     let service = Service::start("memory:").await;
     let mut wire = RawConnection::connect(service.address).await;
     wire.send(&head("Transfer-Encoding: chunked")).await;
@@ -228,7 +228,7 @@ async fn a_client_that_writes_10_mb_of_chunks_before_it_reads_reads_that_it_is_t
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_is_no_body() {
+async fn truncated_body_acquires_nothing() {
     let service = Service::start("memory:").await;
     let cuts = [
         ("Content-Length: 100", r#"{"ttl_ms": 30000}"#),

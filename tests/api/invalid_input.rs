@@ -11,7 +11,7 @@ use serde_json::json;
 const TOKEN: &str = "a-token-of-the-clients-own";
 
 #[tokio::test]
-async fn a_name_that_is_none_is_refused() {
+async fn invalid_name_is_refused() {
     let service = Service::start("memory:").await;
     let long = "a".repeat(256);
     let wide = "%C3%A9".repeat(128);
@@ -31,7 +31,7 @@ async fn a_name_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn a_slash_within_a_name_leads_nowhere_unless_it_is_encoded() {
+async fn unencoded_slash_in_a_name_is_404() {
     let service = Service::start("memory:").await;
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::GET] {
         for path in ["/v1/locks/a/b", "/v1/locks/a/", "/v1/locks//", "//v1/locks/a"] {
@@ -42,7 +42,7 @@ async fn a_slash_within_a_name_leads_nowhere_unless_it_is_encoded() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_none_is_refused_and_not_repeated() {
+async fn invalid_token_is_refused_and_not_echoed() {
     let service = Service::start("memory:").await;
     service.create_as("held", TOKEN, &json!({})).await;
     let tokens: [&[u8]; 12] = [
@@ -86,7 +86,7 @@ async fn two_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn the_shortest_and_the_longest_token_are_taken() {
+async fn shortest_and_longest_token_are_accepted() {
     let service = Service::start("memory:").await;
     let long = "aZ09_-".repeat(22)[..128].to_owned();
     for token in ["a".repeat(20), long, "6b1f7f0e-9a5c-4c0e-8a5b-0d2f3c4e5a6b".to_owned()] {
@@ -97,7 +97,7 @@ async fn the_shortest_and_the_longest_token_are_taken() {
 }
 
 #[tokio::test]
-async fn no_refusal_repeats_a_token() {
+async fn no_problem_echoes_a_token() {
     let service = Service::start("memory:").await;
     let holder = service.create("held", &json!({})).await.token();
     let refusals = [
@@ -118,7 +118,7 @@ async fn no_refusal_repeats_a_token() {
 }
 
 #[tokio::test]
-async fn a_query_that_is_wrong_is_refused_by_name() {
+async fn invalid_query_is_refused_by_name() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({})).await;
     let long = format!("cursor={}", "a".repeat(513));
@@ -151,7 +151,7 @@ async fn a_query_that_is_wrong_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_query_beside_a_name_is_refused_and_not_ignored() {
+async fn query_beside_a_name_is_refused() {
     let service = Service::start("memory:").await;
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::GET] {
         let request = service.request(method.clone(), "/v1/locks/free?ttl_ms=60000");
@@ -162,7 +162,7 @@ async fn a_query_beside_a_name_is_refused_and_not_ignored() {
 }
 
 #[tokio::test]
-async fn an_unknown_route_is_a_problem() {
+async fn unknown_route_is_a_problem() {
     let service = Service::start("memory:").await;
     for path in ["/v1", "/v2/locks", "/v1/lock/a", "/V1/locks", "/favicon.ico", "/problems/nothing"]
     {
@@ -172,7 +172,7 @@ async fn an_unknown_route_is_a_problem() {
 }
 
 #[tokio::test]
-async fn a_method_that_a_route_does_not_have_is_a_problem_with_those_that_it_has() {
+async fn unknown_method_is_a_problem_that_lists_allowed_ones() {
     let service = Service::start("memory:").await;
     let routes: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("/v1/locks/a", &["DELETE", "GET", "HEAD", "POST", "PUT"][..]),
@@ -202,7 +202,7 @@ async fn a_method_that_a_route_does_not_have_is_a_problem_with_those_that_it_has
 }
 
 #[tokio::test]
-async fn the_type_of_every_problem_is_a_page() {
+async fn problem_type_leads_to_a_page() {
     let service = Service::start("memory:").await;
     service.create_as("held", TOKEN, &json!({})).await;
     let problems = [

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 const TOKEN: &str = "a-token-of-the-clients-own";
 
 #[store_test(service)]
-async fn nothing_held_is_an_empty_page(service: &Service) {
+async fn no_held_lock_is_an_empty_page(service: &Service) {
     let page = service.get("/v1/locks").await;
     assert_eq!((page.status.as_u16(), page.json), (200, json!({"locks": []})));
 }
 
 #[store_test(service)]
-async fn a_listing_shows_locks_as_everybody_sees_them(service: &Service) {
+async fn listing_shows_the_public_view_of_locks(service: &Service) {
     let fences = create(service, &["deploy", "report"]).await;
     let page = service.get("/v1/locks").await;
     assert_eq!(page.status, 200, "{page:?}");
@@ -36,7 +36,7 @@ async fn a_listing_shows_locks_as_everybody_sees_them(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_listing_shows_the_locks_whose_names_begin_so(service: &Service) {
+async fn listing_filters_by_prefix(service: &Service) {
     create(service, &["deploy", "deploy-eu", "Deploy", "de*loy", "de[p]loy", "é", "x/deploy"])
         .await;
     let prefixes: [(&str, &[&str]); 11] = [
@@ -60,7 +60,7 @@ async fn a_listing_shows_the_locks_whose_names_begin_so(service: &Service) {
 }
 
 #[store_test(service)]
-async fn cursors_lead_through_all_locks(service: &Service) {
+async fn cursors_visit_every_lock(service: &Service) {
     let held: Vec<_> = (0..25).map(|number| format!("lock-{number:02}")).collect();
     let held: Vec<_> = held.iter().map(String::as_str).collect();
     create(service, &held).await;
@@ -70,7 +70,7 @@ async fn cursors_lead_through_all_locks(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_prefix_holds_from_page_to_page(service: &Service) {
+async fn prefix_applies_to_every_page(service: &Service) {
     let held: Vec<_> = (0..25).map(|number| format!("{}{number:02}", number % 2)).collect();
     let held: Vec<_> = held.iter().map(String::as_str).collect();
     create(service, &held).await;
@@ -79,14 +79,14 @@ async fn a_prefix_holds_from_page_to_page(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_released_lock_is_listed_no_more(service: &Service) {
+async fn released_lock_is_not_listed(service: &Service) {
     create(service, &["deploy", "report"]).await;
     assert_eq!(service.release("deploy", TOKEN).await.status, 204);
     assert_eq!(names(&service.get("/v1/locks").await), ["report"]);
 }
 
 #[store_test(service)]
-async fn a_cursor_that_no_page_gave_is_refused(service: &Service) {
+async fn forged_cursor_is_refused(service: &Service) {
     create(service, &["deploy", "report"]).await;
     for cursor in ["", "_", "-1", "x.y", "1.x", "a.b.c", "99999999999999999999", "%00", "a%20b"] {
         let answer = service.get(&format!("/v1/locks?cursor={cursor}")).await;

@@ -40,7 +40,7 @@ const SPELLINGS: [(&str, &str); 29] = [
 ];
 
 #[store_test(service)]
-async fn a_name_is_what_its_path_spells(service: &Service) {
+async fn name_is_the_decoded_path(service: &Service) {
     for (path, name) in SPELLINGS {
         let path = format!("/v1/locks/{path}");
         let created = ask(service, "POST", &path).await;
@@ -53,7 +53,7 @@ async fn a_name_is_what_its_path_spells(service: &Service) {
 }
 
 #[store_test(service)]
-async fn the_location_of_a_lock_leads_back_to_it(service: &Service) {
+async fn location_leads_to_the_lock(service: &Service) {
     for (path, name) in SPELLINGS {
         let created = ask(service, "POST", &format!("/v1/locks/{path}")).await;
         let location = created.header("location");
@@ -72,7 +72,7 @@ async fn the_location_of_a_lock_leads_back_to_it(service: &Service) {
 }
 
 #[store_test(service)]
-async fn names_that_look_alike_are_different_locks(service: &Service) {
+async fn similar_names_are_different_locks(service: &Service) {
     for (path, _) in SPELLINGS {
         let created = ask(service, "POST", &format!("/v1/locks/{path}")).await;
         assert_eq!(created.status, 201, "{path}: {created:?}");
@@ -84,7 +84,7 @@ async fn names_that_look_alike_are_different_locks(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_name_has_up_to_255_bytes(service: &Service) {
+async fn name_has_up_to_255_bytes(service: &Service) {
     for name in ["a".repeat(255), "€".repeat(85)] {
         let created = service.create(&name, &json!({})).await;
         assert_eq!(created.status, 201, "{created:?}");

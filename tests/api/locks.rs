@@ -13,7 +13,7 @@ const OTHER: &str = "a-token-of-somebody-else";
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[store_test(service)]
-async fn a_new_lock_comes_with_all_that_its_holder_needs(service: &Service) {
+async fn grant_has_every_member_a_holder_needs(service: &Service) {
     for (name, owner) in [("deploy", json!("ci runner 7")), ("report", Value::Null)] {
         let (sent, before) = (Instant::now(), Timestamp::now());
         let answer = service.create(name, &json!({"ttl_ms": 60_000, "owner": owner})).await;
@@ -28,7 +28,7 @@ async fn a_new_lock_comes_with_all_that_its_holder_needs(service: &Service) {
 }
 
 #[store_test(service)]
-async fn the_service_makes_tokens_of_24_bytes(service: &Service) {
+async fn generated_token_has_24_bytes(service: &Service) {
     let tokens = [free(service, "a").await.token(), free(service, "b").await.token()];
     assert_ne!(tokens[0], tokens[1]);
     for token in tokens {
@@ -39,7 +39,7 @@ async fn the_service_makes_tokens_of_24_bytes(service: &Service) {
 }
 
 #[store_test(service)]
-async fn every_member_of_the_body_has_a_default(service: &Service) {
+async fn empty_body_uses_defaults(service: &Service) {
     let bodies = ["", "{}", " {} ", r#"{"ttl_ms": null, "owner": null, "wait_ms": null}"#];
     for (number, body) in (0..).zip(bodies) {
         let name = format!("default-{number}");
@@ -55,7 +55,7 @@ async fn every_member_of_the_body_has_a_default(service: &Service) {
 }
 
 #[store_test(service)]
-async fn json_is_read_whatever_its_content_type(service: &Service) {
+async fn json_is_read_with_any_content_type(service: &Service) {
     let types = [
         Some("application/x-www-form-urlencoded"),
         Some("application/json; charset=utf-8"),
@@ -80,7 +80,7 @@ async fn json_is_read_whatever_its_content_type(service: &Service) {
 }
 
 #[store_test(service)]
-async fn the_same_token_again_is_the_same_grant(service: &Service) {
+async fn same_token_gets_the_same_grant(service: &Service) {
     let body = json!({"ttl_ms": 60_000, "owner": "first"});
     let first = service.create_as("deploy", MINE, &body).await;
     assert_eq!((first.status.as_u16(), first.token().as_str()), (201, MINE), "{first:?}");
@@ -95,7 +95,7 @@ async fn the_same_token_again_is_the_same_grant(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_second_client_is_told_who_holds_the_lock_and_when_to_come_back(service: &Service) {
+async fn second_client_gets_409_with_holder_and_retry_after(service: &Service) {
     // Half a second more makes it seen that seconds are rounded up.
     let holders = [("deploy", 30_500, json!("ci runner 7")), ("report", 60_500, Value::Null)];
     for (name, ttl, owner) in holders {
@@ -116,7 +116,7 @@ async fn a_second_client_is_told_who_holds_the_lock_and_when_to_come_back(servic
 }
 
 #[store_test(service)]
-async fn a_renewal_starts_a_new_ttl_and_keeps_the_fence(service: &Service) {
+async fn renewal_restarts_ttl_and_keeps_fencing_token(service: &Service) {
     let created =
         service.create("deploy", &json!({"ttl_ms": 30_000, "owner": "ci runner 7"})).await;
     // Longer than what was left, and then shorter.
@@ -138,7 +138,7 @@ async fn a_renewal_starts_a_new_ttl_and_keeps_the_fence(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_renewal_without_a_body_is_for_the_default_ttl(service: &Service) {
+async fn renewal_without_a_body_uses_the_default_ttl(service: &Service) {
     let created = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
     let request = service.request(Method::PUT, "/v1/locks/deploy");
     let renewed = Answer::of(request.header("Lock-Token", created.token())).await;
@@ -147,7 +147,7 @@ async fn a_renewal_without_a_body_is_for_the_default_ttl(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_released_lock_is_free(service: &Service) {
+async fn released_lock_is_free(service: &Service) {
     let lease = free(service, "deploy").await;
     let released = service.release("deploy", &lease.token()).await;
     assert_eq!((released.status.as_u16(), released.text.as_str()), (204, ""), "{released:?}");
@@ -158,7 +158,7 @@ async fn a_released_lock_is_free(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_that_was_released_is_not_renewed(service: &Service) {
+async fn released_lock_is_not_renewed(service: &Service) {
     let lease = free(service, "deploy").await;
     assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
     let renewed = service.renew("deploy", &lease.token(), &json!({})).await;
@@ -167,7 +167,7 @@ async fn a_lock_that_was_released_is_not_renewed(service: &Service) {
 }
 
 #[store_test(service)]
-async fn another_token_neither_renews_nor_releases(service: &Service) {
+async fn other_token_neither_renews_nor_releases(service: &Service) {
     let body = json!({"ttl_ms": 60_000, "owner": "ci runner 7"});
     let lease = service.create("deploy", &body).await;
     let before = service.look("deploy").await;
@@ -184,7 +184,7 @@ async fn another_token_neither_renews_nor_releases(service: &Service) {
 }
 
 #[store_test(service)]
-async fn nothing_is_renewed_or_released_without_a_token(service: &Service) {
+async fn missing_token_neither_renews_nor_releases(service: &Service) {
     free(service, "held").await;
     for method in [Method::PUT, Method::DELETE] {
         for path in ["/v1/locks/held", "/v1/locks/free"] {
@@ -197,7 +197,7 @@ async fn nothing_is_renewed_or_released_without_a_token(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_token_proves_nothing_about_another_lock(service: &Service) {
+async fn token_of_another_lock_is_refused(service: &Service) {
     service.create_as("mine", MINE, &json!({})).await;
     service.create_as("theirs", OTHER, &json!({})).await;
     service.renew("theirs", MINE, &json!({})).await.is_problem(412, "token-mismatch");
@@ -208,7 +208,7 @@ async fn a_token_proves_nothing_about_another_lock(service: &Service) {
 }
 
 #[store_test(service)]
-async fn everybody_sees_the_lock_and_nobody_its_token(service: &Service) {
+async fn lock_is_public_and_its_token_is_not(service: &Service) {
     let (sent, before) = (Instant::now(), Timestamp::now());
     let body = json!({"ttl_ms": 60_000, "owner": "ci runner 7"});
     let lease = service.create_as("deploy", MINE, &body).await;
@@ -231,7 +231,7 @@ async fn everybody_sees_the_lock_and_nobody_its_token(service: &Service) {
 }
 
 #[store_test(service)]
-async fn fences_rise_over_release_and_new_grant(service: &Service) {
+async fn fencing_tokens_rise_across_grants(service: &Service) {
     let mut last = 0;
     for _ in 0..10 {
         let lease = free(service, "deploy").await;
@@ -242,7 +242,7 @@ async fn fences_rise_over_release_and_new_grant(service: &Service) {
 }
 
 #[store_test(service)]
-async fn one_of_a_hundred_clients_at_once_gets_the_lock(service: &Service) {
+async fn one_of_many_concurrent_clients_acquires(service: &Service) {
     let body = json!({});
     let answers = join_all((0..100).map(|_| service.create("deploy", &body))).await;
     let (won, lost): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 201);
@@ -255,7 +255,7 @@ async fn one_of_a_hundred_clients_at_once_gets_the_lock(service: &Service) {
 }
 
 #[store_test(service)]
-async fn head_answers_as_get_does_without_a_body(service: &Service) {
+async fn head_answers_like_get_without_a_body(service: &Service) {
     free(service, "held").await;
     for path in ["/v1/locks/held", "/v1/locks/free", "/v1/locks", "/v1/info", "/livez", "/readyz"] {
         let get = service.get(path).await;

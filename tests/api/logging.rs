@@ -22,7 +22,7 @@ async fn send(service: &Service, method: &str, path: &str, id: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn all_logs_one_line_for_each_request() {
+async fn access_log_all_has_one_line_per_request() {
     let mut config = config("memory:");
     config.log.access = AccessLog::All;
     let log = LogCapture::start(&config, true);
@@ -56,7 +56,7 @@ async fn all_logs_one_line_for_each_request() {
 }
 
 #[tokio::test]
-async fn errors_logs_failures_of_the_service_and_slow_requests_only() {
+async fn access_log_errors_has_failed_and_slow_requests_only() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let config = config(&proxy.url());
@@ -88,7 +88,7 @@ async fn errors_logs_failures_of_the_service_and_slow_requests_only() {
 }
 
 #[tokio::test]
-async fn off_logs_no_request_at_all() {
+async fn access_log_off_has_no_request() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let mut config = config(&proxy.url());

@@ -118,7 +118,7 @@ const TOUR: [(&str, &str); 22] = [
 ];
 
 #[test]
-fn the_committed_document_is_that_of_the_code() {
+fn committed_document_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     let code =
@@ -133,7 +133,7 @@ fn the_committed_document_is_that_of_the_code() {
 }
 
 #[test]
-fn every_operation_documents_every_status_that_it_can_give() {
+fn every_operation_documents_its_statuses() {
     let document = document();
     let documented: BTreeMap<_, _> = operations(&document)
         .map(|(method, path, operation)| ((method, path), keys(&operation["responses"])))
@@ -149,7 +149,7 @@ fn every_operation_documents_every_status_that_it_can_give() {
 }
 
 #[test]
-fn every_operation_has_an_id_a_summary_and_a_tag() {
+fn every_operation_has_id_summary_and_tag() {
     let document = document();
     let tags = document["tags"].as_array().unwrap();
     let mut ids = BTreeSet::new();
@@ -187,7 +187,7 @@ fn every_response_documents_its_headers() {
 }
 
 #[test]
-fn every_error_is_a_problem() {
+fn every_error_is_documented_as_a_problem() {
     let document = document();
     let problem = json!({"$ref": "#/components/schemas/Problem"});
     for (method, path, operation) in operations(&document) {
@@ -212,7 +212,7 @@ fn every_error_is_a_problem() {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_resolves() {
     let document = document();
     let mut references = Vec::new();
     collect_references(&document, &mut references);
@@ -224,7 +224,7 @@ fn every_reference_leads_somewhere() {
 }
 
 #[tokio::test]
-async fn every_example_works_when_it_is_pressed() {
+async fn every_example_works_as_documented() {
     let service = Service::start("memory:").await;
     let document = document();
     let all: BTreeSet<_> = operations(&document).map(|(method, path, _)| (method, path)).collect();
@@ -249,7 +249,7 @@ async fn every_example_works_when_it_is_pressed() {
 }
 
 #[tokio::test]
-async fn every_request_that_is_documented_as_valid_is_taken() {
+async fn every_valid_request_of_the_schema_is_accepted() {
     let service = Service::start("memory:").await;
     let create = &document()["paths"]["/v1/locks/{name}"]["post"];
     assert_ne!(create["requestBody"]["required"], true);
@@ -260,7 +260,7 @@ async fn every_request_that_is_documented_as_valid_is_taken() {
 }
 
 #[tokio::test]
-async fn the_document_is_served() {
+async fn document_is_served() {
     let service = Service::start("memory:").await;
     let served = service.get("/openapi.json").await;
     assert_eq!((served.status.as_u16(), &served.json), (200, &document()));
@@ -268,7 +268,7 @@ async fn the_document_is_served() {
 }
 
 #[tokio::test]
-async fn the_docs_are_inside_the_binary() {
+async fn docs_are_served_from_the_binary() {
     let service = Service::start("memory:").await;
     let docs = service.get("/docs").await;
     assert_eq!((docs.status.as_u16(), docs.header("location")), (303, "/docs/"));

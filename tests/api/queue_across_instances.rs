@@ -23,7 +23,7 @@ const HOLDER: &str = "a-token-of-the-holder-of-the-lock";
 const NEXT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_at_three_instances_are_served_in_the_order_in_which_they_came() {
+async fn waiters_of_three_instances_are_served_in_order() {
     const WAITERS: usize = 200;
     let redis = RedisServer::start().await;
     let services = three_on(&redis).await;
@@ -66,7 +66,7 @@ async fn two_hundred_at_three_instances_are_served_in_the_order_in_which_they_ca
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_stays_is_served_though_others_leave_and_let_their_leases_expire() {
+async fn remaining_waiters_are_served_after_others_leave() {
     const WAITERS: usize = 60;
     let redis = RedisServer::start().await;
     let services = three_on(&redis).await;
@@ -109,7 +109,7 @@ async fn whoever_stays_is_served_though_others_leave_and_let_their_leases_expire
 }
 
 #[tokio::test]
-async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_killed() {
+async fn next_waiter_acquires_after_the_first_waiters_instance_is_killed() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];
     let (_gone, next) = two_in_line(&first, &second).await;
@@ -120,7 +120,7 @@ async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_
 }
 
 #[tokio::test]
-async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_paused() {
+async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];
     let (mut paused, next) = two_in_line(&first, &second).await;
@@ -138,7 +138,7 @@ async fn the_next_in_line_has_the_lock_soon_after_the_instance_of_the_first_was_
 }
 
 #[tokio::test]
-async fn a_holder_whose_instance_was_killed_keeps_the_lock_and_no_place() {
+async fn killed_instance_keeps_its_lease_and_loses_its_queue_entry() {
     let redis = RedisServer::start().await;
     let [first, second] = [on(&redis).await, on(&redis).await];
     let (mut holder, next) = two_in_line(&first, &second).await;

@@ -51,7 +51,7 @@ async fn lost(guard: &LockGuard) -> LossReason {
 }
 
 #[tokio::test]
-async fn a_guard_says_what_it_holds_and_gives_it_back() {
+async fn guard_shows_its_lease_and_releases_it() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let owner = Owner::parse("alice").expect("a label");
@@ -77,7 +77,7 @@ async fn a_guard_says_what_it_holds_and_gives_it_back() {
 }
 
 #[tokio::test]
-async fn a_guard_is_renewed_beyond_its_ttl() {
+async fn guard_is_renewed_past_its_ttl() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let guard = guard(&client, "a", &for_millis(2000)).await;
@@ -90,7 +90,7 @@ async fn a_guard_is_renewed_beyond_its_ttl() {
 }
 
 #[tokio::test]
-async fn a_waiting_client_gets_the_lock_when_it_is_given_back() {
+async fn waiting_client_acquires_after_release() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let first = guard(&client, "a", &for_millis(30_000)).await;
@@ -103,7 +103,7 @@ async fn a_waiting_client_gets_the_lock_when_it_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_granted_late_in_a_wait_is_valid_for_all_of_its_ttl() {
+async fn lease_granted_late_in_a_wait_has_its_full_ttl() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     service.create("a", &json!({"ttl_ms": 1500})).await;
@@ -114,7 +114,7 @@ async fn a_lease_that_was_granted_late_in_a_wait_is_valid_for_all_of_its_ttl() {
 }
 
 #[tokio::test]
-async fn a_lease_of_which_little_is_left_is_renewed_before_it_is_used() {
+async fn nearly_expired_lease_is_renewed_before_use() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let client = Client::new(&proxy.http_url()).expect("a URL");
@@ -136,7 +136,7 @@ async fn a_lease_of_which_little_is_left_is_renewed_before_it_is_used() {
 }
 
 #[tokio::test]
-async fn a_dropped_guard_is_given_back() {
+async fn dropped_guard_releases_its_lock() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     drop(guard(&client, "a", &for_millis(30_000)).await);
@@ -145,7 +145,7 @@ async fn a_dropped_guard_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_an_acquire_got_unheard_is_given_back() {
+async fn unheard_grant_is_withdrawn() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let client = Client::new(&proxy.http_url()).expect("a URL");
@@ -158,7 +158,7 @@ async fn what_an_acquire_got_unheard_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_costs_nothing() {
+async fn lost_answer_of_an_acquire_is_retried() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let client = Client::new(&proxy.http_url()).expect("a URL");
@@ -178,7 +178,7 @@ async fn a_lost_answer_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_is_a_release() {
+async fn release_with_a_lost_answer_succeeds() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let client = Client::new(&proxy.http_url()).expect("a URL");
@@ -193,7 +193,7 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 }
 
 #[tokio::test]
-async fn a_service_that_starts_late_is_waited_for() {
+async fn late_starting_service_is_awaited() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     proxy.refuse();
@@ -205,7 +205,7 @@ async fn a_service_that_starts_late_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_lock_that_nobody_holds_any_more_is_lost() {
+async fn expired_lock_is_reported_lost() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let guard = guard(&client(&service), "a", &for_millis(1500)).await;
@@ -219,7 +219,7 @@ async fn a_lock_that_nobody_holds_any_more_is_lost() {
 }
 
 #[tokio::test]
-async fn a_lock_that_another_holds_is_lost() {
+async fn lock_held_by_another_is_reported_lost() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let guard = guard(&client(&service), "a", &for_millis(3000)).await;
@@ -232,7 +232,7 @@ async fn a_lock_that_another_holds_is_lost() {
 }
 
 #[tokio::test]
-async fn an_unreachable_service_is_told_before_the_validity_ends() {
+async fn unreachable_service_is_reported_before_validity_ends() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let client = Client::new(&proxy.http_url()).expect("a URL");
@@ -246,7 +246,7 @@ async fn an_unreachable_service_is_told_before_the_validity_ends() {
 }
 
 #[tokio::test]
-async fn a_service_that_hangs_is_told_before_the_validity_ends() {
+async fn hanging_service_is_reported_before_validity_ends() {
     let service = KEYLATCH.serve(&[], &[]).await;
     let client = Client::new(&format!("http://{}", service.address)).expect("a URL");
     let guard = guard(&client, "a", &for_millis(6000)).await;
@@ -259,7 +259,7 @@ async fn a_service_that_hangs_is_told_before_the_validity_ends() {
 }
 
 #[tokio::test]
-async fn what_is_no_keylatch_is_refused_at_once() {
+async fn other_server_is_refused_at_once() {
     let service = Service::start("memory:").await;
     let elsewhere = Client::new(&format!("http://{}/elsewhere", service.address)).expect("a URL");
     let refused = elsewhere.acquire(&name("a"), &waiting(for_millis(30_000))).await;
@@ -267,7 +267,7 @@ async fn what_is_no_keylatch_is_refused_at_once() {
 }
 
 #[test]
-fn what_is_no_url_of_a_service_is_refused() {
+fn invalid_url_is_refused() {
     for url in ["", "http://", "ftp://host", "http://user:sesame@host", "http://h/?a", "a b"] {
         let error = Client::new(url).expect_err(url);
         assert!(matches!(error, Error::Url(_)), "{url}: {error}");

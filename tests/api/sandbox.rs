@@ -19,7 +19,7 @@ async fn orders(api: &Api, path: &str) -> Vec<Value> {
 }
 
 #[store_test(service)]
-async fn an_order_is_created_once_read_and_listed(service: &Service) {
+async fn order_is_created_read_and_listed(service: &Service) {
     let items = json!([{"name": "coffee", "quantity": 2}]);
     let body = json!({"amount": 1999, "currency": "EUR", "items": items});
     let first = Answer::of(order(service, "/v1/orders", "k-1", &body)).await;
@@ -41,7 +41,7 @@ async fn an_order_is_created_once_read_and_listed(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_payment_is_not_an_order(service: &Service) {
+async fn payments_and_orders_are_separate(service: &Service) {
     let body = json!({"amount": 1, "currency": "EUR"});
     for path in ["/v1/orders", "/v1/payments"] {
         let first = Answer::of(order(service, path, "k-1", &body)).await;
@@ -54,7 +54,7 @@ async fn a_payment_is_not_an_order(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_is_not_valid_is_answered_422_and_not_created(service: &Service) {
+async fn invalid_order_gets_422_and_is_not_created(service: &Service) {
     for (number, (field, body)) in (1..).zip([
         ("amount", json!({"currency": "EUR"})),
         ("amount", json!({"amount": 0, "currency": "EUR"})),
@@ -74,7 +74,7 @@ async fn what_is_not_valid_is_answered_422_and_not_created(service: &Service) {
 }
 
 #[store_test(service)]
-async fn an_order_takes_its_time_and_runs_once(service: &Service) {
+async fn slow_order_runs_once(service: &Service) {
     let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 500});
     let send = || order(service, "/v1/orders", "k-1", &body).header("Prefer", "wait=20");
     let (one, two) = tokio::join!(Answer::of(send()), Answer::of(send()));
@@ -84,7 +84,7 @@ async fn an_order_takes_its_time_and_runs_once(service: &Service) {
 }
 
 #[store_test(service)]
-async fn an_order_fails_as_it_is_told(service: &Service) {
+async fn order_fails_as_requested(service: &Service) {
     for (status, code) in [(500, "outcome-unknown"), (503, "outcome-unknown"), (429, ""), (404, "")]
     {
         let body = json!({"amount": 1, "currency": "EUR", "fail": status});
@@ -102,7 +102,7 @@ async fn an_order_fails_as_it_is_told(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_page_without_javascript_is_led_on_and_orders_once(service: &Service) {
+async fn plain_form_redirects_and_orders_once(service: &Service) {
     let form = "amount=1999&currency=EUR&item=coffee&delay_ms=&fail=&idempotency_key=k-1";
     let mut pages = BTreeSet::new();
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn a_page_without_javascript_is_led_on_and_orders_once(service: &Service) 
 }
 
 #[tokio::test]
-async fn a_full_service_runs_nothing_and_says_which_key_to_use() {
+async fn overloaded_service_runs_nothing_and_names_the_next_key() {
     let mut config = config("memory:");
     config.server.max_requests = 1;
     let service = Service::start_with(config).await;
@@ -136,7 +136,7 @@ async fn a_full_service_runs_nothing_and_says_which_key_to_use() {
 }
 
 #[tokio::test]
-async fn a_run_that_takes_longer_than_the_service_waits_goes_on_and_is_kept() {
+async fn run_past_the_response_timeout_is_stored() {
     let mut config = config("memory:");
     let (path, upstream) = ("/v1/orders".to_owned(), "sandbox".to_owned());
     let guard = Guard { path, upstream, max_wait_ms: 0, ..Guard::default() };
@@ -157,7 +157,7 @@ async fn a_run_that_takes_longer_than_the_service_waits_goes_on_and_is_kept() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_a_refusal_is_on_a_page_of_its_own() {
+async fn refusal_has_a_page() {
     let shop = Shop::open("memory:").await;
     let refused = shop.buy("\"").await;
     let page = refused.json["type"].as_str().expect("a type").to_owned();
@@ -169,7 +169,7 @@ async fn what_is_told_of_a_refusal_is_on_a_page_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_form_that_is_sent_twice_without_javascript_leads_to_one_page() {
+async fn plain_form_sent_twice_leads_to_one_page() {
     let service = Service::start("memory:").await;
     let send = || {
         let form = "amount=1&currency=EUR&delay_ms=300&idempotency_key=k-1";

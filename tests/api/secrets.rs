@@ -240,7 +240,7 @@ fn keeps(secrets: &[&str], log: &str) {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_logged_on_the_stores_of_one_process() {
+async fn no_secret_is_logged_on_local_stores() {
     let directory = tempfile::tempdir().expect("a directory");
     let embedded = |name: &str| format!("embedded:{}", directory.path().join(name).display());
     for (store, json) in [
@@ -262,7 +262,7 @@ async fn nothing_secret_is_logged_on_the_stores_of_one_process() {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_logged_on_redis() {
+async fn no_secret_is_logged_on_redis() {
     for json in [true, false] {
         let mark = mark();
         let password = format!("{mark}-password");
@@ -287,7 +287,7 @@ async fn nothing_secret_is_logged_on_redis() {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_logged_by_the_gateway() {
+async fn no_secret_is_logged_by_the_gateway() {
     let (mut config, mark) = (verbose("memory:"), mark());
     let upstream = Upstream::start().await;
     for (path, to) in [("/orders", upstream.url()), ("/gone", "http://127.0.0.1:1".to_owned())] {
@@ -316,7 +316,7 @@ async fn nothing_secret_is_logged_by_the_gateway() {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_logged_by_the_process() {
+async fn no_secret_is_logged_by_the_process() {
     let mark = mark();
     let password = format!("{mark}-password");
     let redis = RedisServer::start_with(&["--requirepass", &password]).await;
@@ -345,7 +345,7 @@ async fn nothing_secret_is_logged_by_the_process() {
 }
 
 #[tokio::test]
-async fn what_a_stranger_wrote_into_redis_is_not_logged() {
+async fn foreign_redis_data_is_not_logged() {
     const BREAK: &str = "for _, key in ipairs(redis.call('KEYS', '*:lock:*')) do \
                            redis.call('HSET', key, ARGV[1], ARGV[2]) \
                          end";

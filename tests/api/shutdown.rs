@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const HALF_A_HEAD: &str = "GET /livez HTTP/1.1\r\nHost:";
 
 #[tokio::test]
-async fn sigterm_and_sigint_end_the_process_in_time_although_connections_are_half_open() {
+async fn sigterm_and_sigint_end_the_process_despite_half_open_connections() {
     tokio::join!(ends_in_time("-TERM"), ends_in_time("-INT"));
 }
 
@@ -33,7 +33,7 @@ async fn ends_in_time(signal: &str) {
 }
 
 #[tokio::test]
-async fn the_process_ends_in_time_although_redis_hangs() {
+async fn hanging_redis_does_not_prevent_shutdown() {
     let redis = RedisServer::start().await;
     let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;
     let _half_a_head = RawConnection::sending(process.address, HALF_A_HEAD).await;
@@ -52,7 +52,7 @@ async fn the_process_ends_in_time_although_redis_hangs() {
 }
 
 #[test]
-fn defaults_leave_time_before_sigkill() {
+fn default_timeouts_end_before_sigkill() {
     let config = config("memory:");
     // After the drain, nothing waits but for one answer of the store.
     let end = Duration::from_millis(config.server.drain_timeout_ms + config.store_timeout_ms);
@@ -60,7 +60,7 @@ fn defaults_leave_time_before_sigkill() {
 }
 
 #[tokio::test]
-async fn idle_connections_are_closed_without_waiting_for_the_drain_timeout() {
+async fn shutdown_closes_idle_connections_at_once() {
     let environment = [
         ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000"),
         ("KEYLATCH_LOG_LEVEL", "warn,keylatch=info"),
@@ -76,7 +76,7 @@ async fn idle_connections_are_closed_without_waiting_for_the_drain_timeout() {
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_while_new_connections_are_refused() {
+async fn shutdown_answers_requests_in_progress_and_refuses_new_connections() {
     let process = KEYLATCH.serve(&[], &[]).await;
     let address = process.address;
     let mut slow = RawConnection::sending(address, &post_head("/v1/locks/a", 2)).await;
@@ -95,7 +95,7 @@ async fn a_request_under_way_is_answered_while_new_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_ends_is_cut_off_after_the_drain_timeout() {
+async fn request_past_the_drain_timeout_is_cut() {
     let environment = [
         ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "200"),
         ("KEYLATCH_SERVER_BODY_TIMEOUT_MS", "600000"),

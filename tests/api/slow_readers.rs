@@ -14,7 +14,7 @@ use crate::KEYLATCH;
 const SMALL: u32 = 4096;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_reads_nothing_of_a_hold_is_closed_and_loses_the_lock() {
+async fn hold_that_does_not_read_is_closed_and_released() {
     let mut config = config("memory:");
     config.server.write_timeout_ms = 1000;
     // Fills the buffers between the two quickly.
@@ -36,7 +36,7 @@ async fn a_client_that_reads_nothing_of_a_hold_is_closed_and_loses_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_read_nothing_of_a_watch_are_closed_and_cost_little() {
+async fn watches_that_do_not_read_are_closed_and_need_little_memory() {
     const CLIENTS: usize = 100;
     let environment = [("KEYLATCH_SERVER_WRITE_TIMEOUT_MS", "1000")];
     let process = KEYLATCH.serve(&[], &environment).await;

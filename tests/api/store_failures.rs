@@ -9,7 +9,7 @@ use serde_json::json;
 const TOKEN: &str = "a-token-of-the-clients-own";
 
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_of_an_acquire_leaves_no_lock() {
+async fn client_that_leaves_during_acquire_leaves_no_lock() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     for token in [None, Some(TOKEN)] {
@@ -35,7 +35,7 @@ async fn a_client_that_leaves_in_the_middle_of_an_acquire_leaves_no_lock() {
 }
 
 #[tokio::test]
-async fn a_repeat_keeps_the_grant_of_a_client_that_left() {
+async fn repeat_keeps_the_grant_of_a_client_that_left() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     redis.pause();
@@ -51,7 +51,7 @@ async fn a_repeat_keeps_the_grant_of_a_client_that_left() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_unknown_and_the_repeat_is_safe() {
+async fn lost_store_reply_is_unknown_and_repeat_is_safe() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let service = Service::start(&proxy.url()).await;
@@ -73,7 +73,7 @@ async fn a_lost_answer_is_unknown_and_the_repeat_is_safe() {
 }
 
 #[tokio::test]
-async fn who_lost_an_answer_while_waiting_is_not_told_to_have_got_nothing() {
+async fn lost_reply_during_a_wait_is_an_unknown_outcome() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let service = Service::start(&proxy.url()).await;
@@ -94,7 +94,7 @@ async fn who_lost_an_answer_while_waiting_is_not_told_to_have_got_nothing() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_to_a_renewal_or_release_is_unknown_too() {
+async fn lost_reply_to_renew_or_release_is_an_unknown_outcome() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let service = Service::start(&proxy.url()).await;
@@ -115,7 +115,7 @@ async fn a_lost_answer_to_a_renewal_or_release_is_unknown_too() {
 }
 
 #[tokio::test]
-async fn a_lock_whose_grant_was_lost_with_the_answer_does_not_stay_behind() {
+async fn unreported_grant_is_withdrawn() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let service = Service::start(&proxy.url()).await;
@@ -128,7 +128,7 @@ async fn a_lock_whose_grant_was_lost_with_the_answer_does_not_stay_behind() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_stopped_and_started_again_is_used_again() {
+async fn restarted_redis_is_used_again() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     for round in 0..3 {
@@ -148,7 +148,7 @@ async fn a_redis_that_is_stopped_and_started_again_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_redis_that_was_down_at_the_start_is_used_once_it_is_there() {
+async fn redis_down_at_start_is_used_once_up() {
     let mut redis = RedisServer::start().await;
     redis.kill().await;
     let service = Service::start(&redis.url()).await;
@@ -161,7 +161,7 @@ async fn a_redis_that_was_down_at_the_start_is_used_once_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_paused_longer_than_the_deadline_is_unknown() {
+async fn paused_redis_is_an_unknown_outcome() {
     let redis = RedisServer::start().await;
     let mut config = config(&redis.url());
     config.store_timeout_ms = 200;
@@ -180,7 +180,7 @@ async fn a_redis_that_is_paused_longer_than_the_deadline_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_grant_that_comes_after_its_lease_is_given_back_and_not_reported() {
+async fn grant_after_its_lease_is_withdrawn() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
@@ -207,7 +207,7 @@ async fn scripts_survive_script_flush() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_full_refuses_and_nothing_has_happened() {
+async fn full_redis_refuses_and_changes_nothing() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
     let service = Service::start(&redis.url()).await;
     let lease = service.create("held", &json!({})).await;
@@ -222,7 +222,7 @@ async fn a_redis_that_is_full_refuses_and_nothing_has_happened() {
 }
 
 #[tokio::test]
-async fn a_redis_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
+async fn redis_demoted_to_replica_is_left() {
     let (master, redis) = (RedisServer::start().await, RedisServer::start().await);
     let service = Service::start(&redis.url()).await;
     assert_eq!(service.create("before", &json!({})).await.status, 201);
@@ -239,7 +239,7 @@ async fn a_redis_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
 }
 
 #[tokio::test]
-async fn a_stranger_in_the_locks_key_is_an_error_and_stays() {
+async fn foreign_value_in_a_lock_key_is_an_error_and_stays() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let key = fence_key("deploy").replace("fence", "lock:deploy");
@@ -252,7 +252,7 @@ async fn a_stranger_in_the_locks_key_is_an_error_and_stays() {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_stranger_made_unreadable_hides_no_other_in_a_listing() {
+async fn unreadable_lock_does_not_hide_others_in_a_listing() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
@@ -278,7 +278,7 @@ async fn instances_share_the_locks_of_one_redis() {
 }
 
 #[tokio::test]
-async fn a_lock_whose_expiry_was_taken_away_has_it_again_when_somebody_asks() {
+async fn removed_expiry_is_restored() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let lease = service.create("deploy", &json!({"ttl_ms": 60_000})).await;

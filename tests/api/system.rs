@@ -9,7 +9,7 @@ use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_service_that_works_is_alive_and_ready() {
+async fn working_service_is_live_and_ready() {
     let redis = RedisServer::start().await;
     for url in ["memory:".to_owned(), redis.url()] {
         let service = Service::start(&url).await;
@@ -22,7 +22,7 @@ async fn a_service_that_works_is_alive_and_ready() {
 }
 
 #[tokio::test]
-async fn a_service_without_its_store_is_alive_and_not_ready_until_the_store_is_back() {
+async fn service_without_store_is_live_and_not_ready() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     assert_eq!(service.get("/readyz").await.status, 200);
@@ -44,7 +44,7 @@ async fn a_service_without_its_store_is_alive_and_not_ready_until_the_store_is_b
 }
 
 #[tokio::test]
-async fn the_service_says_what_it_promises_on_memory() {
+async fn info_states_the_tier_of_memory() {
     let service = Service::start("memory:").await;
     let info = service.get("/v1/info").await;
     assert_eq!(info.status, 200, "{info:?}");
@@ -61,7 +61,7 @@ async fn the_service_says_what_it_promises_on_memory() {
 }
 
 #[tokio::test]
-async fn the_service_says_what_it_promises_on_disk() {
+async fn info_states_the_tier_of_embedded() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let service = Service::start(&format!("embedded:{}", directory.path().display())).await;
     let info = service.get("/v1/info").await;
@@ -71,7 +71,7 @@ async fn the_service_says_what_it_promises_on_disk() {
 }
 
 #[tokio::test]
-async fn the_service_says_what_it_promises_on_redis() {
+async fn info_states_the_tier_of_redis() {
     let synced = ["--appendonly", "yes", "--appendfsync", "always"];
     let lately = ["--appendonly", "yes", "--appendfsync", "everysec"];
     let without_a_file = ["--appendonly", "no", "--appendfsync", "always"];
@@ -128,7 +128,7 @@ async fn requests_are_counted_by_route() {
 }
 
 #[tokio::test]
-async fn no_metric_has_a_name_an_owner_a_token_or_a_request_id() {
+async fn metrics_contain_no_names_owners_tokens_or_request_ids() {
     let service = Service::start("memory:").await;
     let token = "canary-token-0123456789";
     let names = ["canary-name", "canary%22%7D%0A", "canary%2F..", "canary/canary", "%FFcanary"];
@@ -153,7 +153,7 @@ async fn no_metric_has_a_name_an_owner_a_token_or_a_request_id() {
 }
 
 #[tokio::test]
-async fn every_answer_has_an_id_of_its_own() {
+async fn every_response_has_a_unique_request_id() {
     let service = Service::start("memory:").await;
     let paths = ["/v1/locks", "/v1/locks/free", "/nowhere", "/livez", "/readyz", "/metrics", "/"];
     let more = ["/v1/info", "/docs", "/docs/", "/openapi.json", "/problems/lock-held", "/livez"];
@@ -171,7 +171,7 @@ async fn every_answer_has_an_id_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_clients_request_id_is_given_back() {
+async fn request_id_of_the_client_is_returned() {
     let service = Service::start("memory:").await;
     for id in ["a", "6b1f7f0e-9a5c-4c0e-8a5b-0d2f3c4e5a6b", "a:b/c=d;~", &"x".repeat(128)] {
         for path in ["/v1/locks", "/v1/locks/free", "/nowhere"] {
@@ -182,7 +182,7 @@ async fn a_clients_request_id_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_request_id_that_could_spoil_a_log_is_replaced() {
+async fn unsafe_request_id_is_replaced() {
     let service = Service::start("memory:").await;
     let ids: [&[u8]; 6] = [b"", b"a\tb", b"two words", &[b'x'; 129], "é".as_bytes(), b"\xff\xfe"];
     for id in ids {
@@ -198,7 +198,7 @@ async fn a_request_id_that_could_spoil_a_log_is_replaced() {
 }
 
 #[tokio::test]
-async fn whoever_opens_the_service_in_a_browser_is_led_to_the_docs() {
+async fn root_redirects_browsers_to_the_docs() {
     let service = Service::start("memory:").await;
     let redirect = service.get("/").await;
     assert!(redirect.status.is_redirection(), "{redirect:?}");
@@ -209,7 +209,7 @@ async fn whoever_opens_the_service_in_a_browser_is_led_to_the_docs() {
 }
 
 #[tokio::test]
-async fn every_problem_has_a_page_of_its_own() {
+async fn every_problem_has_a_page() {
     let service = Service::start("memory:").await;
     let mut pages = BTreeSet::new();
     for code in Code::all() {
@@ -226,7 +226,7 @@ async fn every_problem_has_a_page_of_its_own() {
 }
 
 #[test]
-fn every_problem_is_written_as_it_is_called() {
+fn problem_code_matches_its_variant() {
     for code in Code::all().filter(|code| *code != Code::UpstreamSilent) {
         let slug = code.slug().replace('-', "");
         assert_eq!(slug, format!("{code:?}").to_lowercase());

@@ -19,7 +19,7 @@ use tower::ServiceExt;
 /// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
 /// passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
-async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
+async fn next_waiter_acquires_at_expiry_after_the_first_left() {
     let router = App::new(config("memory:")).await.expect("the store opens").router();
     let begun = Instant::now();
     assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 400}"#).await.unwrap(), 201);
@@ -35,7 +35,7 @@ async fn who_is_next_because_another_left_gets_the_lock_when_it_expires() {
 
 /// The same clock: a long wait may be made of several, each as long as a proxy lets it be.
 #[tokio::test(start_paused = true)]
-async fn who_waits_again_when_the_time_is_over_keeps_the_place() {
+async fn waiter_that_retries_after_timeout_keeps_its_position() {
     let router = App::new(config("memory:")).await.expect("the store opens").router();
     assert_eq!(create(&router, HOLDER, r#"{"ttl_ms": 29000}"#).await.unwrap(), 201);
     let mut first = create(&router, FIRST, r#"{"wait_ms": 10000}"#);
@@ -52,7 +52,7 @@ async fn who_waits_again_when_the_time_is_over_keeps_the_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_again_keeps_those_behind_for_a_second_at_most() {
+async fn waiter_that_does_not_retry_blocks_the_queue_for_1_s_at_most() {
     for (wait, at_most) in [(10_000, 1000), (400, 100)] {
         let router = App::new(config("memory:")).await.expect("the store opens").router();
         // The lease ends just after the time to wait.
@@ -84,7 +84,7 @@ const FIRST: &str = "the-first-who-waits-here";
 const SECOND: &str = "the-second-who-waits-here";
 
 #[store_test(service)]
-async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
+async fn waiter_acquires_after_release(service: &Service) {
     hold(service).await;
     let waiter = wait(service, FIRST, 60_000);
     in_line(service, 1).await;
@@ -99,7 +99,7 @@ async fn who_waits_gets_the_lock_when_it_is_released(service: &Service) {
 }
 
 #[store_test(service)]
-async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
+async fn waiter_acquires_after_expiry(service: &Service) {
     let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 600})).await;
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
@@ -113,7 +113,7 @@ async fn who_waits_gets_the_lock_when_it_expires(service: &Service) {
 }
 
 #[store_test(service)]
-async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &Service) {
+async fn wait_timeout_reports_holder_and_leaves_queue(service: &Service) {
     hold(service).await;
     let answer = soon("the waiter", wait(service, FIRST, 50)).await.unwrap();
     answer.is_problem(409, "lock-held");
@@ -124,7 +124,7 @@ async fn who_waits_too_short_is_told_who_holds_it_and_leaves_the_line(service: &
 }
 
 #[store_test(service)]
-async fn those_who_wait_are_served_in_the_order_in_which_they_came(service: &Service) {
+async fn waiters_are_served_in_order(service: &Service) {
     hold(service).await;
     let mut waiters = Vec::new();
     for number in 0..10 {
@@ -146,7 +146,7 @@ async fn those_who_wait_are_served_in_the_order_in_which_they_came(service: &Ser
 }
 
 #[store_test(service)]
-async fn nobody_overtakes_the_line(service: &Service) {
+async fn request_without_wait_does_not_overtake_the_queue(service: &Service) {
     hold(service).await;
     let waiter = wait(service, FIRST, 60_000);
     in_line(service, 1).await;
@@ -162,7 +162,7 @@ async fn nobody_overtakes_the_line(service: &Service) {
 }
 
 #[store_test(service)]
-async fn who_goes_away_leaves_the_line_at_once(service: &Service) {
+async fn disconnected_waiter_leaves_queue(service: &Service) {
     hold(service).await;
     let gone = wait(service, "one-who-goes-away-early", 60_000);
     in_line(service, 1).await;
@@ -175,7 +175,7 @@ async fn who_goes_away_leaves_the_line_at_once(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_that_nobody_heard_of_is_given_back(service: &Service) {
+async fn grant_to_a_disconnected_waiter_is_withdrawn(service: &Service) {
     for round in 0..20 {
         let name = format!("deploy-{round}");
         let held = service.create_as(&name, HOLDER, &json!({})).await;
@@ -194,7 +194,7 @@ async fn a_lock_that_nobody_heard_of_is_given_back(service: &Service) {
 }
 
 #[store_test(service)]
-async fn the_same_token_keeps_its_place(service: &Service) {
+async fn same_token_keeps_its_queue_position(service: &Service) {
     hold(service).await;
     let first = wait(service, "one-who-asks-again-later", 60_000);
     in_line(service, 1).await;
@@ -212,13 +212,13 @@ async fn the_same_token_keeps_its_place(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_free_lock_is_not_waited_for(service: &Service) {
+async fn free_lock_is_granted_without_waiting(service: &Service) {
     let answer = soon("the lock", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
 }
 
 #[tokio::test]
-async fn nobody_waits_for_longer_than_the_service_allows() {
+async fn wait_above_the_limit_is_refused() {
     let service = Service::start("memory:").await;
     service.create("deploy", &json!({"wait_ms": 300_001})).await.is_problem(400, "invalid-body");
     let mut config = config("memory:");
@@ -229,7 +229,7 @@ async fn nobody_waits_for_longer_than_the_service_allows() {
 }
 
 #[tokio::test]
-async fn as_many_wait_as_may() {
+async fn waiters_above_the_limit_are_refused() {
     for (each, all) in [(2, 100), (100, 2)] {
         let mut config = config("memory:");
         (config.wait.max_waiters_per_lock, config.wait.max_waiters) = (each, all);

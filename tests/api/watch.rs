@@ -20,7 +20,7 @@ use crate::KEYLATCH;
 const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
 
 #[store_test(service)]
-async fn a_watch_begins_with_how_the_lock_stands(service: &Service) {
+async fn watch_begins_with_a_snapshot(service: &Service) {
     let mut events = watch(service).await;
     let free = events.next("snapshot").await;
     assert_eq!((free.data, free.id.as_str()), (json!({"held": false}), "0-1"));
@@ -37,7 +37,7 @@ async fn a_watch_begins_with_how_the_lock_stands(service: &Service) {
 }
 
 #[store_test(service)]
-async fn what_happens_is_told_in_order(service: &Service) {
+async fn events_arrive_in_order(service: &Service) {
     let mut events = watch(service).await;
     events.next("snapshot").await;
     let held = service.create("deploy", &json!({"owner": "the holder", "ttl_ms": 60_000})).await;
@@ -57,7 +57,7 @@ async fn what_happens_is_told_in_order(service: &Service) {
 }
 
 #[store_test(service)]
-async fn an_expiry_is_told(service: &Service) {
+async fn expiry_is_an_event(service: &Service) {
     let mut events = watch(service).await;
     events.next("snapshot").await;
     for _ in 0..3 {
@@ -69,7 +69,7 @@ async fn an_expiry_is_told(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_lock_that_changes_hands_is_told(service: &Service) {
+async fn handover_is_two_events(service: &Service) {
     let first = service.create_as("deploy", TOKEN, &json!({})).await;
     let mut events = watch(service).await;
     events.next("snapshot").await;
@@ -82,7 +82,7 @@ async fn a_lock_that_changes_hands_is_told(service: &Service) {
 }
 
 #[store_test(service)]
-async fn no_grant_is_too_short_to_be_told(service: &Service) {
+async fn short_grants_are_all_reported(service: &Service) {
     let mut events = watch(service).await;
     events.next("snapshot").await;
     for round in 0..20 {
@@ -94,7 +94,7 @@ async fn no_grant_is_too_short_to_be_told(service: &Service) {
 }
 
 #[store_test(service)]
-async fn a_grant_that_is_taken_back_is_released(service: &Service) {
+async fn withdrawn_grant_is_reported_as_released(service: &Service) {
     let mut events = watch(service).await;
     events.next("snapshot").await;
     let hold = service.request(Method::POST, "/v1/locks/deploy/hold").json(&json!({}));
@@ -105,7 +105,7 @@ async fn a_grant_that_is_taken_back_is_released(service: &Service) {
 }
 
 #[tokio::test]
-async fn what_happens_at_one_instance_is_told_at_another() {
+async fn events_of_another_instance_arrive() {
     let redis = RedisServer::start().await;
     let there = Service::start(&redis.url()).await;
     let here = Service::start(&redis.url()).await;
@@ -127,7 +127,7 @@ async fn what_happens_at_one_instance_is_told_at_another() {
 }
 
 #[tokio::test]
-async fn nothing_is_published_where_nobody_watches() {
+async fn nothing_is_published_without_watchers() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let mut messages = redis.messages("keylatch:changes").await;
@@ -149,7 +149,7 @@ async fn nothing_is_published_where_nobody_watches() {
 }
 
 #[tokio::test]
-async fn what_was_not_heard_is_said_and_made_up_for() {
+async fn missed_events_are_reported_with_a_snapshot() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let mut events = watch(&service).await;
@@ -165,7 +165,7 @@ async fn what_was_not_heard_is_said_and_made_up_for() {
 }
 
 #[tokio::test]
-async fn whoever_reads_too_slowly_is_told_so() {
+async fn slow_reader_gets_lagged() {
     let (service, name) = in_memory();
     let watched = service.watch(name.clone(), CancellationToken::new()).await;
     let mut events = watched.expect("the store answers");
@@ -192,7 +192,7 @@ async fn whoever_reads_too_slowly_is_told_so() {
 /// On tokio's paused clock, which jumps to the next timer whenever every task waits. So the time that
 /// passes is that of timers alone, on any machine.
 #[tokio::test(start_paused = true)]
-async fn an_expiry_is_told_when_it_comes() {
+async fn expiry_event_comes_at_the_expiry() {
     let (service, name) = in_memory();
     grant(&service, Ttl::from_millis(5200).unwrap()).await;
     let begun = Instant::now();
@@ -205,7 +205,7 @@ async fn an_expiry_is_told_when_it_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_ends_when_nobody_reads_it_any_more() {
+async fn unread_watch_ends() {
     let (service, name) = in_memory();
     let watched = service.watch(name, CancellationToken::new()).await;
     let mut events = watched.expect("the store answers");
@@ -216,7 +216,7 @@ async fn a_watch_ends_when_nobody_reads_it_any_more() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_the_service_does() {
+async fn stream_ends_with_the_service() {
     let process = KEYLATCH.serve(&[], &[]).await;
     let mut events = watch(&Api::at(process.address)).await;
     events.next("snapshot").await;
@@ -227,7 +227,7 @@ async fn a_stream_ends_when_the_service_does() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_after_as_many_events_as_were_asked_for() {
+async fn stream_ends_after_its_event_limit() {
     let service = Service::start("memory:").await;
     let request = service.request(Method::GET, "/v1/locks/deploy/events?limit=2");
     let mut events = EventStream::of(request).await;
@@ -238,7 +238,7 @@ async fn a_stream_ends_after_as_many_events_as_were_asked_for() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_refused_before_the_stream_begins() {
+async fn invalid_watch_is_refused_before_the_stream() {
     let mut config = config("memory:");
     config.stream.max_streams = 1;
     let service = Service::start_with(config).await;
@@ -261,7 +261,7 @@ async fn what_cannot_be_watched_is_refused_before_the_stream_begins() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_asked_is_said_before_the_stream_begins() {
+async fn unreachable_store_is_refused_before_the_stream() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let mut events = watch(&service).await;

@@ -21,7 +21,7 @@ const ORDER: [[&str; 2]; 4] =
 const RESOLVE: &str = "/v1/idempotency/k-1/resolve?method=POST&path=/v1/orders";
 
 #[tokio::test]
-async fn a_page_whose_name_leads_to_the_service_reads_nothing() {
+async fn page_of_a_rebound_name_reads_nothing() {
     let (service, browser) = (Service::start("memory:").await, Browser::start().await);
     service.create("deploy", &json!({"owner": "canary"})).await;
     let origin = format!("http://evil.example:{}", service.address.port());
@@ -66,7 +66,7 @@ async fn submit(
 }
 
 #[tokio::test]
-async fn a_foreign_page_runs_no_script_in_the_services_origin() {
+async fn foreign_page_runs_no_script_in_our_origin() {
     let (service, browser) = (Service::start("memory:").await, Browser::start().await);
     let foreign = Upstream::start().await;
     foreign.answers(|_| {
@@ -101,7 +101,7 @@ async fn a_foreign_page_runs_no_script_in_the_services_origin() {
 }
 
 #[tokio::test]
-async fn an_answer_that_a_stranger_chose_runs_no_script() {
+async fn foreign_response_runs_no_script() {
     let (service, browser) = (Service::start("memory:").await, Browser::start().await);
     // A program that is no browser resolves what the own page's form has ordered.
     let page = browser.open(&format!("http://{}/livez", service.address)).await;
@@ -117,7 +117,7 @@ async fn an_answer_that_a_stranger_chose_runs_no_script() {
 }
 
 #[tokio::test]
-async fn the_services_own_pages_keep_to_a_policy() {
+async fn own_pages_keep_to_their_content_policy() {
     let (service, browser) = (Service::start("memory:").await, Browser::start().await);
     let page = browser.open("about:blank").await;
     page.prepare(

@@ -77,7 +77,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn the_module_is_below_4_kb_as_it_is_served() {
+async fn module_is_below_4_kb() {
     let service = Service::start("memory:").await;
     let module = service.get("/assets/keylatch.js").await;
     assert_eq!(module.header("content-type"), "text/javascript; charset=utf-8");
@@ -91,7 +91,7 @@ async fn the_module_is_below_4_kb_as_it_is_served() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_last_word_is_tried_again_under_the_same_key() {
+async fn transient_answer_is_retried_under_the_same_key() {
     let site = Site::open().await;
     let first = site.key(0, "", "").await;
     for status in [401, 403, 407, 408, 421, 425, 426, 429, 500, 502, 503, 504, 599] {
@@ -108,7 +108,7 @@ async fn what_is_not_the_last_word_is_tried_again_under_the_same_key() {
 }
 
 #[tokio::test]
-async fn after_the_last_word_comes_a_new_key() {
+async fn final_answer_is_followed_by_a_new_key() {
     let site = Site::open().await;
     let mut last = String::new();
     for status in [200, 201, 204, 304, 400, 402, 404, 409, 410, 418, 422, 499] {
@@ -133,7 +133,7 @@ async fn after_the_last_word_comes_a_new_key() {
 }
 
 #[tokio::test]
-async fn a_key_is_written_down_before_the_first_byte_is_sent() {
+async fn key_is_stored_before_sending() {
     let site = Site::open().await;
     let held = site.begin("a", "").await;
     let key = held.header("Idempotency-Key").trim_matches('"').to_owned();
@@ -147,7 +147,7 @@ async fn a_key_is_written_down_before_the_first_byte_is_sent() {
 }
 
 #[tokio::test]
-async fn a_key_outlives_the_page_and_no_other_tab_has_it() {
+async fn key_survives_reload_and_is_not_shared_between_tabs() {
     let site = Site::open().await;
     let held = site.begin("a", "").await;
     let key = held.header("Idempotency-Key").to_owned();
@@ -161,7 +161,7 @@ async fn a_key_outlives_the_page_and_no_other_tab_has_it() {
 }
 
 #[tokio::test]
-async fn calls_on_the_way_share_one_request_and_each_has_the_answer() {
+async fn concurrent_calls_share_one_request() {
     let site = Site::open().await;
     let held = site.begin("a", "").await;
     site.call("a", "").await;
@@ -175,7 +175,7 @@ async fn calls_on_the_way_share_one_request_and_each_has_the_answer() {
 }
 
 #[tokio::test]
-async fn other_content_on_the_way_is_sent_to_be_refused_and_leaves_the_key() {
+async fn other_content_is_refused_and_keeps_the_key() {
     let site = Site::open().await;
     let first = site.begin("a", "").await;
     let edited = site.begin("b", "").await;
@@ -191,7 +191,7 @@ async fn other_content_on_the_way_is_sent_to_be_refused_and_leaves_the_key() {
 }
 
 #[tokio::test]
-async fn a_late_answer_settles_its_own_key_and_no_other() {
+async fn late_answer_settles_only_its_own_key() {
     let site = Site::open().await;
     let late = site.begin("a", "").await;
     // The page comes back from where it was left, and waits for nothing.
@@ -212,7 +212,7 @@ async fn a_late_answer_settles_its_own_key_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_orders_once_where_it_may() {
+async fn allowed_origin_orders_once() {
     let shop = Service::start("memory:").await;
     let origin = format!("http://{}", shop.address);
     let mut config = config("memory:");
@@ -238,7 +238,7 @@ async fn a_page_of_another_origin_orders_once_where_it_may() {
 }
 
 #[tokio::test]
-async fn an_intent_is_a_method_a_url_and_a_name() {
+async fn intent_is_method_url_and_name() {
     let site = Site::open().await;
     let held = site.begin("a", "").await;
     let key = held.header("Idempotency-Key").to_owned();
@@ -253,7 +253,7 @@ async fn an_intent_is_a_method_a_url_and_a_name() {
 }
 
 #[tokio::test]
-async fn without_session_storage_a_key_is_kept_in_memory() {
+async fn key_is_kept_in_memory_without_session_storage() {
     for script in [
         "Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }",
         "Object.defineProperty(window, 'sessionStorage', {
@@ -268,7 +268,7 @@ async fn without_session_storage_a_key_is_kept_in_memory() {
 }
 
 #[tokio::test]
-async fn a_caller_that_gives_up_keeps_the_key() {
+async fn aborted_call_keeps_the_key() {
     let site = Site::open().await;
     site.page.eval("window.patience = new AbortController(); 0").await;
     let held = site.begin("a", "signal: patience.signal").await;
@@ -278,7 +278,7 @@ async fn a_caller_that_gives_up_keeps_the_key() {
 }
 
 #[tokio::test]
-async fn a_form_is_sent_as_the_browser_would_send_it() {
+async fn form_is_sent_as_the_browser_sends_it() {
     let site = Site::open().await;
     let form = r#"<form method="post" action="/played" id="shop">
             <input name="idempotency_key" value="of-the-server"><input name="id" value="7">
@@ -318,7 +318,7 @@ async fn a_form_is_sent_as_the_browser_would_send_it() {
 }
 
 #[tokio::test]
-async fn two_forms_of_a_page_are_two_intents() {
+async fn two_forms_are_two_intents() {
     let site = Site::open().await;
     let form = r#"<form method="post" action="/played"><button>Buy</button></form>"#;
     site.page.eval(&format!("document.body.innerHTML = `{form}{form}`")).await;

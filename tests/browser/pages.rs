@@ -66,7 +66,7 @@ async fn bought(page: &Page) -> String {
 }
 
 #[tokio::test]
-async fn a_double_click_is_one_order() {
+async fn double_click_is_one_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     page.hold(POST).await;
@@ -101,7 +101,7 @@ async fn post_of(page: &Page) -> PausedRequest {
 }
 
 #[tokio::test]
-async fn ten_requests_at_once_are_one_order() {
+async fn concurrent_requests_are_one_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     page.click("#hammer", 1).await;
@@ -111,7 +111,7 @@ async fn ten_requests_at_once_are_one_order() {
 }
 
 #[tokio::test]
-async fn a_reload_in_flight_is_one_order() {
+async fn reload_in_flight_is_one_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     set(&page, "delay_ms", "3000").await;
@@ -149,7 +149,7 @@ async fn offline_and_back_is_one_order() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_read_by_the_next_try() {
+async fn retry_reads_a_lost_answer() {
     let shop = Shop::open().await;
     let (page, proxy) = visit_by_proxy(&shop).await;
     proxy.lose_answers();
@@ -164,7 +164,7 @@ async fn a_lost_answer_is_read_by_the_next_try() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_in_the_middle_is_read_by_the_next_try() {
+async fn retry_reads_a_truncated_answer() {
     let shop = Shop::open().await;
     let (page, proxy) = visit_by_proxy(&shop).await;
     proxy.lose_ends();
@@ -178,7 +178,7 @@ async fn an_answer_that_breaks_off_in_the_middle_is_read_by_the_next_try() {
 }
 
 #[tokio::test]
-async fn an_order_that_was_edited_after_a_lost_answer_is_refused_for_all_to_see() {
+async fn order_edited_after_a_lost_answer_is_refused_visibly() {
     let shop = Shop::open().await;
     let (page, proxy) = visit_by_proxy(&shop).await;
     proxy.lose_answers();
@@ -199,7 +199,7 @@ async fn an_order_that_was_edited_after_a_lost_answer_is_refused_for_all_to_see(
 }
 
 #[tokio::test]
-async fn an_order_of_which_nobody_knows_is_not_placed_again_before_it_is_settled() {
+async fn unknown_order_is_not_placed_again_until_resolved() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     set(&page, "fail", "503").await;
@@ -219,7 +219,7 @@ async fn an_order_of_which_nobody_knows_is_not_placed_again_before_it_is_settled
 }
 
 #[tokio::test]
-async fn another_cart_is_another_order_whatever_became_of_the_first() {
+async fn other_cart_is_another_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     page.go_offline(true).await;
@@ -233,7 +233,7 @@ async fn another_cart_is_another_order_whatever_became_of_the_first() {
 }
 
 #[tokio::test]
-async fn the_page_loads_nothing_from_elsewhere_and_keeps_to_its_policy() {
+async fn page_loads_nothing_foreign_and_keeps_to_its_policy() {
     let shop = Shop::open().await;
     let page = shop.browser.open("about:blank").await;
     page.prepare(
@@ -266,7 +266,7 @@ async fn visit_by_proxy(shop: &Shop) -> (Page, Proxy) {
 }
 
 #[tokio::test]
-async fn a_page_out_of_the_back_forward_cache_places_the_next_order() {
+async fn page_from_the_back_forward_cache_places_the_next_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     let field = "document.querySelector('[name=idempotency_key]').value";
@@ -281,7 +281,7 @@ async fn a_page_out_of_the_back_forward_cache_places_the_next_order() {
 }
 
 #[tokio::test]
-async fn an_order_on_its_way_when_the_page_was_left_is_not_placed_again() {
+async fn order_in_flight_is_not_placed_again_after_leaving_the_page() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     page.hold_answers(POST).await;
@@ -300,7 +300,7 @@ async fn an_order_on_its_way_when_the_page_was_left_is_not_placed_again() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_opened_twice_is_two_orders() {
+async fn page_opened_twice_is_two_orders() {
     let shop = Shop::open().await;
     let (one, other) = (shop.visit().await, shop.visit().await);
     assert_ne!(bought(&one).await, bought(&other).await);
@@ -308,7 +308,7 @@ async fn a_page_that_is_opened_twice_is_two_orders() {
 }
 
 #[tokio::test]
-async fn a_tab_that_was_copied_in_the_middle_is_the_same_order() {
+async fn duplicated_tab_is_the_same_order() {
     let shop = Shop::open().await;
     let page = shop.visit().await;
     page.go_offline(true).await;
@@ -325,7 +325,7 @@ async fn a_tab_that_was_copied_in_the_middle_is_the_same_order() {
 }
 
 #[tokio::test]
-async fn without_javascript_a_form_is_one_order() {
+async fn plain_form_is_one_order() {
     let shop = Shop::open().await;
     let page = shop.browser.open("about:blank").await;
     page.disable_javascript().await;
@@ -359,7 +359,7 @@ async fn without_javascript_a_form_is_one_order() {
 }
 
 #[tokio::test]
-async fn without_javascript_a_refusal_that_is_loaded_anew_is_the_same_refusal() {
+async fn reloaded_refusal_of_a_plain_form_stays_the_same() {
     let shop = Shop::open().await;
     let page = shop.browser.open("about:blank").await;
     page.disable_javascript().await;

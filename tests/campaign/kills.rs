@@ -17,14 +17,14 @@ fn rounds() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_loses_nothing_that_was_answered() {
+async fn kill_loses_no_answered_change() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = format!("embedded:{}", directory.path().display());
     campaign(&store, rounds()).await.unwrap_or_else(|lost| panic!("{lost}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_check_finds_what_a_store_without_a_disk_loses() {
+async fn check_reports_losses_of_memory() {
     let found = campaign("memory:", 10).await;
     assert!(found.is_err(), "a store that keeps nothing was not noticed");
 }

@@ -28,19 +28,19 @@ const TTL_MS: u64 = 3_600_000;
 const NEXT_WAITS_MS: u64 = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_who_go_away_leave_nothing_in_memory() {
+async fn leaving_waiters_leave_nothing_in_memory() {
     leave_nothing(&[Service::start("memory:").await]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_who_go_away_leave_nothing_on_disk() {
+async fn leaving_waiters_leave_nothing_on_disk() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = format!("embedded:{}", directory.path().display());
     leave_nothing(&[Service::start(&store).await]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_who_go_away_leave_nothing_in_redis() {
+async fn leaving_waiters_leave_nothing_in_redis() {
     let redis = RedisServer::start().await;
     let services = [Service::start(&redis.url()).await, Service::start(&redis.url()).await];
     leave_nothing(&services).await;

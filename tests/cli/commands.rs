@@ -28,7 +28,7 @@ async fn start_on(store: &str) -> Exit {
 }
 
 #[tokio::test]
-async fn the_health_check_finds_a_service_that_runs() {
+async fn healthcheck_succeeds_for_a_running_service() {
     let process = KEYLATCH.serve(&[], &[]).await;
     let everywhere = format!("0.0.0.0:{}", process.address.port());
     for address in [process.address.to_string(), everywhere] {
@@ -40,14 +40,14 @@ async fn the_health_check_finds_a_service_that_runs() {
 }
 
 #[tokio::test]
-async fn the_health_check_says_that_nothing_listens() {
+async fn healthcheck_reports_that_nothing_listens() {
     let address = nobody().await;
     let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
     is_refused(&ended, &["not healthy", &address]);
 }
 
 #[tokio::test]
-async fn the_health_check_does_not_wait_for_ever() {
+async fn healthcheck_times_out() {
     let deaf = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = deaf.local_addr().expect("an address").to_string();
     let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
@@ -55,7 +55,7 @@ async fn the_health_check_does_not_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn the_health_check_fails_where_the_service_answers_an_error() {
+async fn healthcheck_fails_on_an_error_answer() {
     let process = KEYLATCH.serve(&[], &[("KEYLATCH_SERVER_MAX_CONNECTIONS", "1")]).await;
     let mut only = RawConnection::connect(process.address).await;
     assert_eq!(only.get("/livez").await.status, 200);
@@ -73,7 +73,7 @@ async fn openapi_prints_the_document() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_named() {
+async fn address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     for arguments in [&["--listen", &address][..], &["serve", "--listen", &address]] {
@@ -82,12 +82,12 @@ async fn an_address_in_use_is_named() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_is_named() {
+async fn invalid_address_is_named() {
     is_refused(&KEYLATCH.run(&["--listen", "nowhere"]).await, &["listen", "nowhere"]);
 }
 
 #[tokio::test]
-async fn a_store_that_there_is_none_of_is_answered_with_those_that_there_are() {
+async fn unknown_store_lists_the_known_ones() {
     for store in ["nonsense:", "nonsense://host", "embedded:", "memory", ""] {
         is_refused(&start_on(store).await, &["`memory:`", "`redis://"]);
     }
@@ -95,7 +95,7 @@ async fn a_store_that_there_is_none_of_is_answered_with_those_that_there_are() {
 }
 
 #[tokio::test]
-async fn a_wrong_flag_or_command_is_a_wrong_use() {
+async fn unknown_flag_or_command_is_a_usage_error() {
     for arguments in [&["--lisen", "127.0.0.1:0"][..], &["serve", "--port", "1"], &["server"]] {
         let ended = KEYLATCH.run(arguments).await;
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -105,7 +105,7 @@ async fn a_wrong_flag_or_command_is_a_wrong_use() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_wrong_is_named() {
+async fn invalid_configuration_is_named() {
     let ended = KEYLATCH.run(&["--config", "/nowhere/keylatch.toml"]).await;
     is_refused(&ended, &["/nowhere/keylatch.toml"]);
     let ended = KEYLATCH.run_with(&ANYWHERE, &[("KEYLATCH_STOER", "memory:")]).await;
@@ -115,14 +115,14 @@ async fn a_configuration_that_is_wrong_is_named() {
 }
 
 #[tokio::test]
-async fn a_variable_that_is_not_unicode_is_not_passed_over() {
+async fn non_unicode_variable_is_refused() {
     let store = OsStr::from_bytes(b"redis://\xff");
     let ended = KEYLATCH.run_with(&ANYWHERE, &[("KEYLATCH_STORE", store)]).await;
     is_refused(&ended, &["KEYLATCH_STORE"]);
 }
 
 #[tokio::test]
-async fn a_password_in_a_bad_url_is_not_printed() {
+async fn password_in_an_invalid_url_is_not_printed() {
     for store in [
         "redis://user:sesame@127.0.0.1:port/0",
         "redis://user:sesame@127.0.0.1:6379/zero",
@@ -148,7 +148,7 @@ async fn a_password_in_a_bad_url_is_not_printed() {
 }
 
 #[tokio::test]
-async fn a_wrong_redis_password_is_refused_and_not_printed() {
+async fn wrong_redis_password_is_refused_and_not_printed() {
     let redis = RedisServer::start_with(&["--requirepass", "right"]).await;
     let store = format!("redis://:sesame@{}", redis.address());
     let ended = start_on(&store).await;
@@ -159,7 +159,7 @@ async fn a_wrong_redis_password_is_refused_and_not_printed() {
 }
 
 #[tokio::test]
-async fn a_redis_that_evicts_is_refused_unless_allowed() {
+async fn evicting_redis_is_refused_unless_allowed() {
     let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let redis = RedisServer::start_with(&options).await;
     let ended = start_on(&redis.url()).await;
@@ -171,7 +171,7 @@ async fn a_redis_that_evicts_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn redis_is_reached_whatever_the_connect_timeout() {
+async fn redis_is_reached_with_any_connect_timeout() {
     let redis = RedisServer::start().await;
     // Below a second, and above what the kernel takes for a keep-alive time.
     for timeout in ["300", "100000000"] {
@@ -183,7 +183,7 @@ async fn redis_is_reached_whatever_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn a_redis_replica_is_refused() {
+async fn redis_replica_is_refused() {
     let master = RedisServer::start().await;
     let (host, port) = master.address().split_once(':').map(own).expect("host and port");
     let replica = RedisServer::start_with(&["--replicaof", &host, &port]).await;
@@ -191,7 +191,7 @@ async fn a_redis_replica_is_refused() {
 }
 
 #[tokio::test]
-async fn a_service_starts_although_redis_is_down() {
+async fn service_starts_while_redis_is_down() {
     let mut redis = RedisServer::start().await;
     redis.kill().await;
     let process = KEYLATCH.serve(&["--store", &redis.url()], &[]).await;

@@ -25,7 +25,7 @@ fn is(ended: &Exit, code: i32, why: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_command_runs_under_its_lock_and_gives_it_back() {
+async fn command_runs_under_its_lock_and_releases_it() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "echo $KEYLATCH_NAME $KEYLATCH_FENCING_TOKEN; begun; held; exit 7";
@@ -42,7 +42,7 @@ async fn the_command_runs_under_its_lock_and_gives_it_back() {
 }
 
 #[tokio::test]
-async fn the_exit_code_is_that_of_the_command() {
+async fn exit_code_is_that_of_the_command() {
     let service = Service::start("memory:").await;
     for (script, code) in [
         ("true", 0),
@@ -60,7 +60,7 @@ async fn the_exit_code_is_that_of_the_command() {
 }
 
 #[tokio::test]
-async fn the_lock_is_renewed_for_as_long_as_the_command_runs() {
+async fn lock_is_renewed_while_the_command_runs() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "begun; held";
@@ -76,7 +76,7 @@ async fn the_lock_is_renewed_for_as_long_as_the_command_runs() {
 }
 
 #[tokio::test]
-async fn a_command_waits_its_turn() {
+async fn command_waits_for_the_lock() {
     let service = Service::start("memory:").await;
     let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
     let script = "echo $KEYLATCH_FENCING_TOKEN; begun; held";
@@ -94,7 +94,7 @@ async fn a_command_waits_its_turn() {
 }
 
 #[tokio::test]
-async fn a_held_lock_is_73_and_says_who_has_it() {
+async fn held_lock_exits_73_and_names_the_holder() {
     let service = Service::start("memory:").await;
     let held = service.create("a", &json!({"owner": "alice"})).await;
     let ended = run(&url(&service), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
@@ -104,7 +104,7 @@ async fn a_held_lock_is_73_and_says_who_has_it() {
 }
 
 #[tokio::test]
-async fn wrong_arguments_are_64() {
+async fn wrong_arguments_exit_64() {
     let server = "http://127.0.0.1:9";
     let long = "n".repeat(256);
     for arguments in [
@@ -130,7 +130,7 @@ async fn wrong_arguments_are_64() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_run_gives_its_lock_back() {
+async fn program_that_cannot_start_releases_its_lock() {
     let service = Service::start("memory:").await;
     let ended = run(&url(&service), &["a", "--", "no-such-program"]).await;
     is(&ended, 127, &["keylatch: `no-such-program` is not found"]);
@@ -140,7 +140,7 @@ async fn a_program_that_does_not_run_gives_its_lock_back() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_there_is_69() {
+async fn unreachable_service_exits_69() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     proxy.refuse();
@@ -156,7 +156,7 @@ async fn a_service_that_is_not_there_is_69() {
 }
 
 #[tokio::test]
-async fn what_is_no_keylatch_is_76() {
+async fn other_server_exits_76() {
     let service = Service::start("memory:").await;
     let elsewhere = format!("{}/elsewhere", url(&service));
     let ended = run(&elsewhere, &["a", "--", "echo", "ran"]).await;
@@ -165,7 +165,7 @@ async fn what_is_no_keylatch_is_76() {
 }
 
 #[tokio::test]
-async fn the_help_lists_the_exit_codes() {
+async fn help_lists_the_exit_codes() {
     let ended = run("", &["--help"]).await;
     is(&ended, 0, &[]);
     for word in ["64 ", "69 ", "70 ", "73 ", "75 ", "76 ", "126 ", "127 ", "KEYLATCH_SERVER"] {
@@ -174,7 +174,7 @@ async fn the_help_lists_the_exit_codes() {
 }
 
 #[tokio::test]
-async fn a_service_starts_under_run() {
+async fn service_starts_under_run() {
     let around = [
         ("KEYLATCH_SERVER", "http://127.0.0.1:7070"),
         ("KEYLATCH_NAME", "a"),
@@ -184,7 +184,7 @@ async fn a_service_starts_under_run() {
 }
 
 #[tokio::test]
-async fn a_command_whose_lock_is_lost_is_stopped() {
+async fn lost_lock_stops_the_command() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -198,7 +198,7 @@ async fn a_command_whose_lock_is_lost_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_paused_command_is_woken_to_stop() {
+async fn lost_lock_resumes_and_stops_a_paused_command() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -212,7 +212,7 @@ async fn a_paused_command_is_woken_to_stop() {
 }
 
 #[tokio::test]
-async fn a_command_that_will_not_stop_is_killed_with_what_it_has_started() {
+async fn lost_lock_kills_a_command_and_its_children() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -226,7 +226,7 @@ async fn a_command_that_will_not_stop_is_killed_with_what_it_has_started() {
 }
 
 #[tokio::test]
-async fn a_command_is_stopped_although_nobody_reads_standard_error() {
+async fn full_stderr_pipe_does_not_prevent_stopping() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -240,7 +240,7 @@ async fn a_command_is_stopped_although_nobody_reads_standard_error() {
 }
 
 #[tokio::test]
-async fn what_a_command_has_started_may_end_by_itself() {
+async fn child_of_the_command_may_outlive_it() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -255,7 +255,7 @@ async fn what_a_command_has_started_may_end_by_itself() {
 }
 
 #[tokio::test]
-async fn a_command_is_stopped_before_its_lease_can_end_when_the_service_is_unreachable() {
+async fn unreachable_service_stops_the_command_before_the_lease_ends() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let stage = ScriptDirectory::new();
@@ -272,7 +272,7 @@ async fn a_command_is_stopped_before_its_lease_can_end_when_the_service_is_unrea
 }
 
 #[tokio::test]
-async fn a_command_that_will_not_stop_is_killed_before_its_validity_ends() {
+async fn unstoppable_command_is_killed_before_validity_ends() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let stage = ScriptDirectory::new();
@@ -295,7 +295,7 @@ async fn a_command_that_will_not_stop_is_killed_before_its_validity_ends() {
 }
 
 #[tokio::test]
-async fn a_command_has_as_long_to_stop_as_its_lease_is_valid() {
+async fn command_may_stop_for_the_rest_of_its_lease() {
     let service = Service::start("memory:").await;
     let proxy = Proxy::start(service.address.to_string()).await;
     let stage = ScriptDirectory::new();
@@ -312,7 +312,7 @@ async fn a_command_has_as_long_to_stop_as_its_lease_is_valid() {
 }
 
 #[tokio::test]
-async fn a_command_whose_lock_is_anothers_has_a_moment_to_stop_and_no_more() {
+async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     let stage = ScriptDirectory::new();
@@ -330,7 +330,7 @@ async fn a_command_whose_lock_is_anothers_has_a_moment_to_stop_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_command_is_stopped_when_the_service_hangs() {
+async fn hanging_service_stops_the_command() {
     let service = KEYLATCH.serve(&[], &[]).await;
     let server = format!("http://{}", service.address);
     let stage = ScriptDirectory::new();
@@ -343,7 +343,7 @@ async fn a_command_is_stopped_when_the_service_hangs() {
 }
 
 #[tokio::test]
-async fn a_paused_holder_loses_its_lock_and_its_command_is_stopped_when_it_wakes() {
+async fn paused_holder_stops_its_command_when_resumed() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "trap 'echo stopped >stopped' TERM; begun; held; held";

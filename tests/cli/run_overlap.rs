@@ -23,7 +23,7 @@ const TROUBLES: [Trouble; 4] =
     [Trouble::None, Trouble::Restarted, Trouble::Paused, Trouble::Unreachable];
 
 #[tokio::test]
-async fn two_at_once_never_overlap() {
+async fn commands_of_one_lock_never_overlap() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut service = Place::open(&directory).await;
     for round in 0..rounds() {
@@ -44,7 +44,7 @@ async fn two_at_once_never_overlap() {
 }
 
 #[tokio::test]
-async fn the_check_finds_two_that_overlap() {
+async fn check_reports_two_overlapping_commands() {
     let stage = ScriptDirectory::new();
     let script = stage.script("begun; held");
     let start = || RunningCommand::of(&["sh", "-c", &script], &[("KEYLATCH_FENCING_TOKEN", "1")]);

@@ -13,7 +13,7 @@ fn url(service: &Service) -> String {
 }
 
 #[tokio::test]
-async fn signals_are_passed_on() {
+async fn signals_are_forwarded() {
     let service = Service::start("memory:").await;
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM"] {
         let stage = ScriptDirectory::new();
@@ -29,7 +29,7 @@ async fn signals_are_passed_on() {
 }
 
 #[tokio::test]
-async fn a_command_that_a_passed_on_signal_ends_gives_128_and_the_signal() {
+async fn command_ended_by_a_forwarded_signal_exits_128_plus_signal() {
     let service = Service::start("memory:").await;
     for (signal, code) in [("TERM", 143), ("INT", 130), ("USR1", 138)] {
         let stage = ScriptDirectory::new();
@@ -42,7 +42,7 @@ async fn a_command_that_a_passed_on_signal_ends_gives_128_and_the_signal() {
 }
 
 #[tokio::test]
-async fn a_signal_that_is_ignored_stays_so() {
+async fn ignored_signal_stays_ignored() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = stage.script("trap 'exit 4' USR1; begun; held");
@@ -58,7 +58,7 @@ async fn a_signal_that_is_ignored_stays_so() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_the_wait_and_leaves_nothing_behind() {
+async fn signal_ends_the_wait_and_leaves_the_queue() {
     let service = Service::start("memory:").await;
     let held = service.create("a", &json!({"ttl_ms": 60_000})).await;
     for (signal, number, code) in [("TERM", 15, 143), ("INT", 2, 130)] {
@@ -76,7 +76,7 @@ async fn a_signal_ends_the_wait_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_paused_command_keeps_its_lock() {
+async fn paused_command_keeps_its_lock() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let running =
@@ -92,7 +92,7 @@ async fn a_paused_command_keeps_its_lock() {
 }
 
 #[tokio::test]
-async fn the_command_has_the_terminal_and_its_keys() {
+async fn command_has_the_terminal_and_its_keys() {
     let service = Service::start("memory:").await;
     let stage = ScriptDirectory::new();
     let script = "

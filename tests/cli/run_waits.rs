@@ -10,7 +10,7 @@ fn url(service: &Service) -> String {
 }
 
 #[tokio::test]
-async fn a_wait_of_several_requests_keeps_its_place() {
+async fn long_wait_keeps_its_queue_position() {
     let mut config = config("memory:");
     // A request may wait for less than the command wants to, so that it asks again after some 3 s.
     config.wait.max_wait_ms = 4000;
@@ -36,7 +36,7 @@ async fn a_wait_of_several_requests_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_service_that_lets_nobody_wait_is_asked_again_and_again() {
+async fn service_without_waiting_is_polled() {
     let mut config = config("memory:");
     config.wait.max_wait_ms = 500;
     let service = Service::start_with(config).await;
@@ -50,7 +50,7 @@ async fn a_service_that_lets_nobody_wait_is_asked_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_speak_tls_is_69() {
+async fn server_without_tls_exits_69() {
     let service = Service::start("memory:").await;
     let server = format!("https://{}", service.address);
     let ended = run(&server, &[]).await;
@@ -60,7 +60,7 @@ async fn a_server_that_does_not_speak_tls_is_69() {
 }
 
 #[tokio::test]
-async fn a_machine_without_certificates_is_70_where_they_are_needed() {
+async fn machine_without_certificates_exits_70_for_https() {
     let service = Service::start("memory:").await;
     let none = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
     let ended = run(&format!("https://{}", service.address), &none).await;

@@ -13,7 +13,7 @@ use crate::failover::{self, granted};
 const CLIENTS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_under_load_surfaces_to_less_than_one_request_in_a_hundred() {
+async fn failover_under_load_fails_less_than_1_percent() {
     let mut cluster = Cluster::start(3, 1).await;
     let service = Service::start(&cluster.url()).await;
     let load = Load::default();
@@ -36,7 +36,7 @@ async fn a_failover_under_load_surfaces_to_less_than_one_request_in_a_hundred() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resharding_under_load_surfaces_to_less_than_one_request_in_a_hundred() {
+async fn resharding_under_load_fails_less_than_1_percent() {
     let cluster = Cluster::start(3, 0).await;
     let service = Service::start(&cluster.url()).await;
     let mut held = Vec::new();
@@ -67,7 +67,7 @@ async fn a_resharding_under_load_surfaces_to_less_than_one_request_in_a_hundred(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_being_moved_is_asked_for_where_its_keys_are() {
+async fn migrating_slot_is_found_at_either_node() {
     let cluster = Cluster::start(3, 0).await;
     let service = Service::start(&cluster.url()).await;
     let lease = granted(&service, "deploy").await;
@@ -102,7 +102,7 @@ async fn a_slot_that_is_being_moved_is_asked_for_where_its_keys_are() {
 }
 
 #[tokio::test]
-async fn who_waits_in_line_is_served_across_a_failover() {
+async fn waiter_is_served_across_a_failover() {
     let mut cluster = Cluster::start(3, 1).await;
     let (_, home) = home(&cluster, "deploy").await;
     failover::the_line_goes_on(&cluster.url(), async || {
@@ -113,7 +113,7 @@ async fn who_waits_in_line_is_served_across_a_failover() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_once_is_not_done_again_after_a_failover() {
+async fn completed_run_is_not_repeated_after_a_failover() {
     let mut cluster = Cluster::start(3, 1).await;
     failover::what_was_done_is_known(&cluster.url(), async || {
         // Whichever has the record, it is dead after this or still there.
@@ -124,7 +124,7 @@ async fn what_was_done_once_is_not_done_again_after_a_failover() {
 }
 
 #[tokio::test]
-async fn turns_are_heard_of_at_another_node_when_one_dies() {
+async fn wakeups_arrive_through_another_node_after_one_dies() {
     let mut cluster = Cluster::start(3, 1).await;
     let service = Service::start(&cluster.url()).await;
     let heard_at = eventually(async || {
@@ -150,7 +150,7 @@ async fn turns_are_heard_of_at_another_node_when_one_dies() {
 }
 
 #[tokio::test]
-async fn credentials_are_told_to_every_node() {
+async fn credentials_are_sent_to_every_node() {
     let cluster = Cluster::start(3, 0).await;
     for node in &cluster.nodes {
         let user = ["ACL", "SETUSER", "locks", "on", ">s3cret", "~*", "&*", "+@all"];
@@ -171,7 +171,7 @@ async fn credentials_are_told_to_every_node() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_no_node_of_a_cluster_is_an_error_at_the_start() {
+async fn redis_outside_a_cluster_is_refused_at_start() {
     let redis = RedisServer::start().await;
     let url = format!("redis+cluster://{}", redis.address());
     let error = App::new(config(&url)).await.expect_err("it is no cluster").to_string();

@@ -15,7 +15,7 @@ use crate::KEYLATCH;
 const TOKEN: &str = "a-token-of-the-clients-own";
 
 #[tokio::test]
-async fn what_was_answered_outlives_a_kill_and_leases_last_their_full_ttl_again() {
+async fn answered_changes_survive_a_kill_and_leases_restart() {
     let data = Data::new();
     let service = data.serve().await;
     let api = Api::at(service.address);
@@ -39,7 +39,7 @@ async fn what_was_answered_outlives_a_kill_and_leases_last_their_full_ttl_again(
 }
 
 #[tokio::test]
-async fn who_waited_is_forgotten_with_the_process_that_they_asked() {
+async fn restart_forgets_the_queue() {
     let data = Data::new();
     let service = data.serve().await;
     let api = Api::at(service.address);
@@ -60,7 +60,7 @@ async fn who_waited_is_forgotten_with_the_process_that_they_asked() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_refused_by_name() {
+async fn second_process_is_refused_and_the_first_is_named() {
     let data = Data::new();
     let service = data.serve().await;
     let second = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
@@ -73,7 +73,7 @@ async fn a_second_process_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
+async fn damaged_file_is_refused_with_advice_and_untouched() {
     for damage in ["", "garbage", "long garbage"] {
         let data = Data::new();
         data.serve().await.ended_by("-TERM").await;
@@ -89,7 +89,7 @@ async fn a_damaged_file_is_refused_with_what_to_do_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_damaged_log_is_refused_with_what_to_do_and_left_as_it_is() {
+async fn damaged_log_is_refused_with_advice_and_untouched() {
     let data = Data::new();
     let service = data.serve().await;
     assert_eq!(Api::at(service.address).create_as("held", TOKEN, &json!({})).await.status, 201);
@@ -112,7 +112,7 @@ async fn a_damaged_log_is_refused_with_what_to_do_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_of_a_version_before_the_first_release_is_refused_and_left_as_it_is() {
+async fn prerelease_file_is_refused_and_untouched() {
     let data = Data::new();
     std::fs::write(data.0.path().join("locks.redb"), "locks").unwrap();
     let refused = KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &data.url()]).await;
@@ -122,7 +122,7 @@ async fn a_file_of_a_version_before_the_first_release_is_refused_and_left_as_it_
 }
 
 #[tokio::test]
-async fn the_file_of_a_stopped_service_is_a_backup() {
+async fn file_of_a_stopped_service_is_a_backup() {
     let (data, other) = (Data::new(), Data::new());
     let service = data.serve().await;
     let held = json!({"ttl_ms": 600_000});
@@ -134,7 +134,7 @@ async fn the_file_of_a_stopped_service_is_a_backup() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_used_is_named() {
+async fn unusable_directory_is_named() {
     let data = Data::new();
     let file = data.0.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -145,7 +145,7 @@ async fn a_directory_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn a_file_that_may_not_grow_refuses_until_it_may_and_forgets_nothing() {
+async fn file_size_limit_refuses_changes_and_loses_nothing() {
     let data = Data::new();
     fills_up(&data, |service| {
         limit_files(service.id(), &data.size().to_string());
@@ -155,7 +155,7 @@ async fn a_file_that_may_not_grow_refuses_until_it_may_and_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fills_refuses_until_there_is_room_and_forgets_nothing() {
+async fn full_disk_refuses_changes_and_loses_nothing() {
     let data = Data::new();
     let resize = |options: &str| {
         let mut mount = Command::new("mount");
@@ -224,7 +224,7 @@ impl Drop for Mounted {
 /// From now on nothing can be written, and everything can be read, as after a disk's error has made
 /// its file system read-only.
 #[tokio::test]
-async fn a_file_that_can_only_be_read_refuses_until_it_is_mended_and_nothing_has_happened() {
+async fn read_only_file_refuses_changes_until_writable() {
     let data = Data::new();
     let service = data.serve().await;
     let api = Api::at(service.address);
@@ -260,7 +260,7 @@ async fn a_file_that_can_only_be_read_refuses_until_it_is_mended_and_nothing_has
 }
 
 #[tokio::test]
-async fn a_directory_that_can_only_be_read_is_named_and_left_as_it_is() {
+async fn read_only_directory_is_named_and_untouched() {
     for is_new in [true, false] {
         let data = Data::new();
         if !is_new {

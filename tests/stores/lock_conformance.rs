@@ -16,7 +16,7 @@ const SLACK: Duration = Duration::from_secs(5);
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
 #[store_test(locks)]
-async fn a_free_lock_is_granted(store: &Locks) {
+async fn free_lock_is_granted(store: &Locks) {
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     assert_eq!(lease.ttl, TTL);
     assert_near(lease.expires_in, TTL);
@@ -25,7 +25,7 @@ async fn a_free_lock_is_granted(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn the_same_token_again_is_the_same_grant(store: &Locks) {
+async fn same_token_gets_the_same_grant(store: &Locks) {
     let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 2).await;
     let longer = Acquire { ttl: ttl(TTL * 10), owner: None, ..ask("a", "one", 2) };
@@ -35,7 +35,7 @@ async fn the_same_token_again_is_the_same_grant(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn another_token_is_told_who_holds_the_lock(store: &Locks) {
+async fn other_token_sees_the_holder(store: &Locks) {
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let holder = held(store.acquire(&ask("a", "two", 2)).await.unwrap());
     assert_eq!((holder.fence, &holder.owner), (lease.fence, &lease.owner));
@@ -44,7 +44,7 @@ async fn another_token_is_told_who_holds_the_lock(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_lock_is_free_after_its_release(store: &Locks) {
+async fn released_lock_is_free(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     assert_eq!(store.release(&name("a"), &token("one")).await.unwrap(), ReleaseReply::Released);
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
@@ -53,7 +53,7 @@ async fn a_lock_is_free_after_its_release(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_lock_is_free_after_its_ttl(store: &Locks) {
+async fn expired_lock_is_free(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL - SLACK).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
@@ -64,7 +64,7 @@ async fn a_lock_is_free_after_its_ttl(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_lease_says_what_is_left_of_it(store: &Locks) {
+async fn holder_shows_the_rest_of_its_lease(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 4).await;
     let holder = store.look(&name("a")).await.unwrap().expect("it is held");
@@ -81,7 +81,7 @@ async fn only_the_token_renews(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_renewal_starts_the_ttl_anew_and_keeps_the_fence(store: &Locks) {
+async fn renewal_restarts_ttl_and_keeps_fencing_token(store: &Locks) {
     let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 2).await;
     let renewed = renewed(store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap());
@@ -95,7 +95,7 @@ async fn a_renewal_starts_the_ttl_anew_and_keeps_the_fence(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_renewal_may_shorten_the_lease(store: &Locks) {
+async fn renewal_may_shorten_the_lease(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     renewed(store.renew(&name("a"), &token("one"), ttl(TTL / 4)).await.unwrap());
     store.advance(TTL / 4).await;
@@ -103,7 +103,7 @@ async fn a_renewal_may_shorten_the_lease(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn an_expired_lease_is_not_renewed(store: &Locks) {
+async fn expired_lease_is_not_renewed(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL).await;
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
@@ -120,7 +120,7 @@ async fn only_the_token_releases(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn fences_rise_over_release_and_expiry(store: &Locks) {
+async fn fencing_tokens_rise_over_release_and_expiry(store: &Locks) {
     let mut last = None;
     for attempt in 0..20 {
         let fence = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap()).fence;
@@ -135,7 +135,7 @@ async fn fences_rise_over_release_and_expiry(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn fences_fit_in_53_bits_and_follow_the_time(store: &Locks) {
+async fn fencing_tokens_fit_in_53_bits_and_follow_the_time(store: &Locks) {
     let before = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
     let fence = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fence.get();
     assert!(u128::from(fence) > before.as_micros(), "{fence} is below the time floor");
@@ -143,7 +143,7 @@ async fn fences_fit_in_53_bits_and_follow_the_time(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn an_attempt_withdraws_what_it_got(store: &Locks) {
+async fn withdrawal_revokes_the_grant_of_its_attempt(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     // The very same attempt again, as after an answer that got lost within the store's client.
     repeated(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -153,7 +153,7 @@ async fn an_attempt_withdraws_what_it_got(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn an_attempt_withdraws_nothing_that_another_was_given_too(store: &Locks) {
+async fn withdrawal_spares_a_grant_repeated_by_another_attempt(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
     withdraw(store, "a", "one", 1).await;
@@ -162,7 +162,7 @@ async fn an_attempt_withdraws_nothing_that_another_was_given_too(store: &Locks) 
 }
 
 #[store_test(locks)]
-async fn an_attempt_withdraws_nothing_after_a_renewal(store: &Locks) {
+async fn withdrawal_spares_a_renewed_grant(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     renewed(store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap());
     withdraw(store, "a", "one", 1).await;
@@ -170,7 +170,7 @@ async fn an_attempt_withdraws_nothing_after_a_renewal(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn an_attempt_withdraws_nothing_of_another_token(store: &Locks) {
+async fn withdrawal_spares_another_token(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     withdraw(store, "a", "two", 1).await;
     withdraw(store, "a", "one", 2).await;
@@ -178,7 +178,7 @@ async fn an_attempt_withdraws_nothing_of_another_token(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn one_of_many_at_once_is_granted(store: &Locks) {
+async fn one_of_many_concurrent_requests_is_granted(store: &Locks) {
     let asks: Vec<_> = (0..100).map(|n| ask("a", &format!("token {n}"), n)).collect();
     let answers = join_all(asks.iter().map(|ask| store.acquire(ask))).await;
     let grants = answers.iter().filter(|answer| matches!(answer, Ok(AcquireReply::Granted(_))));
@@ -187,7 +187,7 @@ async fn one_of_many_at_once_is_granted(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn names_that_look_alike_are_different_locks(store: &Locks) {
+async fn similar_names_are_different_locks(store: &Locks) {
     let names = [
         "a",
         "A",
@@ -227,7 +227,7 @@ async fn names_that_look_alike_are_different_locks(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn owners_and_names_come_back_as_they_were(store: &Locks) {
+async fn owners_and_names_are_returned_unchanged(store: &Locks) {
     let long = "ö".repeat(127);
     for (attempt, text) in (0..).zip(["x", " \"quoted\" \\ and 日本語", &long]) {
         let owner = Owner::parse(text).unwrap();
@@ -242,7 +242,7 @@ async fn owners_and_names_come_back_as_they_were(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_listing_has_every_lock_once(store: &Locks) {
+async fn listing_has_every_lock_once(store: &Locks) {
     let mut expected = BTreeMap::new();
     for attempt in 0..500 {
         let text = format!("lock {attempt}");
@@ -259,7 +259,7 @@ async fn a_listing_has_every_lock_once(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_listing_keeps_to_its_prefix(store: &Locks) {
+async fn listing_keeps_to_its_prefix(store: &Locks) {
     for (attempt, text) in
         (0..).zip(["job:1", "job:2", "job", "jobs*", "jobs?", "[job", "Job:1", "x"])
     {
@@ -275,7 +275,7 @@ async fn a_listing_keeps_to_its_prefix(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_listing_knows_its_own_cursors_only(store: &Locks) {
+async fn listing_rejects_foreign_cursors(store: &Locks) {
     for text in ["-", "x.y", "_"] {
         let query = ListLocks {
             prefix: String::new(),
@@ -287,7 +287,7 @@ async fn a_listing_knows_its_own_cursors_only(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn expired_locks_are_swept(store: &Locks) {
+async fn sweep_removes_expired_locks(store: &Locks) {
     for attempt in 0..50 {
         granted(store.acquire(&ask(&format!("lock {attempt}"), "one", attempt)).await.unwrap());
     }
@@ -299,7 +299,7 @@ async fn expired_locks_are_swept(store: &Locks) {
 }
 
 #[store_test(locks)]
-async fn a_store_that_works_says_so(store: &Locks) {
+async fn working_store_reports_healthy(store: &Locks) {
     store.health().await.expect("it works");
 }
 

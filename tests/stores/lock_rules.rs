@@ -22,7 +22,7 @@ const SLACK: Duration = Duration::from_secs(20);
 
 /// Runs random sequences of commands on the store and on the rules alone.
 #[store_test(queue)]
-fn store_follows_the_rules(start: impl Future<Output = TestStore>) {
+fn store_follows_the_lock_rules(start: impl Future<Output = TestStore>) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = runtime.block_on(async { Locks::from_store(&start.await).await });
     let cases = u32::try_from(scaled(200)).expect("a number of cases");

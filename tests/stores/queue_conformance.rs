@@ -14,7 +14,7 @@ use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, tt
 const PLACE: Duration = Duration::from_secs(120);
 
 #[store_test(queue)]
-async fn who_came_first_is_served_first(store: &Locks) {
+async fn first_waiter_is_served_first(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     assert_eq!(join(store, "a", "two", 2).await.ahead, 0);
     assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
@@ -32,7 +32,7 @@ async fn who_came_first_is_served_first(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn many_are_served_in_the_order_in_which_they_came(store: &Locks) {
+async fn many_waiters_are_served_in_order(store: &Locks) {
     let holder = |number: u64| format!("holder {number}");
     granted(store.acquire(&ask("a", &holder(0), 0)).await.unwrap());
     // The order of their tokens is another than that in which they come.
@@ -48,7 +48,7 @@ async fn many_are_served_in_the_order_in_which_they_came(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn asking_again_keeps_the_place(store: &Locks) {
+async fn repeated_request_keeps_its_queue_position(store: &Locks) {
     granted(store.acquire(&long("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
@@ -62,7 +62,7 @@ async fn asking_again_keeps_the_place(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_place_is_lost_after_its_time(store: &Locks) {
+async fn queue_entry_expires(store: &Locks) {
     granted(store.acquire(&long("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
@@ -78,7 +78,7 @@ async fn a_place_is_lost_after_its_time(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_free_lock_goes_on_when_the_first_in_line_is_lost(store: &Locks) {
+async fn free_lock_passes_an_expired_first_waiter(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let short = Acquire { queue: Some(PLACE / 4), ..ask("a", "two", 2) };
     busy(store.acquire(&short).await.unwrap());
@@ -90,7 +90,7 @@ async fn a_free_lock_goes_on_when_the_first_in_line_is_lost(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn who_has_no_place_does_not_overtake(store: &Locks) {
+async fn request_outside_the_queue_does_not_overtake(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     store.release(&name("a"), &token("one")).await.unwrap();
@@ -106,7 +106,7 @@ async fn who_has_no_place_does_not_overtake(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn an_expired_lock_goes_to_the_first_in_line(store: &Locks) {
+async fn expired_lock_goes_to_the_first_waiter(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
@@ -117,7 +117,7 @@ async fn an_expired_lock_goes_to_the_first_in_line(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn an_attempt_that_is_withdrawn_leaves_the_line(store: &Locks) {
+async fn withdrawn_attempt_leaves_queue(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
@@ -134,7 +134,7 @@ async fn an_attempt_that_is_withdrawn_leaves_the_line(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn an_attempt_leaves_no_place_that_another_asked_for(store: &Locks) {
+async fn withdrawal_spares_the_queue_entry_of_another_attempt(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
@@ -148,7 +148,7 @@ async fn an_attempt_leaves_no_place_that_another_asked_for(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_grant_leaves_the_line(store: &Locks) {
+async fn granted_waiter_leaves_queue(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     store.release(&name("a"), &token("one")).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_grant_leaves_the_line(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn everybody_sees_how_many_wait(store: &Locks) {
+async fn holder_shows_the_number_of_waiters(store: &Locks) {
     for lock in ["a", "b"] {
         granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
     }
@@ -183,7 +183,7 @@ async fn everybody_sees_how_many_wait(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_release_calls_the_first_in_line_and_nobody_else(store: &Locks) {
+async fn release_wakes_only_the_first_waiter(store: &Locks) {
     hears(store).await;
     // Names that are hard to tell from what stands around them.
     for lock in ["a", "{3f}:lock:a", "a}:lock:b", ":", "日本語 🔒", &"é".repeat(127)] {
@@ -206,7 +206,7 @@ async fn a_release_calls_the_first_in_line_and_nobody_else(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_withdrawal_calls_who_is_next(store: &Locks) {
+async fn withdrawal_wakes_the_next_waiter(store: &Locks) {
     hears(store).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let [two, three] = ["two", "three"].map(|holder| store.wakeup(&name("a"), &token(holder)));
@@ -222,7 +222,7 @@ async fn a_withdrawal_calls_who_is_next(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn whoever_joins_the_line_of_a_free_lock_calls_the_first(store: &Locks) {
+async fn joining_the_queue_of_a_free_lock_wakes_the_first_waiter(store: &Locks) {
     hears(store).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
@@ -234,7 +234,7 @@ async fn whoever_joins_the_line_of_a_free_lock_calls_the_first(store: &Locks) {
 }
 
 #[store_test(queue)]
-async fn a_line_that_goes_on_calls_nobody_while_the_lock_is_held(store: &Locks) {
+async fn queue_change_wakes_no_waiter_while_the_lock_is_held(store: &Locks) {
     hears(store).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let turn = store.wakeup(&name("a"), &token("three"));
@@ -246,7 +246,7 @@ async fn a_line_that_goes_on_calls_nobody_while_the_lock_is_held(store: &Locks) 
 }
 
 #[store_test(queue)]
-async fn what_is_taken_back_is_told_as_released(store: &Locks) {
+async fn withdrawn_grant_is_reported_as_released(store: &Locks) {
     hears(store).await;
     let mut changes = store.changes(&name("a"));
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());

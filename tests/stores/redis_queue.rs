@@ -19,7 +19,7 @@ use crate::lock_conformance::{ask, granted, held, name, token, ttl, withdraw};
 const PLACE: Duration = Duration::from_secs(120);
 
 #[tokio::test]
-async fn a_line_expires_with_its_last_place_and_leaves_nothing() {
+async fn queue_expires_with_its_last_entry() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -39,7 +39,7 @@ async fn a_line_expires_with_its_last_place_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_in_which_nobody_waits_any_more_is_gone() {
+async fn empty_queue_leaves_no_key() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for served in [true, false] {
@@ -57,7 +57,7 @@ async fn a_line_in_which_nobody_waits_any_more_is_gone() {
 }
 
 #[tokio::test]
-async fn five_thousand_wait_on_no_more_than_one_connection_and_one_is_called() {
+async fn many_waiters_share_one_connection_and_one_is_woken() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -86,7 +86,7 @@ async fn five_thousand_wait_on_no_more_than_one_connection_and_one_is_called() {
 }
 
 #[tokio::test]
-async fn a_subscription_ends_with_its_store() {
+async fn subscription_ends_with_its_store() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     eventually(async || (subscribers(&redis).await == 1).then_some(())).await;
@@ -95,7 +95,7 @@ async fn a_subscription_ends_with_its_store() {
 }
 
 #[tokio::test]
-async fn whoever_waits_looks_again_after_a_subscription_was_lost() {
+async fn waiters_look_again_after_a_lost_subscription() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for _ in 0..3 {
@@ -108,7 +108,7 @@ async fn whoever_waits_looks_again_after_a_subscription_was_lost() {
 }
 
 #[tokio::test]
-async fn a_redis_that_was_down_at_the_start_is_listened_to_once_it_is_there() {
+async fn redis_down_at_start_is_subscribed_once_up() {
     let mut redis = RedisServer::start().await;
     redis.kill().await;
     let store = open(&redis.url()).await;
@@ -119,7 +119,7 @@ async fn a_redis_that_was_down_at_the_start_is_listened_to_once_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_part_of_a_line_that_was_evicted_keeps_nobody_from_the_lock() {
+async fn evicted_queue_key_does_not_block_the_lock() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for part in ["line", "places", "attempts"] {
@@ -141,7 +141,7 @@ async fn a_part_of_a_line_that_was_evicted_keeps_nobody_from_the_lock() {
 }
 
 #[tokio::test]
-async fn who_is_gone_is_waited_for_no_longer_when_a_part_of_the_line_was_evicted() {
+async fn evicted_queue_key_does_not_prolong_a_dead_entry() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for part in ["line", "places", "attempts"] {
@@ -163,7 +163,7 @@ async fn who_is_gone_is_waited_for_no_longer_when_a_part_of_the_line_was_evicted
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_line_of_which_a_part_was_evicted_goes_too() {
+async fn rest_of_an_evicted_queue_is_deleted() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -174,7 +174,7 @@ async fn what_is_left_of_a_line_of_which_a_part_was_evicted_goes_too() {
 }
 
 #[tokio::test]
-async fn thousands_of_places_that_are_lost_at_once_are_dropped_in_steps() {
+async fn many_expired_entries_are_dropped_in_steps() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     let long = |holder: &str, attempt| Acquire { ttl: ttl(PLACE * 4), ..ask("a", holder, attempt) };
@@ -205,7 +205,7 @@ async fn thousands_of_places_that_are_lost_at_once_are_dropped_in_steps() {
 }
 
 #[tokio::test]
-async fn places_are_kept_and_taken_though_redis_is_full() {
+async fn full_redis_keeps_serving_its_queue() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
     let store = open(&redis.url()).await;
     granted(store.acquire(&Acquire { ttl: ttl(PLACE * 2), ..ask("a", "one", 1) }).await.unwrap());
@@ -221,7 +221,7 @@ async fn places_are_kept_and_taken_though_redis_is_full() {
 }
 
 #[tokio::test]
-async fn who_may_not_publish_serves_the_line_all_the_same() {
+async fn user_without_publish_serves_the_queue() {
     let redis = RedisServer::start().await;
     let user = ["ACL", "SETUSER", "silent", "on", ">s3cret", "~*", "+@all", "resetchannels"];
     let () = redis.run(&user).await;
@@ -237,17 +237,17 @@ async fn who_may_not_publish_serves_the_line_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_are_served_when_redis_forgets_everything() {
+async fn waiters_are_served_after_redis_loses_its_data() {
     serves_all(async |redis| redis.run(&["FLUSHALL"]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_are_served_when_redis_forgets_the_scripts() {
+async fn waiters_are_served_after_script_flush() {
     serves_all(async |redis| redis.run(&["SCRIPT", "FLUSH"]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_are_served_when_redis_starts_anew() {
+async fn waiters_are_served_after_redis_restarts() {
     serves_all(async |redis| {
         redis.kill().await;
         redis.restart().await;
@@ -256,7 +256,7 @@ async fn all_are_served_when_redis_starts_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_are_served_when_the_subscriptions_are_cut() {
+async fn waiters_are_served_after_subscriptions_are_cut() {
     serves_all(async |redis| {
         let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         assert_eq!(killed, 2);

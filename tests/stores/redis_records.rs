@@ -20,7 +20,7 @@ use crate::record_conformance::{ask, done, found, kept, key, started, token};
 const DEADLINE: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn a_first_run_costs_two_round_trips_and_a_replay_one() {
+async fn first_run_takes_two_round_trips_and_a_replay_one() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     use_each_script(&store).await;
@@ -55,7 +55,7 @@ async fn records_survive_script_flush() {
 }
 
 #[tokio::test]
-async fn records_and_locks_share_the_counters_and_nothing_else() {
+async fn records_and_locks_share_only_the_counters() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     let lock = LockName::parse("deploy").unwrap();
@@ -88,7 +88,7 @@ async fn records_and_locks_share_the_counters_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_kept_though_redis_is_full() {
+async fn full_redis_keeps_completed_runs() {
     let redis = RedisServer::start_with(&["--maxmemory-policy", "noeviction"]).await;
     let store = open(&redis.url()).await;
     for record in [1, 2] {
@@ -108,7 +108,7 @@ async fn what_was_done_is_kept_though_redis_is_full() {
 }
 
 #[tokio::test]
-async fn a_stranger_in_the_key_of_a_record_is_an_error_and_stays() {
+async fn foreign_value_in_a_record_key_is_an_error_and_stays() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     let () = redis.run(&["SET", &name(1), "not ours"]).await;
@@ -123,7 +123,7 @@ async fn a_stranger_in_the_key_of_a_record_is_an_error_and_stays() {
 }
 
 #[tokio::test]
-async fn a_record_that_a_stranger_made_unreadable_is_an_error() {
+async fn unreadable_record_is_an_error() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for done in [false, true] {
@@ -155,7 +155,7 @@ async fn a_record_that_a_stranger_made_unreadable_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_half_way_has_written_nothing() {
+async fn failed_script_writes_nothing() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     for field in ["lease", "retention"] {
@@ -192,7 +192,7 @@ async fn every_record_expires() {
 }
 
 #[tokio::test]
-async fn a_run_whose_beginning_was_lost_with_its_answer_is_given_up() {
+async fn run_with_a_lost_begin_is_abandoned() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.address()).await;
     let store = open(&proxy.url()).await;
@@ -216,7 +216,7 @@ async fn a_run_whose_beginning_was_lost_with_its_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn an_end_that_was_lost_on_its_way_is_kept_by_a_retry() {
+async fn lost_completion_is_stored_by_a_retry() {
     let redis = RedisServer::start().await;
     let proxy = Arc::new(Proxy::start(redis.address()).await);
     let store = open(&proxy.url()).await;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::KEYLATCH;
 
 #[tokio::test]
-async fn locks_and_the_hints_to_those_who_wait_go_over_tls() {
+async fn locks_and_wakeups_use_tls() {
     let redis = TlsRedis::start("localhost").await;
     let (one, other) = (redis.service().await, redis.service().await);
     let (one, other) = (Api::at(one.address), Api::at(other.address));
@@ -30,7 +30,7 @@ async fn locks_and_the_hints_to_those_who_wait_go_over_tls() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_trusts_or_of_another_host_is_not_accepted() {
+async fn untrusted_or_foreign_certificate_is_rejected() {
     for (host, trusted) in [("localhost", false), ("redis.example.org", true)] {
         let redis = TlsRedis::start(host).await;
         let service = redis.service_that(trusted).await;

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::failover::granted;
 
 #[tokio::test]
-async fn a_socket_a_user_a_password_and_a_database_are_used() {
+async fn socket_user_password_and_database_are_used() {
     let socket = tempfile::tempdir().unwrap().keep().join("redis.sock");
     let path = socket.display().to_string();
     let redis = RedisServer::start_with(&["--unixsocket", &path]).await;
@@ -40,7 +40,7 @@ async fn a_socket_a_user_a_password_and_a_database_are_used() {
 }
 
 #[tokio::test]
-async fn a_user_needs_no_other_permissions_than_the_readme_says() {
+async fn documented_permissions_suffice_for_one_redis() {
     let redis = RedisServer::start().await;
     let () = redis.run(&from_readme("~keylatch:*")).await;
     let service = Service::start(&format!("redis://keylatch:PASSWORD@{}/1", redis.address())).await;
@@ -48,7 +48,7 @@ async fn a_user_needs_no_other_permissions_than_the_readme_says() {
 }
 
 #[tokio::test]
-async fn sentinel_replicas_need_no_other_permission_than_the_readme_says() {
+async fn documented_permissions_suffice_for_sentinel() {
     let set = Sentinels::start(1, 1).await;
     for server in &set.servers {
         let () = server.run(&from_readme("~keylatch:*")).await;
@@ -67,7 +67,7 @@ async fn sentinel_replicas_need_no_other_permission_than_the_readme_says() {
 }
 
 #[tokio::test]
-async fn a_cluster_needs_no_other_permissions_than_the_readme_says() {
+async fn documented_permissions_suffice_for_cluster() {
     let cluster = Cluster::start(3, 0).await;
     for node in &cluster.nodes {
         let () = node.run(&from_readme("~keylatch:*")).await;

@@ -13,7 +13,7 @@ use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, tt
 use crate::redlock_fences::{hash_of, put_lock};
 
 #[tokio::test]
-async fn a_majority_is_enough_while_two_of_five_are_down() {
+async fn majority_grants_while_two_of_five_are_down() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
     for node in [1, 3] {
@@ -23,7 +23,7 @@ async fn a_majority_is_enough_while_two_of_five_are_down() {
 }
 
 #[tokio::test]
-async fn a_majority_is_enough_while_two_of_five_are_stopped() {
+async fn majority_grants_while_two_of_five_are_stopped() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
     for node in [0, 4] {
@@ -50,7 +50,7 @@ async fn lives_through_its_life(service: &Service) {
 }
 
 #[tokio::test]
-async fn without_a_majority_nothing_is_granted_and_what_a_minority_gave_is_taken_back() {
+async fn minority_grants_nothing_and_is_withdrawn() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     for node in [0, 1, 2] {
@@ -71,7 +71,7 @@ async fn without_a_majority_nothing_is_granted_and_what_a_minority_gave_is_taken
 }
 
 #[tokio::test]
-async fn a_grant_that_comes_late_is_taken_back_and_its_outcome_is_unknown() {
+async fn late_grant_is_withdrawn_and_unknown() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     for node in [0, 1, 2] {
@@ -95,7 +95,7 @@ async fn a_grant_that_comes_late_is_taken_back_and_its_outcome_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_a_majority_does_not_say_is_unknown() {
+async fn missing_majority_is_an_unknown_outcome() {
     let nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -116,7 +116,7 @@ async fn what_a_majority_does_not_say_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_renewal_brings_nothing_back() {
+async fn renewal_does_not_revive_a_lost_grant() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -132,7 +132,7 @@ async fn a_renewal_brings_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_renewal_of_a_majority_counts() {
+async fn renewal_needs_a_majority() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -147,7 +147,7 @@ async fn a_renewal_of_a_majority_counts() {
 }
 
 #[tokio::test]
-async fn a_repeated_grant_lasts_for_as_long_as_a_quorum_has_it() {
+async fn repeated_grant_lasts_while_a_quorum_has_it() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -163,7 +163,7 @@ async fn a_repeated_grant_lasts_for_as_long_as_a_quorum_has_it() {
 }
 
 #[tokio::test]
-async fn a_release_by_a_majority_frees_every_node() {
+async fn release_by_a_majority_frees_every_node() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
@@ -173,7 +173,7 @@ async fn a_release_by_a_majority_frees_every_node() {
 }
 
 #[tokio::test]
-async fn the_time_that_the_nodes_took_goes_off_the_validity_once() {
+async fn node_latency_shortens_validity_once() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
     for node in [0, 1, 2] {
@@ -198,7 +198,7 @@ async fn the_time_that_the_nodes_took_goes_off_the_validity_once() {
 }
 
 #[tokio::test]
-async fn of_those_who_contend_over_two_stores_one_is_granted_the_lock() {
+async fn one_of_two_contending_stores_is_granted() {
     let nodes = RedlockNodes::start().await;
     let stores = [nodes.store().await, nodes.store().await];
     for round in 0..10 {
@@ -213,7 +213,7 @@ async fn of_those_who_contend_over_two_stores_one_is_granted_the_lock() {
 }
 
 #[tokio::test]
-async fn of_two_with_as_many_nodes_the_one_whose_hash_is_less_goes_on() {
+async fn tie_is_won_by_the_smaller_hash() {
     let nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     let mut holders = ["one", "two"];

@@ -21,7 +21,7 @@ async fn slow_store(nodes: &RedlockNodes) -> (OpenStore, Vec<Proxy>) {
 }
 
 #[tokio::test]
-async fn a_token_asked_several_times_at_once_gets_one_grant() {
+async fn concurrent_requests_of_one_token_get_one_grant() {
     let nodes = RedlockNodes::start().await;
     let places = [slow_store(&nodes).await, slow_store(&nodes).await, slow_store(&nodes).await];
     let (mut dice, mut attempts) = (Dice(23), 0..);
@@ -57,7 +57,7 @@ fn lease(found: &AcquireReply) -> Option<&Lease> {
 }
 
 #[tokio::test]
-async fn a_grant_that_nobody_was_told_is_not_shown_and_not_renewed() {
+async fn unreported_grant_is_neither_shown_nor_renewed() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     for node in nodes.iter() {
@@ -92,7 +92,7 @@ async fn listed(store: &OpenStore) -> usize {
 }
 
 #[tokio::test]
-async fn whoever_may_hold_it_on_nodes_that_are_down_is_not_denied() {
+async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     let mut nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     for (node, (holder, fence)) in
@@ -115,7 +115,7 @@ async fn whoever_may_hold_it_on_nodes_that_are_down_is_not_denied() {
 }
 
 #[tokio::test]
-async fn whoever_proposed_a_fence_is_not_told_that_nothing_was_got() {
+async fn proposed_fencing_token_is_an_unknown_outcome() {
     let nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
     // These take no fencing token of today, and the last one says nothing, so that it takes some rounds.

@@ -16,7 +16,7 @@ use crate::lock_conformance::{TTL, ask, granted, name, repeated, token, ttl};
 pub(crate) const FAR_AHEAD: u64 = (1 << 53) - 10_000;
 
 #[tokio::test]
-async fn a_fence_is_above_the_counters_of_every_majority() {
+async fn fencing_token_is_above_the_counters_of_every_majority() {
     let mut nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     for (node, counter) in nodes.iter().zip([0, 7, FAR_AHEAD, 1 << 52, 1]) {
@@ -39,7 +39,7 @@ async fn a_fence_is_above_the_counters_of_every_majority() {
 }
 
 #[tokio::test]
-async fn fences_rise_over_changing_majorities() {
+async fn fencing_tokens_rise_over_changing_majorities() {
     let nodes = RedlockNodes::start().await;
     let proxies: Vec<_> = join_all(nodes.iter().map(|node| Proxy::start(node.address()))).await;
     let url = redlock_url(proxies.iter().map(|proxy| proxy.address().to_string()));
@@ -83,7 +83,7 @@ async fn fences_rise_over_changing_majorities() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_fence_reached_one_node_keeps_it() {
+async fn fencing_token_accepted_by_one_node_is_kept() {
     let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
     half_granted(&nodes, fence, [fence - 1, fence - 1, fence - 1]).await;
     let store = nodes.store().await;
@@ -97,7 +97,7 @@ async fn a_grant_whose_fence_reached_one_node_keeps_it() {
 }
 
 #[tokio::test]
-async fn a_fence_that_one_node_has_and_no_quorum_can_take_is_replaced_by_a_higher_one() {
+async fn fencing_token_without_a_possible_quorum_is_replaced() {
     let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
     // All the other nodes gave the lock to somebody else in between.
     give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
@@ -112,7 +112,7 @@ async fn a_fence_that_one_node_has_and_no_quorum_can_take_is_replaced_by_a_highe
 }
 
 #[tokio::test]
-async fn a_fence_that_a_quorum_may_have_taken_unseen_is_not_replaced() {
+async fn possibly_chosen_fencing_token_is_not_replaced() {
     let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
     give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
     let mut config = nodes.config_with_silent_nodes();
@@ -155,7 +155,7 @@ pub(crate) async fn put_lock(node: &RedisServer, holder: &str, fence: u64, floor
 }
 
 #[tokio::test]
-async fn a_fence_that_comes_late_is_not_taken_for_a_later_grant() {
+async fn late_fencing_token_is_not_used_for_a_later_grant() {
     let node = RedisServer::start().await;
     let settle = concat!(
         include_str!("../../crates/stores/src/redis/lua/redlock.lua"),

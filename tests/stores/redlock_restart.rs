@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::lock_conformance::{ask, granted, name, ttl};
 
 #[tokio::test]
-async fn a_node_that_came_up_empty_does_not_vote_and_no_second_grant_is_made() {
+async fn empty_restarted_node_does_not_vote() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     let lease = held_by_three(&mut nodes, &service).await;
@@ -32,7 +32,7 @@ async fn a_node_that_came_up_empty_does_not_vote_and_no_second_grant_is_made() {
 }
 
 #[tokio::test]
-async fn a_node_that_forgets_nothing_votes_again_at_once() {
+async fn durable_restarted_node_votes_at_once() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     let lease = held_by_three(&mut nodes, &service).await;
@@ -48,7 +48,7 @@ async fn a_node_that_forgets_nothing_votes_again_at_once() {
 
 /// While it reads what it wrote, a Redis says that it writes nothing.
 #[tokio::test]
-async fn a_node_that_forgets_nothing_votes_as_soon_as_it_has_read_its_log() {
+async fn durable_node_votes_once_its_log_is_read() {
     let mut nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config_with_silent_nodes()).await;
     let many = "for key = 1, 10000 do redis.call('SET', key, key) end";
@@ -90,7 +90,7 @@ async fn voting(service: &Service, expected: &str) {
 }
 
 #[tokio::test]
-async fn nodes_vote_again_when_every_lease_that_they_may_have_forgotten_is_over() {
+async fn restarted_nodes_vote_after_every_forgotten_lease_ended() {
     let mut nodes = RedlockNodes::start_with(&[]).await;
     let mut config = nodes.config_with_silent_nodes();
     config.redlock.max_ttl_ms = 2000;
@@ -114,7 +114,7 @@ async fn nodes_vote_again_when_every_lease_that_they_may_have_forgotten_is_over(
 }
 
 #[tokio::test]
-async fn a_quorum_above_the_majority_stands_nodes_that_forget() {
+async fn quorum_above_majority_tolerates_forgetful_nodes() {
     let mut nodes = RedlockNodes::start().await;
     let mut config = nodes.config_with_silent_nodes();
     config.redlock.quorum = 4;
@@ -133,7 +133,7 @@ async fn a_quorum_above_the_majority_stands_nodes_that_forget() {
 }
 
 #[tokio::test]
-async fn a_quorum_above_the_majority_is_asked_for() {
+async fn quorum_above_majority_is_required() {
     let mut nodes = RedlockNodes::start().await;
     let mut config = nodes.config_with_silent_nodes();
     config.redlock.quorum = 4;

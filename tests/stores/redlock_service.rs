@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::KEYLATCH;
 
 #[tokio::test]
-async fn it_says_what_it_is_and_what_it_cannot_do() {
+async fn info_states_the_tier_and_limits_of_redlock() {
     let nodes = RedlockNodes::start().await;
     let mut config = nodes.config();
     config.redlock.max_ttl_ms = 60_000;
@@ -31,7 +31,7 @@ async fn it_says_what_it_is_and_what_it_cannot_do() {
 }
 
 #[tokio::test]
-async fn a_ttl_that_nodes_may_forget_is_refused() {
+async fn ttl_above_the_restart_quarantine_is_refused() {
     let nodes = RedlockNodes::start().await;
     let mut config = nodes.config();
     config.redlock.max_ttl_ms = 20_000;
@@ -49,7 +49,7 @@ async fn a_ttl_that_nodes_may_forget_is_refused() {
 }
 
 #[tokio::test]
-async fn whoever_waits_gets_the_lock_after_its_release() {
+async fn waiter_acquires_after_release() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
     let lease = service.create("deploy", &json!({})).await;
@@ -67,7 +67,7 @@ async fn whoever_waits_gets_the_lock_after_its_release() {
 }
 
 #[tokio::test]
-async fn idempotency_keys_are_not_supported_and_the_sandbox_is_left_out() {
+async fn idempotency_keys_get_501() {
     let nodes = RedlockNodes::start().await;
     let service = Service::start_with(nodes.config()).await;
     for (method, path) in [
@@ -85,7 +85,7 @@ async fn idempotency_keys_are_not_supported_and_the_sandbox_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_guard_without_records_is_refused_at_start() {
+async fn guard_without_records_is_refused_at_start() {
     let nodes = RedlockNodes::start().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("keylatch.toml");
@@ -97,7 +97,7 @@ async fn a_guard_without_records_is_refused_at_start() {
 }
 
 #[tokio::test]
-async fn nodes_that_make_no_store_are_refused_at_start() {
+async fn unfit_nodes_are_refused_at_start() {
     for (url, quorum, why) in [
         ("redlock://a,b", "0", "3 to 31 nodes"),
         ("redlock://a,,b", "0", "a host is missing"),

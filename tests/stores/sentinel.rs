@@ -17,7 +17,7 @@ use crate::KEYLATCH;
 use crate::failover::{self, granted};
 
 #[tokio::test]
-async fn a_failover_is_followed_and_fences_go_on_rising() {
+async fn failover_is_followed_and_fencing_tokens_rise() {
     let mut set = Sentinels::start(1, 3).await;
     let service = Service::start(&set.url()).await;
     let first = service.create("deploy", &json!({})).await;
@@ -33,7 +33,7 @@ async fn a_failover_is_followed_and_fences_go_on_rising() {
 }
 
 #[tokio::test]
-async fn what_is_asked_during_a_failover_is_answered_within_the_deadline() {
+async fn requests_during_a_failover_are_answered_within_the_deadline() {
     let mut set = Sentinels::start(1, 3).await;
     let service = Service::start(&set.url()).await;
     granted(&service, "deploy").await;
@@ -48,7 +48,7 @@ async fn what_is_asked_during_a_failover_is_answered_within_the_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
+async fn resumed_old_master_grants_nothing() {
     const CLIENTS: u64 = 8;
     let set = Sentinels::start(1, 3).await;
     let mut config = config(&set.url());
@@ -89,7 +89,7 @@ async fn a_master_that_was_stopped_grants_nothing_once_it_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_was_stopped_during_a_failover_believes_nothing_of_before() {
+async fn resumed_instance_does_not_trust_the_old_master() {
     // More than the time after which it is asked anew who is master.
     const AWAY: Duration = Duration::from_secs(4);
     let set = Sentinels::start(1, 3).await;
@@ -115,7 +115,7 @@ async fn an_instance_that_was_stopped_during_a_failover_believes_nothing_of_befo
 }
 
 #[tokio::test]
-async fn a_sentinel_that_missed_a_failover_is_not_believed() {
+async fn stale_sentinel_is_not_believed() {
     let mut set = Sentinels::start(1, 3).await;
     set.servers[0].kill().await;
     set.master_after(&set.servers[0]).await;
@@ -129,7 +129,7 @@ async fn a_sentinel_that_missed_a_failover_is_not_believed() {
 }
 
 #[tokio::test]
-async fn the_sentinel_that_leads_a_failover_does_not_lead_back_to_the_old_master() {
+async fn leading_sentinel_does_not_lead_back_to_the_old_master() {
     let set = Sentinels::start(2, 3).await;
     for replica in &set.servers[1..] {
         // Whichever becomes master, the other cannot follow it, so that the failover does not end.
@@ -151,7 +151,7 @@ async fn the_sentinel_that_leads_a_failover_does_not_lead_back_to_the_old_master
 }
 
 #[tokio::test]
-async fn who_waits_in_line_is_served_across_a_failover() {
+async fn waiter_is_served_across_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
     failover::the_line_goes_on(&set.url(), async || {
         failover::replicated(&set.servers[0], &set.servers[1]).await;
@@ -161,7 +161,7 @@ async fn who_waits_in_line_is_served_across_a_failover() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_once_is_not_done_again_after_a_failover() {
+async fn completed_run_is_not_repeated_after_a_failover() {
     let mut set = Sentinels::start(1, 3).await;
     failover::what_was_done_is_known(&set.url(), async || {
         failover::replicated(&set.servers[0], &set.servers[1]).await;
@@ -171,7 +171,7 @@ async fn what_was_done_once_is_not_done_again_after_a_failover() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_sentinel_knows_is_an_error_at_the_start() {
+async fn unknown_master_name_is_refused_at_start() {
     let set = Sentinels::start(0, 1).await;
     let url = set.url().replace("/mymaster", "/another");
     let error = App::new(config(&url)).await.expect_err("there is no such master").to_string();
@@ -182,7 +182,7 @@ async fn a_name_that_no_sentinel_knows_is_an_error_at_the_start() {
 }
 
 #[tokio::test]
-async fn credentials_are_told_to_the_master_and_to_the_sentinels() {
+async fn credentials_are_sent_to_master_and_sentinels() {
     let set = Sentinels::start(0, 1).await;
     let user = ["ACL", "SETUSER", "locks", "on", ">s3cret", "~*", "&*", "+@all"];
     let () = set.servers[0].run(&user).await;
@@ -208,7 +208,7 @@ async fn credentials_are_told_to_the_master_and_to_the_sentinels() {
 }
 
 #[tokio::test]
-async fn sentinels_that_are_away_are_waited_for() {
+async fn unreachable_sentinels_are_awaited() {
     let url = {
         let set = Sentinels::start(0, 1).await;
         set.url()
@@ -247,7 +247,7 @@ async fn is_replica(server: &RedisServer) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_masters_with_the_same_number_the_one_that_most_name_is_believed() {
+async fn majority_of_sentinels_decides_between_two_masters() {
     let (one, other) = tokio::join!(Sentinels::start(0, 2), Sentinels::start(0, 2));
     // Of as many, the one with the higher port would be taken.
     let ports = [one.servers[0].port(), other.servers[0].port()];

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::failover::granted;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_too_few_replicas_have_is_given_back() {
+async fn grant_with_too_few_replicas_is_withdrawn() {
     let set = Sentinels::start(1, 1).await;
     for url in [set.servers[0].url(), set.url()] {
         let service = replicated(&url).await;
@@ -36,7 +36,7 @@ async fn a_grant_that_too_few_replicas_have_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_repeat_of_a_grant_waits_for_the_replicas_too() {
+async fn repeated_grant_waits_for_the_replicas() {
     const TOKEN: &str = "a-token-of-the-clients-own";
     let set = Sentinels::start(1, 1).await;
     let service = replicated(&set.url()).await;
@@ -61,7 +61,7 @@ async fn a_repeat_of_a_grant_waits_for_the_replicas_too() {
 }
 
 #[tokio::test]
-async fn a_refused_wait_is_an_unknown_outcome_and_leaves_nothing_held() {
+async fn refused_wait_command_is_unknown_and_leaves_nothing_held() {
     let set = Sentinels::start(1, 1).await;
     let (master, may) = (&set.servers[0], ["ACL", "SETUSER", "keylatch", "+wait"]);
     // All that the README lists for a Redis without `min_replicas`.

@@ -119,13 +119,13 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
 ];
 
 #[test]
-fn an_innocent_history_has_no_violation() {
+fn checker_accepts_a_correct_history() {
     let found = judge(&innocent());
     assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
-fn what_may_be_is_no_violation() {
+fn checker_accepts_allowed_ambiguity() {
     for (what, change) in INNOCENT {
         let found = judged(change);
         assert!(found.is_empty(), "{what}: {found:#?}");
@@ -133,7 +133,7 @@ fn what_may_be_is_no_violation() {
 }
 
 #[test]
-fn every_guilt_is_found() {
+fn checker_reports_each_kind_of_violation() {
     for (invariant, what, change) in GUILTY {
         let found = judged(change);
         let is_it = found.iter().any(|(found, _)| *found == invariant);
@@ -142,7 +142,7 @@ fn every_guilt_is_found() {
 }
 
 #[test]
-fn a_violation_is_shown_with_the_faults_that_were_there() {
+fn violation_lists_the_faults_around_it() {
     let fault = |kind, from, to, seen| Fault { kind, from, to, seen };
     let mut history = innocent();
     history.events[1].told = Told::NotExecuted;
@@ -160,7 +160,7 @@ fn a_violation_is_shown_with_the_faults_that_were_there() {
 }
 
 #[test]
-fn what_a_master_may_have_forgotten_is_told_from_what_none_has() {
+fn checker_separates_losses_by_failover_from_others() {
     let shown: Change = |history| history.events.push(look([150_000, 160_000], 10, 1));
     let renewed: Change = |history| {
         history.events[1].told = Told::Unknown;

@@ -68,12 +68,12 @@ async fn embedded_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_without_persistence_keeps_its_promises() {
+async fn redis_without_persistence_keeps_its_promises() {
     holds(Store::ForgetfulRedis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_syncs_keeps_its_promises() {
+async fn redis_with_appendfsync_always_keeps_its_promises() {
     holds(Store::DurableRedis).await;
 }
 
@@ -83,29 +83,29 @@ async fn sentinel_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_keeps_its_promises() {
+async fn cluster_keeps_its_promises() {
     holds(Store::Cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinel_that_waits_for_a_replica_keeps_its_promises() {
+async fn sentinel_with_min_replicas_keeps_its_promises() {
     holds(Store::CarefulSentinel).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_that_fail_break_no_exclusion() {
+async fn failing_sentinels_do_not_break_exclusion() {
     let faults = [Kind::KillSentinel, Kind::StopSentinel, Kind::CutNode, Kind::KillInstance];
     holds_and_excludes(Store::Sentinel, &faults).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_break_no_exclusion() {
+async fn moving_slots_do_not_break_exclusion() {
     let faults = [Kind::MoveSlots, Kind::MoveSlots, Kind::CutNode, Kind::StopInstanceLong];
     holds_and_excludes(Store::Cluster, &faults).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_with_snapshots_keeps_its_promises() {
+async fn redis_with_snapshots_keeps_its_promises() {
     holds(Store::SnapshotRedis).await;
 }
 
@@ -115,39 +115,39 @@ async fn redlock_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redlock_whose_nodes_forget_keeps_its_promises() {
+async fn redlock_without_persistence_keeps_its_promises() {
     holds(Store::ForgetfulRedlock).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redlock_whose_nodes_are_flushed_is_seen_to_break_exclusion() {
+async fn checker_sees_flushed_redlock_break_exclusion() {
     breaks_exclusion(Store::Redlock, &[Kind::FlushAll]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_that_forgets_is_seen_to_break_exclusion() {
+async fn checker_sees_lossy_failover_break_exclusion() {
     breaks_exclusion(Store::Sentinel, &[Kind::FailoverCutOff]).await;
 }
 
 /// What does not keep its promise of exclusion, because it made none, is seen not to: a store that
 /// forgets what it granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_forgets_is_seen_to_break_exclusion() {
+async fn checker_sees_restarted_redis_break_exclusion() {
     breaks_exclusion(Store::ForgetfulRedis, &[Kind::KillStore]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_is_flushed_is_seen_to_break_exclusion() {
+async fn checker_sees_flushed_redis_break_exclusion() {
     breaks_exclusion(Store::ForgetfulRedis, &[Kind::FlushAll]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_whose_clock_is_set_forward_is_seen_to_break_exclusion() {
+async fn checker_sees_redis_clock_jump_break_exclusion() {
     breaks_exclusion(Store::DurableRedis, &[Kind::ClockThereAndBack]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_memory_that_ends_is_seen_to_break_exclusion() {
+async fn checker_sees_killed_memory_break_exclusion() {
     breaks_exclusion(Store::Memory, &[Kind::KillInstance]).await;
 }
 

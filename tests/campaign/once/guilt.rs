@@ -8,7 +8,7 @@ use super::verdict::{Case, Tally};
 type Change = fn(&mut Vec<Run>, &mut Vec<Told>);
 
 #[test]
-fn what_was_done_once_and_told_to_all_is_no_guilt() {
+fn checker_accepts_a_correct_history() {
     for rerun in [false, true] {
         judge(rerun, |_, _| {}).expect("a run and its repeat");
         let tally = judge(rerun, |_, told| told[0].kept = false).expect("too late to be kept");
@@ -25,7 +25,7 @@ fn what_was_done_once_and_told_to_all_is_no_guilt() {
 }
 
 #[test]
-fn every_guilt_is_found() {
+fn checker_reports_each_kind_of_violation() {
     let cases: [(bool, &str, Change); 10] = [
         (false, "run twice", |runs, _| runs.push(ran(2))),
         (true, "fence of an earlier one", |runs, _| runs.push(ran(1))),

@@ -36,14 +36,14 @@ fn keys() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_of_one_of_three_doubles_no_effect_and_loses_no_answer() {
+async fn killing_one_of_three_instances_runs_nothing_twice() {
     let redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let tally = campaign(&redis.url(), 3, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
     reaches_every_step(&tally);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_of_the_only_one_doubles_no_effect_and_loses_no_answer() {
+async fn killing_the_only_instance_runs_nothing_twice() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = format!("embedded:{}", directory.path().display());
     let tally = campaign(&store, 1, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
@@ -51,13 +51,13 @@ async fn a_kill_of_the_only_one_doubles_no_effect_and_loses_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_check_finds_what_a_store_that_forgets_does_twice() {
+async fn check_reports_double_runs_of_a_forgetful_store() {
     let found = campaign("memory:", 1, 200).await;
     assert!(found.is_err(), "a store that keeps nothing was not noticed: {found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_check_finds_what_is_done_twice_without_a_guard() {
+async fn check_reports_double_runs_without_a_guard() {
     let found = campaign("memory:", 0, 100).await;
     assert!(found.is_err(), "that nothing was guarded was not noticed: {found:?}");
 }

@@ -3,7 +3,7 @@
 use super::{file_is_refused, load, variable_is_refused};
 
 #[test]
-fn the_first_guard_of_the_commented_file_shows_the_defaults_of_all() {
+fn first_guard_of_the_default_file_shows_all_defaults() {
     let guards = load(None, &[]).unwrap().guard;
     let short = "[[guard]]\npath = \"/v1/orders\"\nupstream = \"sandbox\"";
     let short = load(Some(short), &[]).unwrap().guard;
@@ -20,7 +20,7 @@ fn guard_is_refused(settings: &str, key: &str) {
 }
 
 #[test]
-fn a_bad_guard_is_named() {
+fn invalid_guard_is_named() {
     guard_is_refused("upstream = \"sandbox\"", "path");
     guard_is_refused("path = \"/a\"", "upstream");
     for path in [
@@ -49,7 +49,7 @@ fn a_bad_guard_is_named() {
 }
 
 #[test]
-fn a_bad_setting_of_a_guard_is_named() {
+fn invalid_guard_setting_is_named() {
     for (key, value) in [
         ("methods", "[\"GET\"]"),
         ("methods", "[\"PO ST\"]"),
@@ -72,7 +72,7 @@ fn a_bad_setting_of_a_guard_is_named() {
 }
 
 #[test]
-fn origins_come_from_a_file_or_a_variable() {
+fn origins_come_from_file_or_variable() {
     let shop = ["https://shop.example", "http://localhost:3000"];
     let file = "cors.allow_origins = [\"https://shop.example\", \"http://localhost:3000\"]";
     assert_eq!(load(Some(file), &[]).unwrap().cors.allow_origins, shop);
@@ -84,7 +84,7 @@ fn origins_come_from_a_file_or_a_variable() {
 }
 
 #[test]
-fn hosts_come_from_a_file_or_a_variable() {
+fn hosts_come_from_file_or_variable() {
     let file = "server.hosts = [\"locks.example\", \"2001:db8::7\"]";
     assert_eq!(load(Some(file), &[]).unwrap().server.hosts, ["locks.example", "2001:db8::7"]);
     let variable = ("KEYLATCH_SERVER_HOSTS", "locks.example, 192.0.2.7");
@@ -96,7 +96,7 @@ fn hosts_come_from_a_file_or_a_variable() {
 }
 
 #[test]
-fn trusted_proxies_are_on_loopback_unless_told_otherwise() {
+fn trusted_proxies_are_on_loopback_by_default() {
     let defaults = load(None, &[]).unwrap().server.trusted_proxies;
     assert_eq!(defaults, ["127.0.0.0/8", "::1/128"]);
     let variable = ("KEYLATCH_SERVER_TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.7");

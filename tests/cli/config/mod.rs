@@ -116,7 +116,7 @@ fn unquoted(value: &Value) -> String {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_commented_file() {
+fn defaults_are_those_of_the_default_file() {
     let lines = lines(&load(None, &[]).unwrap());
     let settings = settings();
     assert!(settings.len() > 20, "{settings:?}");
@@ -134,14 +134,14 @@ fn the_defaults_are_those_of_the_commented_file() {
 }
 
 #[test]
-fn the_commented_file_says_nothing_else_than_the_defaults() {
+fn default_file_has_every_setting_and_no_other() {
     let config = load(Some(DEFAULTS), &[]).unwrap();
     assert_eq!(lines(&config), lines(&load(None, &[]).unwrap()));
     assert_eq!(lines(&load(Some(""), &[]).unwrap()), lines(&config));
 }
 
 #[test]
-fn every_setting_of_the_commented_file_has_a_sentence() {
+fn every_setting_of_the_default_file_has_a_comment() {
     let (mut before, mut guards) = ("", 0);
     for line in DEFAULTS.lines() {
         guards += usize::from(line == "[[guard]]");
@@ -154,7 +154,7 @@ fn every_setting_of_the_commented_file_has_a_sentence() {
 }
 
 #[test]
-fn every_setting_is_set_by_its_variable_alone() {
+fn every_setting_has_its_variable() {
     let defaults = lines(&load(None, &[]).unwrap());
     for (path, default) in settings() {
         let key = path.last().unwrap();
@@ -168,7 +168,7 @@ fn every_setting_is_set_by_its_variable_alone() {
 }
 
 #[test]
-fn every_setting_is_set_by_a_file() {
+fn every_setting_is_read_from_a_file() {
     let defaults = lines(&load(None, &[]).unwrap());
     for (path, default) in settings() {
         let key = path.last().unwrap();
@@ -181,7 +181,7 @@ fn every_setting_is_set_by_a_file() {
 }
 
 #[test]
-fn variables_are_stronger_than_the_file_and_flags_than_both() {
+fn flags_override_variables_and_variables_the_file() {
     let file = "listen = \"file:1\"\nstore = \"redis://file\"";
     let variables = [("KEYLATCH_LISTEN", "variable:1"), ("KEYLATCH_STORE", "redis://variable")];
     let config = load(Some(file), &[]).unwrap();
@@ -196,7 +196,7 @@ fn variables_are_stronger_than_the_file_and_flags_than_both() {
 }
 
 #[test]
-fn variables_are_stronger_than_the_file_for_every_kind_of_value() {
+fn variables_override_the_file_for_every_kind_of_value() {
     let file = "[server]\nmax_headers = 10\nbody_limit_bytes = 20\n\
                 [redis]\nallow_eviction = true\nkey_prefix = \"file\"\n\
                 [log]\naccess = \"off\"\nformat = \"text\"\nlevel = \"warn\"";
@@ -223,7 +223,7 @@ fn variables_are_stronger_than_the_file_for_every_kind_of_value() {
 }
 
 #[test]
-fn an_unknown_key_in_a_file_is_named() {
+fn unknown_key_in_a_file_is_named() {
     file_is_refused("stroe = \"memory:\"", "stroe");
     file_is_refused("[server]\nmax_conections = 1", "max_conections");
     file_is_refused("[redis]\nprefix = \"a\"", "prefix");
@@ -233,7 +233,7 @@ fn an_unknown_key_in_a_file_is_named() {
 }
 
 #[test]
-fn an_unknown_variable_is_named() {
+fn unknown_variable_is_named() {
     for variable in ["KEYLATCH_STROE", "KEYLATCH_REDIS", "KEYLATCH_SERVER_", "KEYLATCH_MAX_HEADERS"]
     {
         variable_is_refused(variable, "1", variable);
@@ -241,7 +241,7 @@ fn an_unknown_variable_is_named() {
 }
 
 #[test]
-fn variables_that_kubernetes_makes_for_a_service_of_this_name_are_left_alone() {
+fn kubernetes_service_variables_are_ignored() {
     let variables = [
         ("KEYLATCH_PORT", "tcp://10.0.0.1:7070"),
         ("KEYLATCH_PORT_7070_TCP_ADDR", "10.0.0.1"),
@@ -253,7 +253,7 @@ fn variables_that_kubernetes_makes_for_a_service_of_this_name_are_left_alone() {
 }
 
 #[test]
-fn a_bad_value_in_a_file_is_named() {
+fn invalid_value_in_a_file_is_named() {
     file_is_refused("store_timeout_ms = \"2000\"", "store_timeout_ms");
     file_is_refused("store_timeout_ms = -1", "store_timeout_ms");
     file_is_refused("listen = 7070", "listen");
@@ -270,7 +270,7 @@ fn a_bad_value_in_a_file_is_named() {
 }
 
 #[test]
-fn a_bad_variable_is_named() {
+fn invalid_variable_is_named() {
     variable_is_refused("KEYLATCH_STORE_TIMEOUT_MS", "2s", "store_timeout_ms");
     variable_is_refused("KEYLATCH_STORE_TIMEOUT_MS", "", "store_timeout_ms");
     variable_is_refused("KEYLATCH_STORE_TIMEOUT_MS", "-1", "store_timeout_ms");
@@ -290,14 +290,14 @@ fn a_bad_variable_is_named() {
 }
 
 #[test]
-fn a_level_that_is_none_is_refused() {
+fn unknown_log_level_is_rejected() {
     // As a directive it would name a target, and nothing would be logged.
     file_is_refused("[log]\nlevel = \"verbose\"", "log.level");
     variable_is_refused("KEYLATCH_LOG_LEVEL", "inof", "log.level");
 }
 
 #[test]
-fn zero_is_refused_where_it_would_serve_nobody() {
+fn zero_is_refused_where_nothing_would_be_served() {
     for (path, default) in settings() {
         let dotted = path.join(".");
         let may_be_zero = [
@@ -318,14 +318,14 @@ fn zero_is_refused_where_it_would_serve_nobody() {
 }
 
 #[test]
-fn a_number_that_no_machine_has_room_for_is_refused() {
+fn number_above_every_machine_is_refused() {
     for key in ["server.max_connections", "server.max_headers"] {
         file_is_refused(&format!("{key} = {}", i64::MAX), key);
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_named() {
     let path = PathBuf::from("/nowhere/some-settings.toml");
     let flags = Flags { config: Some(path), ..Flags::default() };
     let error = load_with(&flags, &[]).expect_err("there is no such file");
@@ -334,12 +334,12 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_file_that_is_not_toml_is_named_with_the_line() {
+fn invalid_toml_is_named_with_its_line() {
     file_is_refused("listen = \"127.0.0.1:1\"\nstore: memory", "line 2");
 }
 
 #[test]
-fn a_password_in_the_store_url_is_not_shown() {
+fn password_in_the_store_url_is_not_shown() {
     let config = load(Some("store = \"redis://user:sesame@host/1\""), &[]).unwrap();
     assert_eq!(config.store.expose(), "redis://user:sesame@host/1");
     let plain = load(None, &[("KEYLATCH_STORE", "sesame@host:6379")]).unwrap();
@@ -350,7 +350,7 @@ fn a_password_in_the_store_url_is_not_shown() {
 }
 
 #[test]
-fn a_password_in_a_bad_file_is_not_repeated() {
+fn password_in_an_invalid_file_is_not_echoed() {
     for file in [
         "store = redis://user:sesame@host",
         "store = \"redis://user:sesame@host",

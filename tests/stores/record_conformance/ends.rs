@@ -15,7 +15,7 @@ const REASONS: [Reason; 4] =
     [Reason::Interrupted, Reason::Failed, Reason::Panicked, Reason::NoAnswer];
 
 #[store_test(records)]
-async fn what_was_done_is_found_and_not_begun_again(store: &Records) {
+async fn completed_run_is_found_and_not_restarted(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
     let view = kept(complete(store, 1, "one", done("a")).await);
@@ -34,7 +34,7 @@ async fn what_was_done_is_found_and_not_begun_again(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_unknown_end_is_kept_with_its_reason(store: &Records) {
+async fn unknown_outcome_keeps_its_reason(store: &Records) {
     for (key, reason) in (1..).zip(REASONS) {
         started(begin(store, &rerun(key, "one")).await);
         let view = kept(complete(store, key, "one", unknown(reason)).await);
@@ -46,7 +46,7 @@ async fn an_unknown_end_is_kept_with_its_reason(store: &Records) {
 }
 
 #[store_test(records)]
-async fn answers_come_back_as_they_were(store: &Records) {
+async fn responses_are_returned_unchanged(store: &Records) {
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     let headers = vec![
         ("set-thing".to_owned(), Bytes::from_static(b"one")),
@@ -76,7 +76,7 @@ async fn answers_come_back_as_they_were(store: &Records) {
 }
 
 #[store_test(records)]
-async fn the_same_end_again_is_the_same_end(store: &Records) {
+async fn repeated_completion_is_the_same_completion(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     kept(complete(store, 1, "one", done("a")).await);
     store.advance(LEASE * 2).await;
@@ -87,7 +87,7 @@ async fn the_same_end_again_is_the_same_end(store: &Records) {
 }
 
 #[store_test(records)]
-async fn another_end_is_refused(store: &Records) {
+async fn other_completion_is_refused(store: &Records) {
     let ends = [done("a"), done("b"), End::Done(Kept::Mark(200)), unknown(Reason::Failed)];
     for (key, first) in (1..).zip(&ends) {
         started(begin(store, &ask(key, "one")).await);
@@ -102,7 +102,7 @@ async fn another_end_is_refused(store: &Records) {
 }
 
 #[store_test(records)]
-async fn what_has_ended_is_not_abandoned_or_extended(store: &Records) {
+async fn ended_run_is_neither_abandoned_nor_extended(store: &Records) {
     for (key, end) in (1..).zip([done("a"), unknown(Reason::Failed)]) {
         started(begin(store, &ask(key, "one")).await);
         let view = kept(complete(store, key, "one", end).await);
@@ -116,7 +116,7 @@ async fn what_has_ended_is_not_abandoned_or_extended(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_unknown_outcome_is_resolved_by_an_answer(store: &Records) {
+async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
     // One that was interrupted, and one that says so itself.
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
@@ -144,7 +144,7 @@ async fn an_unknown_outcome_is_resolved_by_an_answer(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_unknown_outcome_is_resolved_as_not_executed(store: &Records) {
+async fn unknown_outcome_is_resolved_as_not_executed(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     let first = found_now(store, 1).await.fence;
@@ -157,7 +157,7 @@ async fn an_unknown_outcome_is_resolved_as_not_executed(store: &Records) {
 }
 
 #[store_test(records)]
-async fn only_an_unknown_outcome_is_resolved(store: &Records) {
+async fn only_an_unknown_outcome_can_be_resolved(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     started(begin(store, &ask(2, "one")).await);
     kept(complete(store, 2, "one", done("a")).await);
@@ -173,7 +173,7 @@ async fn only_an_unknown_outcome_is_resolved(store: &Records) {
 }
 
 #[store_test(records)]
-async fn another_run_than_the_one_that_is_meant_is_not_resolved(store: &Records) {
+async fn resolution_needs_the_fencing_token_of_its_run(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     let view = kept(complete(store, 1, "one", unknown(Reason::Failed)).await);
     for fence in [view.fence.get() - 1, view.fence.get() + 1, 0] {

@@ -16,7 +16,7 @@ use super::{
 };
 
 #[store_test(records)]
-async fn a_new_key_starts_a_run(store: &Records) {
+async fn new_key_starts_a_run(store: &Records) {
     assert_eq!(find(store, 1).await, None);
     let run = started(begin(store, &ask(1, "one")).await);
     assert_eq!(run.attempts, 1);
@@ -29,7 +29,7 @@ async fn a_new_key_starts_a_run(store: &Records) {
 }
 
 #[store_test(records)]
-async fn the_same_token_again_is_the_same_run(store: &Records) {
+async fn same_token_gets_the_same_run(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
     let other = Begin { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
@@ -40,7 +40,7 @@ async fn the_same_token_again_is_the_same_run(store: &Records) {
 }
 
 #[store_test(records)]
-async fn another_token_is_told_of_the_run_in_flight(store: &Records) {
+async fn other_token_sees_the_run_in_flight(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 4).await;
     let view = found(begin(store, &ask(1, "two")).await);
@@ -51,7 +51,7 @@ async fn another_token_is_told_of_the_run_in_flight(store: &Records) {
 }
 
 #[store_test(records)]
-async fn another_fingerprint_is_a_reuse_at_every_stage(store: &Records) {
+async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
     let other =
         |key, token| Begin { fingerprint: Fingerprint::of_text("other"), ..ask(key, token) };
     started(begin(store, &rerun(1, "one")).await);
@@ -77,7 +77,7 @@ async fn another_fingerprint_is_a_reuse_at_every_stage(store: &Records) {
 }
 
 #[store_test(records)]
-async fn only_the_token_ends_extends_or_abandons(store: &Records) {
+async fn only_the_token_completes_extends_or_abandons(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
     let view = found_now(store, 1).await;
@@ -89,7 +89,7 @@ async fn only_the_token_ends_extends_or_abandons(store: &Records) {
 }
 
 #[store_test(records)]
-async fn nothing_is_done_to_a_key_that_was_never_used(store: &Records) {
+async fn unused_key_has_nothing_to_change(store: &Records) {
     assert_eq!(complete(store, 1, "one", done("a")).await, Completion::Absent);
     assert_eq!(complete(store, 1, "one", unknown(Reason::Failed)).await, Completion::Absent);
     assert_eq!(extend(store, 1, "one").await, Extension::Lost);
@@ -101,7 +101,7 @@ async fn nothing_is_done_to_a_key_that_was_never_used(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_abandoned_key_is_as_if_never_used(store: &Records) {
+async fn abandoned_key_is_unused(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
     assert_eq!(abandon(store, 1, "one").await, Abandonment::Abandoned);
     assert_eq!(find(store, 1).await, None);
@@ -113,7 +113,7 @@ async fn an_abandoned_key_is_as_if_never_used(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_extension_lets_the_lease_last_its_full_time(store: &Records) {
+async fn extension_restarts_the_lease(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     started(begin(store, &rerun(2, "one")).await);
     // Three leases long.
@@ -132,7 +132,7 @@ async fn an_extension_lets_the_lease_last_its_full_time(store: &Records) {
 }
 
 #[store_test(records)]
-async fn fences_of_runs_rise_and_fit_in_53_bits(store: &Records) {
+async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
     let before = SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
     let mut last = FencingToken::new(u64::try_from(before.as_micros()).unwrap());
     for round in 0..30 {
@@ -152,7 +152,7 @@ async fn fences_of_runs_rise_and_fit_in_53_bits(store: &Records) {
 }
 
 #[store_test(records)]
-async fn one_of_many_at_once_starts(store: &Records) {
+async fn one_of_many_concurrent_begins_starts(store: &Records) {
     let asks: Vec<_> = (0..100).map(|n| ask(1, &format!("token {n}"))).collect();
     let answers = join_all(asks.iter().map(|ask| store.begin(ask))).await;
     let starts = answers.iter().filter(|answer| matches!(answer, Ok(Begun::Started(_))));

@@ -16,7 +16,7 @@ use super::{
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[store_test(records)]
-async fn a_run_whose_lease_is_over_has_an_unknown_outcome(store: &Records) {
+async fn expired_run_is_an_unknown_outcome(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE - SLACK).await;
     lease_of(&found(begin(store, &ask(1, "two")).await));
@@ -38,7 +38,7 @@ async fn a_run_whose_lease_is_over_has_an_unknown_outcome(store: &Records) {
 }
 
 #[store_test(records)]
-async fn a_run_that_may_be_repeated_is_run_again_under_a_higher_fence(store: &Records) {
+async fn expired_rerunnable_run_restarts_with_a_higher_fencing_token(store: &Records) {
     let first = started(begin(store, &rerun(1, "one")).await);
     let begun_at = found_now(store, 1).await.begun_at_millis;
     store.advance(LEASE).await;
@@ -66,7 +66,7 @@ async fn a_run_that_may_be_repeated_is_run_again_under_a_higher_fence(store: &Re
 }
 
 #[store_test(records)]
-async fn the_latest_run_says_what_a_crash_leaves_behind(store: &Records) {
+async fn latest_run_decides_what_its_crash_leaves(store: &Records) {
     started(begin(store, &rerun(1, "one")).await);
     store.advance(LEASE).await;
     // Its own token may begin again as well.
@@ -79,7 +79,7 @@ async fn the_latest_run_says_what_a_crash_leaves_behind(store: &Records) {
 }
 
 #[store_test(records)]
-async fn what_was_done_is_forgotten_after_its_retention(store: &Records) {
+async fn completed_run_is_forgotten_after_its_retention(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
     kept(complete(store, 1, "one", done("a")).await);
@@ -95,7 +95,7 @@ async fn what_was_done_is_forgotten_after_its_retention(store: &Records) {
 }
 
 #[store_test(records)]
-async fn an_unknown_outcome_is_kept_for_30_days(store: &Records) {
+async fn unknown_outcome_is_kept_for_30_days(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     started(begin(store, &ask(2, "one")).await);
@@ -111,7 +111,7 @@ async fn an_unknown_outcome_is_kept_for_30_days(store: &Records) {
 }
 
 #[store_test(records)]
-async fn a_run_that_may_be_repeated_is_forgotten_after_its_retention(store: &Records) {
+async fn rerunnable_run_is_forgotten_after_its_retention(store: &Records) {
     started(begin(store, &rerun(1, "one")).await);
     store.advance(LEASE + RETENTION - SLACK).await;
     assert_eq!(lease_of(&found_now(store, 1).await), Duration::ZERO);
@@ -120,7 +120,7 @@ async fn a_run_that_may_be_repeated_is_forgotten_after_its_retention(store: &Rec
 }
 
 #[store_test(records)]
-async fn what_is_kept_for_no_time_is_gone(store: &Records) {
+async fn zero_retention_keeps_nothing(store: &Records) {
     started(begin(store, &Begin { retention: Duration::ZERO, ..ask(1, "one") }).await);
     kept(complete(store, 1, "one", done("a")).await);
     store.advance(SLACK).await;
@@ -128,7 +128,7 @@ async fn what_is_kept_for_no_time_is_gone(store: &Records) {
 }
 
 #[store_test(records)]
-async fn a_sweep_forgets_nothing_that_is_still_kept(store: &Records) {
+async fn sweep_keeps_unexpired_records(store: &Records) {
     for key in 0..60 {
         started(begin(store, &ask(key, "one")).await);
         match key % 3 {

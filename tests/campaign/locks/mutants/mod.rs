@@ -61,7 +61,7 @@ struct Edit {
 }
 
 #[test]
-fn every_mutant_can_be_made_of_the_sources() {
+fn every_mutant_edit_applies_to_the_sources() {
     let mut names: Vec<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -75,7 +75,7 @@ fn every_mutant_can_be_made_of_the_sources() {
 
 /// `KEYLATCH_TEST_MUTANTS=all`, or the name of one, builds and runs them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_mutant_that_is_asked_for_is_noticed() {
+async fn checker_finds_every_mutant() {
     let Ok(asked) = std::env::var("KEYLATCH_TEST_MUTANTS") else { return };
     let program = build();
     let mut table =
