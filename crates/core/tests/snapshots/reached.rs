@@ -1,0 +1,145 @@
+//! Every state that the rules reach is its snapshot.
+
+use std::time::Duration;
+
+use keylatch_core::idempotency::{
+    Begin, End, Fingerprint, Kept, OnCrash, Reason, RecordCommand, RecordKey, RecordState, Resolve,
+};
+use keylatch_core::lock::{
+    AcquireCommand, Attempt, FencingToken, LockCommand, LockName, LockState, Moment, Owner,
+    TokenHash, Ttl,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::states::answer;
+
+/// The most commands on one entry.
+const STEPS: usize = 40;
+
+fn token() -> impl Strategy<Value = TokenHash> {
+    (0_u8..4).prop_map(|number| TokenHash::from_bytes([number; 32]))
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    prop_oneof![0_u64..4, Just(u64::MAX)].prop_map(Attempt::new)
+}
+
+fn ttl() -> impl Strategy<Value = Ttl> {
+    let millis = prop_oneof![Just(Ttl::MIN_MILLIS), 100_u64..3000, Just(Ttl::MAX_MILLIS)];
+    millis.prop_map(|millis| Ttl::from_millis(millis).expect("in range"))
+}
+
+fn owner() -> impl Strategy<Value = Option<Owner>> {
+    prop_oneof![Just(""), Just("alice"), Just("Zoë, line 7")]
+        .prop_map(|owner| Owner::parse(owner).expect("a label"))
+}
+
+/// How much time passes before a command: often none, and often more than a lease.
+fn pause() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(0), 1_u64..5_000_000_000].prop_map(Duration::from_nanos)
+}
+
+fn lock_command() -> impl Strategy<Value = LockCommand> {
+    let queue = prop::option::of((1_u64..4000).prop_map(Duration::from_millis));
+    let acquire = (token(), ttl(), owner(), attempt(), queue).prop_map(
+        |(token, ttl, owner, attempt, queue)| {
+            LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, queue })
+        },
+    );
+    prop_oneof![
+        4 => acquire,
+        1 => (token(), attempt()).prop_map(|(token, attempt)| LockCommand::Withdraw { token, attempt }),
+        1 => (token(), ttl()).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
+        1 => token().prop_map(|token| LockCommand::Release { token }),
+        1 => Just(LockCommand::Look),
+    ]
+}
+
+fn kept() -> impl Strategy<Value = Kept> {
+    prop_oneof![Just(answer()), (200_u16..600).prop_map(Kept::Mark)]
+}
+
+fn end() -> impl Strategy<Value = End> {
+    let reason = prop_oneof![
+        Just(Reason::Interrupted),
+        Just(Reason::Failed),
+        Just(Reason::Panicked),
+        Just(Reason::NoAnswer),
+    ];
+    prop_oneof![kept().prop_map(End::Done), reason.prop_map(End::Unknown)]
+}
+
+fn record_command() -> impl Strategy<Value = RecordCommand> {
+    let key = RecordKey::from_bytes([7; 32]);
+    let on_crash = prop_oneof![Just(OnCrash::Unknown), Just(OnCrash::Rerun)];
+    let times = (1_u64..3000, 1_u64..10_000);
+    let begin = (token(), 0_u8..2, times, on_crash).prop_map(
+        move |(token, fingerprint, (lease, retention), on_crash)| {
+            RecordCommand::Begin(Begin {
+                key,
+                token,
+                fingerprint: Fingerprint::from_bytes([fingerprint; 32]),
+                lease: Duration::from_millis(lease),
+                retention: Duration::from_millis(retention),
+                on_crash,
+            })
+        },
+    );
+    let resolve = prop::option::of(kept())
+        .prop_map(move |end| RecordCommand::Resolve(Resolve { key, fence: None, end }));
+    prop_oneof![
+        4 => begin,
+        1 => token().prop_map(|token| RecordCommand::Renew { token }),
+        2 => (token(), end()).prop_map(|(token, end)| RecordCommand::Complete { token, end }),
+        1 => token().prop_map(|token| RecordCommand::Abandon { token }),
+        1 => resolve,
+        1 => Just(RecordCommand::Look),
+    ]
+}
+
+/// The moment after a pause, at which the last fencing token is known.
+fn advance(moment: &mut Moment, pause: Duration, given: Option<FencingToken>) {
+    moment.now += pause;
+    moment.unix_micros += u64::try_from(pause.as_micros()).expect("a short pause");
+    moment.last_fence = moment.last_fence.max(given.unwrap_or_default());
+}
+
+fn start() -> Moment {
+    Moment {
+        now: Duration::from_secs(63_244_800),
+        unix_micros: 1_795_332_773_831_023,
+        last_fence: FencingToken::NONE,
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_lock_that_commands_reach_is_its_snapshot(
+        steps in vec((pause(), lock_command()), 1..STEPS),
+    ) {
+        let name = LockName::parse("lock").expect("a name");
+        let (mut state, mut moment) = (LockState::default(), start());
+        for (pause, command) in steps {
+            advance(&mut moment, pause, state.fencing_token());
+            state = state.apply(&name, &command, &moment).0;
+            let bytes = state.encode().expect("a state of the rules can be written");
+            let read = LockState::decode(&bytes);
+            prop_assert!(read.as_ref() == Ok(&state), "{state:?} is {read:?} after {command:?}");
+        }
+    }
+
+    #[test]
+    fn every_record_that_commands_reach_is_its_snapshot(
+        steps in vec((pause(), record_command()), 1..STEPS),
+    ) {
+        let (mut state, mut moment) = (RecordState::default(), start());
+        for (pause, command) in steps {
+            advance(&mut moment, pause, state.fence());
+            state = state.apply(&command, &moment).0;
+            let bytes = state.encode().expect("a state of the rules can be written");
+            let read = RecordState::decode(&bytes);
+            prop_assert!(read.as_ref() == Ok(&state), "{state:?} is {read:?} after {command:?}");
+        }
+    }
+}

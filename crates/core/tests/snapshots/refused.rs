@@ -1,0 +1,115 @@
+//! Bytes that are no snapshot of this version.
+//!
+//! The changes are made where the format has a field that no version has used yet, so that an older
+//! version never drops what a newer one wrote.
+
+use keylatch_core::idempotency::{Kept, OnCrash, RecordState, Stage};
+use keylatch_core::lock::{LockState, WaitQueue};
+use keylatch_core::snapshot::SnapshotError;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::states::{answer, done, held, holder, queue, record};
+
+/// The snapshot of a held lock, as the format byte, the holder and the empty rest.
+fn held_lock() -> (Vec<u8>, Vec<u8>) {
+    let bytes = held().encode().expect("a snapshot");
+    let holder = bytes.strip_prefix(&[1, 1]).and_then(|rest| rest.strip_suffix(&[0, 0]));
+    (bytes.clone(), holder.expect("one holder, no waiter and no end").to_vec())
+}
+
+fn lock(parts: &[&[u8]]) -> Result<LockState, SnapshotError> {
+    LockState::decode(&parts.concat())
+}
+
+#[test]
+fn a_lock_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
+    let (_, holder) = held_lock();
+    // The limit, the slot, the entries and why it is broken.
+    let common = holder.strip_suffix(&[1, 1, 0, 0, 0]).expect("what a holder has alone");
+    let one = |rest: &[u8]| lock(&[&[1, 1], common, rest, &[0, 0]]);
+    assert_eq!(one(&[1, 1, 0, 0, 0]), Ok(held()), "the parts are put together wrongly");
+    assert_eq!(one(&[0, 0, 0, 0]), Err(SnapshotError::Newer), "any number of holders");
+    assert_eq!(one(&[1, 2, 0, 0, 0]), Err(SnapshotError::Newer), "two holders at most");
+    assert_eq!(one(&[1, 1, 1, 0, 0]), Err(SnapshotError::Newer), "the second slot");
+    assert_eq!(one(&[1, 1, 0, 1, 1, b'e', 0]), Err(SnapshotError::Newer), "an entry");
+    assert_eq!(one(&[1, 1, 0, 0, 1, 0, 0, 9]), Err(SnapshotError::Newer), "a broken lease");
+    let two = lock(&[&[1, 2], &holder, &holder, &[0, 0]]);
+    assert_eq!(two, Err(SnapshotError::Newer), "a second holder");
+    let ended = lock(&[&[1, 0, 0, 1], &[7, 0, 8, 9, 0]]);
+    assert_eq!(ended, Err(SnapshotError::Newer), "how a grant ended");
+    let mut waiter = LockState::new(None, queue()).encode().expect("a snapshot");
+    let limit = waiter.len() - 2;
+    waiter[limit] = 2;
+    assert_eq!(LockState::decode(&waiter), Err(SnapshotError::Newer), "a waiter for a second slot");
+}
+
+#[test]
+fn a_record_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
+    let bytes = record(Stage::InFlight, OnCrash::Unknown).encode().expect("a snapshot");
+    let common = bytes.strip_suffix(&[0, 0]).expect("neither scope nor resolution");
+    let with = |rest: &[u8]| RecordState::decode(&[common, rest].concat());
+    assert_eq!(with(&[1, 0, 0, 0, 1, b'k', 0]), Err(SnapshotError::Newer), "a scope");
+    assert_eq!(with(&[0, 1, 1, b'w', 0]), Err(SnapshotError::Newer), "a resolution");
+}
+
+#[test]
+fn another_format_is_refused() {
+    let (mut lock, _) = held_lock();
+    let mut record = record(done(answer()), OnCrash::Unknown).encode().expect("a snapshot");
+    for (format, error) in [(0, SnapshotError::Malformed), (2, SnapshotError::Newer)] {
+        (lock[0], record[0]) = (format, format);
+        assert_eq!(LockState::decode(&lock), Err(error.clone()));
+        assert_eq!(RecordState::decode(&record), Err(error));
+    }
+}
+
+#[test]
+fn bytes_that_are_cut_off_or_go_on_are_refused() {
+    let lock = LockState::new(Some(holder()), queue()).encode().expect("a snapshot");
+    let record = record(done(answer()), OnCrash::Rerun).encode().expect("a snapshot");
+    assert_eq!(LockState::decode(&[]), Err(SnapshotError::Empty));
+    assert_eq!(RecordState::decode(&[]), Err(SnapshotError::Empty));
+    for length in 1..lock.len() {
+        let cut = LockState::decode(&lock[..length]);
+        assert!(matches!(cut, Err(SnapshotError::Codec(_))), "{length} bytes: {cut:?}");
+    }
+    for length in 1..record.len() {
+        let cut = RecordState::decode(&record[..length]);
+        assert!(matches!(cut, Err(SnapshotError::Codec(_))), "{length} bytes: {cut:?}");
+    }
+    let longer = |bytes: &[u8]| [bytes, &[0]].concat();
+    assert_eq!(LockState::decode(&longer(&lock)), Err(SnapshotError::Malformed));
+    assert_eq!(RecordState::decode(&longer(&record)), Err(SnapshotError::Malformed));
+}
+
+#[test]
+fn a_part_that_breaks_a_rule_is_refused() {
+    let (mut lock, _) = held_lock();
+    let owner = lock.windows(4).position(|bytes| bytes == b"line").expect("the owner");
+    lock[owner] = b'\n';
+    assert_eq!(LockState::decode(&lock), Err(SnapshotError::Malformed));
+    // A kept answer is bytes within the bytes: here of a kind that does not exist.
+    let mut record = record(done(Kept::Mark(204)), OnCrash::Unknown).encode().expect("a snapshot");
+    let kept = Kept::Mark(204).to_bytes().expect("bytes");
+    let at = record.windows(kept.len()).position(|bytes| bytes == kept).expect("the kept answer");
+    record[at] = 2;
+    assert_eq!(RecordState::decode(&record), Err(SnapshotError::Malformed));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_decoder_panic(mut bytes in vec(any::<u8>(), 0..300)) {
+        let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
+        if let Some(format) = bytes.first_mut() {
+            *format = 1;
+        }
+        let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
+    }
+}
+
+#[test]
+fn a_free_lock_without_waiters_is_the_least_snapshot() {
+    assert_eq!(LockState::new(None, WaitQueue::default()).encode(), Ok(vec![1, 0, 0, 0]));
+    assert_eq!(RecordState::default().encode(), Ok(vec![1, 0]));
+}

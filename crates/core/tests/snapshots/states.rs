@@ -1,0 +1,77 @@
+//! What the states of these tests are made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use keylatch_core::idempotency::{
+    Answer, Fingerprint, Kept, OnCrash, Reason, Record, RecordState, Stage,
+};
+use keylatch_core::lock::{
+    Attempt, FencingToken, HolderState, LockState, Owner, QueueEntry, TokenHash, WaitQueue,
+};
+
+/// A holder with every field away from its default.
+pub(crate) fn holder() -> HolderState {
+    HolderState {
+        token: TokenHash::from_bytes([0xA1; 32]),
+        fencing_token: FencingToken::new(1_795_332_773_831_023),
+        owner: Owner::parse("Zoë, line 7").expect("a label"),
+        since: Duration::new(63_244_800, 123_456_789),
+        ttl: Duration::from_millis(30_500),
+        acquired_at_millis: 1_795_332_773_831,
+        sole_attempt: Some(Attempt::new(u64::MAX)),
+    }
+}
+
+pub(crate) fn queue() -> WaitQueue {
+    let entry = |number: u8| QueueEntry {
+        token: TokenHash::from_bytes([number; 32]),
+        attempt: Attempt::new(u64::from(number)),
+        since: Duration::from_secs(63_244_800 + u64::from(number)),
+        lasts: Duration::from_millis(4000),
+    };
+    [entry(3), entry(1), entry(2)].into_iter().collect()
+}
+
+pub(crate) fn held() -> LockState {
+    LockState::new(Some(holder()), WaitQueue::default())
+}
+
+/// A record at this stage, with every other field away from its default.
+pub(crate) fn record(stage: Stage, on_crash: OnCrash) -> RecordState {
+    RecordState::new(Some(Record {
+        token: TokenHash::from_bytes([0xB2; 32]),
+        fingerprint: Fingerprint::from_bytes([0xC3; 32]),
+        fence: FencingToken::new(1_795_332_774_075_434),
+        attempts: 3,
+        begun_at_millis: 1_795_332_774_075,
+        lease: Duration::from_millis(30_000),
+        retention: Duration::from_secs(24 * 60 * 60),
+        on_crash,
+        stage,
+        since: Duration::new(63_244_805, 1),
+    }))
+}
+
+pub(crate) fn done(kept: Kept) -> Stage {
+    Stage::Done(1_795_332_775_000, kept)
+}
+
+pub(crate) fn unknown(reason: Reason) -> Stage {
+    Stage::Unknown(1_795_332_776_000, reason)
+}
+
+/// An answer with a header twice and a body that is no text.
+pub(crate) fn answer() -> Kept {
+    let header = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
+    Kept::Answer(Arc::new(Answer {
+        status: 201,
+        headers: vec![
+            header("location", b"/orders/1"),
+            header("set-cookie", b"a=1"),
+            header("set-cookie", b"b=\xff"),
+        ],
+        body: Bytes::from_static(b"\x00order\xff"),
+    }))
+}
