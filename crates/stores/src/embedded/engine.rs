@@ -208,9 +208,14 @@ impl Engine {
         Ok(changes.last_fence().get() <= head.fence_limit && tables::has(connection, changes)?)
     }
 
+    /// Whether [`Engine::shorten_log`] has work to do.
+    pub(super) fn is_log_long(&self) -> bool {
+        self.log >= LOG
+    }
+
     /// Puts what the log holds into the file, if it has become long.
     pub(super) fn shorten_log(&mut self) -> Result<(), Failure> {
-        if self.log < LOG {
+        if !self.is_log_long() {
             return Ok(());
         }
         self.log = 0;

@@ -9,13 +9,16 @@
 //! Why inline: to wake a thread, and the thread a task again, costs as much as half a sync of a
 //! quick disk. Why not always: a disk that hangs holds the worker that leads. It never holds a
 //! second one, because only an appointed leader blocks, and no deadline, because the callers wait for
-//! their answers in tasks of their own.
+//! their answers in tasks of their own. So a task leads one batch of commands and nothing more: a task
+//! that it woke is bound to its worker until it ends, and must not wait for a second piece of work.
 //!
 //! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
-//! doubt. The fault disk and the crash tests hold it.
+//! doubt. A batch that panics ends without answers, which its callers read as doubt, and the next
+//! one is committed. The fault disk and the crash tests hold it.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -49,6 +52,13 @@ pub(super) enum WriteRequest {
     Probe(Answer<()>),
     /// Take a step towards a file without room that it does not need.
     Compact(Answer<()>),
+}
+
+impl WriteRequest {
+    /// Whether it is one commit of a quick disk, which a task may lead.
+    fn is_step(&self) -> bool {
+        matches!(self, Self::Step(..))
+    }
 }
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -100,6 +110,8 @@ struct Queue {
 enum Leader {
     #[default]
     None,
+    /// A task that has not begun. Its worker may do something else first, even close the writer.
+    AppointedTask,
     Task,
     Thread,
 }
@@ -111,10 +123,12 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
-    /// The last commit was quick.
+    /// The last transaction was kept, and quickly.
     quick: AtomicBool,
     /// The file has more room than it needs.
     loose: AtomicBool,
+    /// The log is to be shortened.
+    long_log: AtomicBool,
 }
 
 impl Writer {
@@ -182,7 +196,7 @@ impl Writer {
         if !self.shared.push(request(answer)) {
             return Err(StoreError::Unreachable("the writer has ended".into()));
         }
-        answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the writer has ended".into())))
+        answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the batch had no end".into())))
     }
 }
 
@@ -207,12 +221,13 @@ impl Shared {
         if queue.closed {
             return false;
         }
+        let quick = self.state.quick.load(Ordering::Relaxed) && request.is_step();
         queue.requests.push(request);
         if queue.leader != Leader::None {
             return true;
         }
-        if self.may_lead_inline && self.state.quick.load(Ordering::Relaxed) {
-            queue.leader = Leader::Task;
+        if self.may_lead_inline && quick {
+            queue.leader = Leader::AppointedTask;
             drop(queue);
             let term = InlineTerm(Arc::clone(self));
             self.runtime.spawn(async move { term.lead() });
@@ -228,6 +243,9 @@ impl Shared {
     fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
+        if queue.leader == Leader::AppointedTask {
+            queue.leader = Leader::Thread;
+        }
         drop(queue);
         self.appointed.notify_one();
     }
@@ -235,11 +253,13 @@ impl Shared {
     /// Leads whenever it is appointed, until the writer is closed.
     fn lead_as_thread(&self) {
         while let Some(batch) = self.next_batch() {
-            let committed = self.commit(batch);
-            // One wake-up of the runtime for the batch, and not one for each of its callers.
-            self.runtime.spawn(async move { committed.answer() });
+            if let Some(committed) = self.commit(batch) {
+                // One wake-up of the runtime for the batch, and not one for each of its callers.
+                self.runtime.spawn(async move { committed.answer() });
+            }
             self.shorten_log();
-            self.resign();
+            // If more is queued, this thread leads it.
+            let _ = self.queue().resign(false);
         }
         // The file is closed here, and not by a caller that drops the store.
         self.committer().take();
@@ -259,26 +279,15 @@ impl Shared {
         }
     }
 
-    /// Ends a leader's term: the thread leads on while anything is queued.
-    fn resign(&self) {
-        let mut queue = self.queue();
-        let idle = queue.requests.is_empty();
-        queue.leader = if idle { Leader::None } else { Leader::Thread };
-        let wake = !idle || queue.closed;
-        drop(queue);
-        if wake {
-            self.appointed.notify_one();
-        }
-    }
-
-    fn commit(&self, batch: Vec<WriteRequest>) -> Committed {
-        let started = Instant::now();
-        let committed = match self.committer().as_mut() {
-            Some(committer) => committer.commit(batch),
-            None => Committed { answers: Vec::new(), kept: Ok(()) },
-        };
-        self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
-        committed
+    /// Commits a batch; `None` if that panicked.
+    fn commit(&self, batch: Vec<WriteRequest>) -> Option<Committed> {
+        let committing = AssertUnwindSafe(|| Some(self.committer().as_mut()?.commit(batch)));
+        // The rules run before anything is written, and the file is opened again where a transaction
+        // was left open.
+        catch_unwind(committing).unwrap_or_else(|_| {
+            tracing::error!("a batch of changes ended by a panic");
+            None
+        })
     }
 
     fn shorten_log(&self) {
@@ -303,6 +312,14 @@ impl Queue {
         }
         self.requests.drain(..BATCH).collect()
     }
+
+    /// Ends a leader's term. The thread leads next if anything is queued, or more work is `due`.
+    /// Whether it has to be woken.
+    fn resign(&mut self, due: bool) -> bool {
+        let idle = self.requests.is_empty() && !due;
+        self.leader = if idle { Leader::None } else { Leader::Thread };
+        !idle || self.closed
+    }
 }
 
 /// The term of a leader that is a task. It ends also when the runtime drops the task unpolled.
@@ -310,15 +327,35 @@ struct InlineTerm(Arc<Shared>);
 
 impl InlineTerm {
     fn lead(self) {
-        let batch = self.0.queue().take_batch();
-        self.0.commit(batch).answer();
-        self.0.shorten_log();
+        let Some(batch) = self.begin() else { return };
+        let committed = self.0.commit(batch);
+        // Before the answers: a caller that asks again at once finds no leader.
+        drop(self);
+        if let Some(committed) = committed {
+            committed.answer();
+        }
+    }
+
+    /// The batch, if it is still this task that is to lead, and all of it is steps.
+    fn begin(&self) -> Option<Vec<WriteRequest>> {
+        let mut queue = self.0.queue();
+        let leads = queue.leader == Leader::AppointedTask;
+        if !leads || !queue.requests.iter().all(WriteRequest::is_step) {
+            return None;
+        }
+        queue.leader = Leader::Task;
+        Some(queue.take_batch())
     }
 }
 
 impl Drop for InlineTerm {
     fn drop(&mut self) {
-        self.0.resign();
+        let due = self.0.state.long_log.load(Ordering::Acquire);
+        let mut queue = self.0.queue();
+        // Not where the thread was appointed in its place.
+        if matches!(queue.leader, Leader::AppointedTask | Leader::Task) && queue.resign(due) {
+            self.0.appointed.notify_one();
+        }
     }
 }
 
@@ -366,6 +403,7 @@ fn outcome<T>(kept: &Result<(), Failure>, value: T) -> Result<T, StoreError> {
 impl Committer {
     /// Puts what the requests come to on disk and then in the table.
     fn commit(&mut self, requests: Vec<WriteRequest>) -> Committed {
+        let started = Instant::now();
         let settled = self.settle();
         let mut batch = Batch { table: &self.table, changes: Changes::default() };
         let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
@@ -388,6 +426,9 @@ impl Committer {
         }
         let changes = batch.changes;
         let kept = settled.and_then(|()| self.write(changes, probing));
+        if matches!(kept, Ok(true)) {
+            self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
+        }
         self.note(&kept);
         if compacting && kept.is_ok() {
             self.compact();
@@ -418,6 +459,7 @@ impl Committer {
             self.engine.commit(&changes)?;
         }
         self.install(changes);
+        self.state.long_log.store(self.engine.is_log_long(), Ordering::Release);
         Ok(probing || durable)
     }
 
@@ -454,6 +496,7 @@ impl Committer {
     }
 
     fn shorten_log(&mut self) {
+        self.state.long_log.store(false, Ordering::Release);
         if let Err(failure) = self.engine.shorten_log() {
             self.note(&Err(failure));
         }
@@ -467,6 +510,7 @@ impl Committer {
         }
         match kept {
             Err(Failure::NotKept(error) | Failure::InDoubt(error)) => {
+                self.state.quick.store(false, Ordering::Relaxed);
                 if !self.state.unwell.swap(true, Ordering::AcqRel) {
                     tracing::error!(error, "changes cannot be kept on disk");
                 }
