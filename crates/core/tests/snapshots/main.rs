@@ -5,6 +5,8 @@
 //! reach. `golden` has the bytes of every published format in files that never change. `refused`
 //! has bytes that no version may take for a state.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
 mod golden;
 mod reached;
 mod refused;
