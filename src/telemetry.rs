@@ -1,4 +1,7 @@
 //! Logging: `tracing` events to standard error, by a thread that no request waits for.
+//!
+//! What is logged of a request is the HTTP middleware's affair; this module has the setting for it, and
+//! knows nothing of HTTP. Tested in `tests/it/logging.rs`.
 
 use std::io::{self, IsTerminal};
 
@@ -8,8 +11,6 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
-
-use crate::http::AccessLog;
 
 /// What is logged, and how.
 #[derive(Debug, Clone, Deserialize)]
@@ -35,6 +36,18 @@ pub enum Format {
     Json,
     /// Text on a terminal, JSON otherwise.
     Auto,
+}
+
+/// Which requests are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLog {
+    /// None.
+    Off,
+    /// Those that failed with a 5xx or were slow.
+    Errors,
+    /// All.
+    All,
 }
 
 impl Settings {

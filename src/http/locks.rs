@@ -11,10 +11,11 @@ use super::body::{acquire_request, lease_body, lock_page, public_lock, renewal_t
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
 };
-use super::openapi::{
+use super::problem::{Code, Problem};
+use super::problem::{held, lock_not_held, of_lock_error, token_mismatch};
+use super::problem_responses::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
-use super::problem::{Code, Problem, held, lock_not_held, of_lock_error, token_mismatch};
 use keylatch_core::lock::{Acquired, Grant, LockName, ReleaseReply, Renewed};
 use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};
 

@@ -9,31 +9,19 @@ use axum::extract::MatchedPath;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
 use axum::response::IntoResponse;
 use pin_project_lite::pin_project;
-use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 use tower::{Layer, Service};
 
 use super::origin::{OriginPolicy, Surface};
 use super::problem::{Code, Problem};
 use crate::metrics::Metrics;
+use crate::telemetry::AccessLog;
 use keylatch_axum::ProblemCause;
 use keylatch_core::store::Effect;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is taken over from a client.
 const MAX_REQUEST_ID: usize = 128;
-
-/// Which requests are logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AccessLog {
-    /// None.
-    Off,
-    /// Those that failed with a 5xx or were slow.
-    Errors,
-    /// All.
-    All,
-}
 
 /// What every request gets: an id, a deadline, a count, a place among those that are served at
 /// once, a look at whose it is, and a log line if it deserves one.

@@ -13,6 +13,7 @@ mod middleware;
 mod openapi;
 mod origin;
 mod problem;
+mod problem_responses;
 mod server;
 mod socket;
 mod system;
@@ -43,10 +44,12 @@ pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
 pub use keylatch_axum::BodyLimits;
-pub use middleware::{AccessLog, Observe, ObserveLayer};
+pub use middleware::{Observe, ObserveLayer};
 pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use server::{ServeError, Server, Settings};
+
+pub use crate::telemetry::AccessLog;
 
 /// What the handlers need.
 #[derive(Debug)]
@@ -119,7 +122,9 @@ pub fn router(
         .route("/assets/demo.js", get(assets::demo_script))
         .route("/assets/demo.css", get(assets::demo_style))
         .with_state(api)
-        .merge(swagger_ui(openapi::complete(document.merge_from(rest), guards)))
+        .merge(swagger_ui(openapi::complete(
+            document.merge_from(rest).merge_from(idempotency::document(guards)),
+        )))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     let waiting = layered(waiting, observe.patient(max_wait));
@@ -156,7 +161,8 @@ fn layered(router: Router, observe: ObserveLayer) -> Router {
 
 /// The OpenAPI document of the service with these guards.
 pub fn openapi(guards: &[Guard]) -> OpenApi {
-    openapi::complete(waiting().into_openapi().merge_from(prompt().into_openapi()), guards)
+    let own = waiting().into_openapi().merge_from(prompt().into_openapi());
+    openapi::complete(own.merge_from(idempotency::document(guards)))
 }
 
 fn swagger_ui(document: OpenApi) -> Router {

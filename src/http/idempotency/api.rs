@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 use super::api_body;
 use crate::http::Api;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
-use crate::http::openapi::{
+use crate::http::problem::{Code, Problem};
+use crate::http::problem_responses::{
     AbandonProblems, BeginProblems, CompleteProblems, ExtendProblems, FindProblems,
     ResolveProblems, TOKEN_EXAMPLE,
 };
-use crate::http::problem::{Code, Problem};
 use keylatch_axum::{normalize_path, repeat_response};
 use keylatch_core::idempotency::{
     Abandonment, Begun, Completion, End, Extension, IdempotencyKey, Phase, RecordKey, Resolution,

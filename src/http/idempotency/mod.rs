@@ -3,9 +3,11 @@
 
 pub(super) mod api;
 mod api_body;
-pub(super) mod document;
+mod document;
 mod gateway;
 mod guard;
+pub(super) mod operation;
 mod sandbox;
 
+pub(super) use document::document;
 pub use guard::Guard;

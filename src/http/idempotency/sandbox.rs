@@ -15,10 +15,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{HttpMethod, Paths};
 use utoipa::{Path as _, ToSchema};
 
-use super::document;
+use super::operation;
 use crate::http::extract::parse;
-use crate::http::openapi::{GuardedProblems, PageProblems, SandboxProblems, SystemProblems};
 use crate::http::problem::{Code, Problem};
+use crate::http::problem_responses::{
+    GuardedProblems, PageProblems, SandboxProblems, SystemProblems,
+};
 use keylatch_axum::{BodyLimits, read_body};
 use keylatch_core::lock::FencingToken;
 
@@ -99,7 +101,7 @@ pub(super) fn router(path: &str) -> Router {
 /// The operations of a sandbox at `path`.
 pub(super) fn document(path: &str) -> Paths {
     let mut one = __path_create::operation();
-    document::add_headers(&mut one);
+    operation::add_headers(&mut one);
     let operations = [
         (path.to_owned(), HttpMethod::Post, one, "create"),
         (path.to_owned(), HttpMethod::Get, __path_list::operation(), "list"),
@@ -107,7 +109,7 @@ pub(super) fn document(path: &str) -> Paths {
     ];
     let mut paths = Paths::new();
     for (path_of_one, method, mut operation, verb) in operations {
-        document::name(&mut operation, verb, path);
+        operation::name(&mut operation, verb, path);
         paths.add_path_operation(path_of_one, vec![method], operation);
     }
     paths
