@@ -14,7 +14,7 @@ use bb8_redis::redis::{
 
 use super::RedisStore;
 use super::connection::NeedsReplicas;
-use super::script::{self, millis};
+use super::script::{self, millis, millis_or_none};
 use keylatch_core::idempotency::{
     Abandonment, Begin, Begun, Completion, End, Extension, Kept, OnCrash, Phase, Reason,
     RecordCommand, RecordKey, RecordReply, Resolution, Resolve, Run, UNKNOWN_RETENTION, View,
@@ -63,7 +63,7 @@ impl RedisStore {
         call.key(self.keys.fence(key.bucket()))
             .arg(script::token(&begin.token))
             .arg(script::fingerprint(&begin.fingerprint))
-            .arg(millis(begin.lease))
+            .arg(millis_or_none(begin.lease))
             .arg(millis(begin.retention))
             .arg(on_crash)
             .arg(millis(outlives));

@@ -153,7 +153,12 @@ impl Keys {
 /// A time as a script's argument: at least 1 ms, because Redis deletes a key whose expiry is not in
 /// the future at once, in the middle of the command that writes it.
 pub(super) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, LONGEST_MILLIS)
+    millis_or_none(time).max(1)
+}
+
+/// The same for a span that may be of no time.
+pub(super) fn millis_or_none(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MILLIS)
 }
 
 /// A token hash as scripts write it: 43 characters, short enough for Redis's compact hashes.
