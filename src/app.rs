@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::http::{self, About, Api, BodyLimits, ObserveLayer, OriginPolicy, Server, Streams};
+use crate::http::{
+    self, About, Api, BodyLimits, Extras, ObserveLayer, OriginPolicy, Server, Streams,
+};
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
 use keylatch_core::idempotency::Idempotency;
@@ -49,7 +51,7 @@ impl App {
     ///
     /// The operating system has no random bytes, or no certificates to know servers by.
     pub fn with_store(
-        mut config: Config,
+        config: Config,
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
@@ -60,8 +62,11 @@ impl App {
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
         let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
         let records = profile.records.then(|| Idempotency::start(store, store_timeout));
-        if records.is_none() {
-            leave_guards_out(&mut config, profile.kind)?;
+        if records.is_none()
+            && let Some(guard) = config.guard.first()
+        {
+            // Its requests are not served unguarded.
+            return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
         }
         let closing = CancellationToken::new();
         let api = Api {
@@ -84,7 +89,8 @@ impl App {
             ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow)
                 .with_origin_policy(OriginPolicy::new(&config.server, &config.cors));
-        let router = http::router(api, &config.guard, &config.cors, &observe)?;
+        let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
+        let router = http::router(api, extras, &config.cors, &observe)?;
         Ok(Self { config, router, observe, locks, records, metrics, closing })
     }
 
@@ -132,17 +138,4 @@ impl App {
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
     let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
     Streams::new(config.stream.max_streams, heartbeat, Arc::clone(metrics))
-}
-
-/// On a store without records nothing can be guarded: the guards that are there to be tried are left
-/// out, and others are not served unguarded.
-fn leave_guards_out(config: &mut Config, store: &'static str) -> Result<(), Error> {
-    if let Some(guard) = config.guard.first()
-        && !config.has_default_guards()
-    {
-        return Err(Error::Unguarded { path: guard.path.clone(), store });
-    }
-    tracing::info!(store, "the store keeps no records: /v1/orders and /v1/payments are left out");
-    config.guard.clear();
-    Ok(())
 }

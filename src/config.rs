@@ -1,5 +1,6 @@
 //! The configuration: compiled-in defaults, a file, environment variables, flags.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -27,6 +28,7 @@ pub struct Config {
     pub listen: String,
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
+    pub sandbox: http::SandboxMode,
     pub server: http::Settings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
@@ -34,7 +36,12 @@ pub struct Config {
     pub stream: Stream,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
+    /// The guarded routes: none unless a file has some.
+    #[serde(default)]
     pub guard: Vec<http::Guard>,
+    /// Whether a file is among the sources of these settings.
+    #[serde(skip)]
+    pub has_file: bool,
 }
 
 /// Who may wait in line for a lock.
@@ -114,19 +121,30 @@ impl Config {
                 settings.insert(key.to_owned(), Value::String(value.clone()));
             }
         }
-        deserialize("the configuration", settings)
+        let config = deserialize("the configuration", settings)?;
+        Ok(Self { has_file: flags.config.is_some(), ..config })
+    }
+
+    /// Whether the toy shop is served: where somebody tries keylatch, and nowhere else.
+    pub fn serves_sandbox(&self) -> bool {
+        match self.sandbox {
+            http::SandboxMode::Auto => !self.has_file && self.listens_on_loopback(),
+            http::SandboxMode::On => true,
+            http::SandboxMode::Off => false,
+        }
+    }
+
+    /// Whether only programs of this machine reach the address.
+    fn listens_on_loopback(&self) -> bool {
+        match self.listen.parse::<SocketAddr>() {
+            Ok(address) => address.ip().to_canonical().is_loopback(),
+            Err(_) => self.listen.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
+        }
     }
 
     /// How stores are used.
     pub fn stores(&self) -> keylatch_stores::Settings<'_> {
         keylatch_stores::Settings { redis: &self.redis, redlock: &self.redlock }
-    }
-
-    /// Whether the guards are those of the defaults, which are there to be tried.
-    pub fn has_default_guards(&self) -> bool {
-        let defaults = parse("the defaults", DEFAULTS);
-        let defaults = defaults.and_then(|defaults| deserialize("the defaults", defaults));
-        defaults.is_ok_and(|defaults| defaults.guard == self.guard)
     }
 
     /// What types alone do not rule out.
@@ -276,9 +294,6 @@ fn set_variable(
     let bad = |kind| invalid(variable, format!("`{text}` is not {kind}"));
     *slot = match slot {
         Value::Integer(_) => Value::Integer(text.parse().map_err(|_| bad("a whole number"))?),
-        Value::Array(list) if list.iter().any(Value::is_table) => {
-            return Err(invalid(variable, "is a list of tables, which only a file can set"));
-        }
         Value::Array(_) => {
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             Value::Array(parts.map(|part| Value::String(part.to_owned())).collect())

@@ -14,8 +14,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use keylatch::app::App;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
+use keylatch::http::{self, Extras};
 use keylatch::run::{EXIT_CODES, Job};
-use keylatch::{healthcheck, http, telemetry};
+use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
 use keylatch_core::lock::{LockName, Owner, Ttl};
 
@@ -202,12 +203,13 @@ async fn check_health(flags: Serve) -> Result<(), Error> {
 }
 
 fn print_openapi() -> Result<(), Error> {
-    let guards = Config::load(&Flags::default(), [])?.guard;
-    let document = http::openapi(&guards).to_pretty_json().map_err(std::io::Error::from)?;
+    let config = Config::load(&Flags::default(), [])?;
+    let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
+    let document = http::openapi(extras).to_pretty_json().map_err(std::io::Error::from)?;
     Ok(writeln!(std::io::stdout(), "{document}")?)
 }
 
-async fn run(config: Config) -> Result<(), Error> {
+async fn run(mut config: Config) -> Result<(), Error> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A data file at its size limit is a full disk, which is an answer, and not this signal's end.
     let _file_too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
@@ -215,6 +217,8 @@ async fn run(config: Config) -> Result<(), Error> {
     let listen = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(&config.listen).await.map_err(listen)?;
     let local = listener.local_addr()?;
+    // A name leads to one of its addresses, and that one decides what is served.
+    config.listen = local.to_string();
     let app = App::new(config).await?;
     tracing::info!(address = %local, docs = format!("http://{local}/docs"), "listening");
     let closing = async move {

@@ -1,11 +1,15 @@
 //! What browsers are given, out of the binary: the module `/assets/keylatch.js`, and the shop page
-//! `/demo` on which to try it.
+//! `/demo` on which to try it, where the toy shop is served.
+//!
+//! All pages have a policy under which nothing is loaded from elsewhere. Tested in `tests/it/browser.rs`.
 
 use std::fmt::Write as _;
 
+use axum::Router;
 use axum::extract::RawQuery;
 use axum::http::{HeaderName, header};
 use axum::response::{Html, IntoResponse};
+use axum::routing::get;
 
 use super::problem::{Code, Problem};
 
@@ -30,17 +34,25 @@ pub(super) async fn module_types() -> File {
     file("text/plain; charset=utf-8", include_str!("../../assets/keylatch.d.ts"))
 }
 
-pub(super) async fn demo_script() -> File {
+/// The shop page and what it loads.
+pub(super) fn shop() -> Router {
+    Router::new()
+        .route("/demo", get(demo))
+        .route("/assets/demo.js", get(demo_script))
+        .route("/assets/demo.css", get(demo_style))
+}
+
+async fn demo_script() -> File {
     file(JAVASCRIPT, include_str!("../../assets/demo.js"))
 }
 
-pub(super) async fn demo_style() -> File {
+async fn demo_style() -> File {
     file("text/css; charset=utf-8", include_str!("../../assets/demo.css"))
 }
 
 /// The shop page. Its form has a new key each time that it is loaded, for browsers without
 /// JavaScript; these also read here that their order was placed.
-pub(super) async fn demo(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
+async fn demo(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
     let page = include_str!("../../assets/demo.html")
         .replace("{{idempotency_key}}", &new_key()?)
         .replace("{{order}}", &placed_order(query.as_deref().unwrap_or_default()));

@@ -14,6 +14,7 @@ mod openapi;
 mod origin;
 mod problem;
 mod problem_responses;
+mod sandbox;
 mod server;
 mod socket;
 mod system;
@@ -47,6 +48,7 @@ pub use keylatch_axum::BodyLimits;
 pub use middleware::{Observe, ObserveLayer};
 pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
+pub use sandbox::SandboxMode;
 pub use server::{ServeError, Server, Settings};
 
 pub use crate::telemetry::AccessLog;
@@ -89,21 +91,31 @@ pub struct About {
     pub store: &'static str,
 }
 
+/// What is served beside the API itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Extras<'a> {
+    /// The guarded routes of the configuration.
+    pub guards: &'a [Guard],
+    /// Whether the toy shop is served. A guard on one of its paths takes that path.
+    pub sandbox: bool,
+}
+
 /// Every route of the service.
 ///
-/// Guards are served only where there are records.
+/// Guards and the toy shop are served only where there are records.
 ///
 /// # Errors
 ///
 /// The system's certificates, for guarded services behind TLS, cannot be read.
 pub fn router(
     api: Api,
-    guards: &[Guard],
+    extras: Extras<'_>,
     cors: &Cors,
     observe: &ObserveLayer,
 ) -> std::io::Result<Router> {
+    let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
     let guarded = match &api.records {
-        Some(records) => guarded(guards, records, observe)?,
+        Some(records) => guarded(extras, records, observe)?,
         None => Router::new(),
     };
     let max_wait = api.max_wait;
@@ -116,15 +128,11 @@ pub fn router(
     let own = prompt
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
-        .route("/demo", get(assets::demo))
         .route("/assets/keylatch.js", get(assets::module))
         .route("/assets/keylatch.d.ts", get(assets::module_types))
-        .route("/assets/demo.js", get(assets::demo_script))
-        .route("/assets/demo.css", get(assets::demo_style))
         .with_state(api)
-        .merge(swagger_ui(openapi::complete(
-            document.merge_from(rest).merge_from(idempotency::document(guards)),
-        )))
+        .merge(if extras.sandbox { assets::shop() } else { Router::new() })
+        .merge(swagger_ui(extras.document(document.merge_from(rest))))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     let waiting = layered(waiting, observe.patient(max_wait));
@@ -135,19 +143,22 @@ pub fn router(
     })
 }
 
-/// The routes of the configuration, each with the time that it may take.
+/// The guarded routes, each with the time that it may take.
 fn guarded(
-    guards: &[Guard],
+    extras: Extras<'_>,
     records: &Arc<Idempotency>,
     observe: &ObserveLayer,
 ) -> std::io::Result<Router> {
     let client = https_client(Trust::System)?;
-    let routers = guards.iter().filter_map(|guard| {
+    let configured = extras.guards.iter().filter_map(|guard| {
         let router = guard.router(Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();
         Some(layered(router, observe.with_deadline(guard.deadline()).over(surface)))
     });
-    Ok(routers.fold(Router::new(), Router::merge))
+    let of_shop = observe.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
+    let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
+    let shop = shop.map(|router| layered(router, of_shop.clone()));
+    Ok(configured.chain(shop).fold(Router::new(), Router::merge))
 }
 
 fn layered(router: Router, observe: ObserveLayer) -> Router {
@@ -159,10 +170,21 @@ fn layered(router: Router, observe: ObserveLayer) -> Router {
     ))
 }
 
-/// The OpenAPI document of the service with these guards.
-pub fn openapi(guards: &[Guard]) -> OpenApi {
-    let own = waiting().into_openapi().merge_from(prompt().into_openapi());
-    openapi::complete(own.merge_from(idempotency::document(guards)))
+/// The OpenAPI document of the service with these routes beside its own.
+pub fn openapi(extras: Extras<'_>) -> OpenApi {
+    extras.document(waiting().into_openapi().merge_from(prompt().into_openapi()))
+}
+
+impl Extras<'_> {
+    fn serves_shop_at(&self, path: &str) -> bool {
+        self.sandbox && self.guards.iter().all(|guard| guard.path != path)
+    }
+
+    /// The whole document, where `own` is that of the API itself.
+    fn document(&self, own: OpenApi) -> OpenApi {
+        let shop = sandbox::document(|path| !self.serves_shop_at(path));
+        openapi::complete(own.merge_from(idempotency::document(self.guards)).merge_from(shop))
+    }
 }
 
 fn swagger_ui(document: OpenApi) -> Router {

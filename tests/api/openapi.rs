@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use keylatch::config::Config;
+use keylatch::http::Extras;
 use keylatch_testkit::{Answer, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
+use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
 const STATUSES: [(&str, &str, &[&str]); 24] = [
@@ -121,9 +124,7 @@ const TOUR: [(&str, &str); 22] = [
 fn committed_document_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
     let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let code =
-        keylatch::http::openapi(&config("memory:").guard).to_pretty_json().expect("a document")
-            + "\n";
+    let code = openapi(&config("memory:")).to_pretty_json().expect("a document") + "\n";
     let differs = committed.lines().zip(code.lines()).position(|(was, is)| was != is);
     assert!(
         committed == code,
@@ -292,8 +293,13 @@ async fn docs_are_served_from_the_binary() {
     service.get("/docs/nothing.js").await.is_problem(404, "not-found");
 }
 
+/// The document of the service with its built-in shop.
+fn openapi(config: &Config) -> OpenApi {
+    keylatch::http::openapi(Extras { guards: &config.guard, sandbox: true })
+}
+
 fn document() -> Value {
-    serde_json::to_value(keylatch::http::openapi(&config("memory:").guard)).expect("a document")
+    serde_json::to_value(openapi(&config("memory:"))).expect("a document")
 }
 
 /// Method, path and operation.

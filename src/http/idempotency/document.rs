@@ -1,28 +1,21 @@
 //! What the OpenAPI document says of the guarded routes of the configuration.
 
+use utoipa::IntoResponses as _;
 use utoipa::openapi::path::OperationBuilder;
 use utoipa::openapi::{
-    Components, HttpMethod, OpenApi, OpenApiBuilder, Paths, RefOr, ResponseBuilder,
-    ResponsesBuilder, Schema,
+    HttpMethod, OpenApi, OpenApiBuilder, Paths, ResponseBuilder, ResponsesBuilder,
 };
-use utoipa::{IntoResponses as _, PartialSchema as _, ToSchema as _};
 
-use super::guard::SANDBOX;
-use super::{Guard, operation, sandbox};
+use super::{Guard, operation};
 use crate::http::problem_responses::{GatewayProblems, GuardedProblems};
 
 /// The document of the guarded routes alone.
 pub(in crate::http) fn document(guards: &[Guard]) -> OpenApi {
-    let (mut paths, mut components) = (Paths::new(), Components::new());
+    let mut paths = Paths::new();
     for guard in guards {
-        if guard.upstream == SANDBOX {
-            paths.merge(sandbox::document(&guard.path));
-            components.schemas.extend(sandbox_schemas());
-        } else {
-            paths.merge(forwarded(guard));
-        }
+        paths.merge(forwarded(guard));
     }
-    OpenApiBuilder::new().paths(paths).components(Some(components)).build()
+    OpenApiBuilder::new().paths(paths).build()
 }
 
 /// The guarded methods of a service behind; what else it has is its own to say.
@@ -56,15 +49,4 @@ fn http_method(method: &str) -> Option<HttpMethod> {
         "DELETE" => Some(HttpMethod::Delete),
         _ => None,
     }
-}
-
-/// What the bodies of the sandbox are, by the names under which its operations refer to them.
-fn sandbox_schemas() -> Vec<(String, RefOr<Schema>)> {
-    let mut schemas = vec![
-        (sandbox::New::name().into_owned(), sandbox::New::schema()),
-        (sandbox::Orders::name().into_owned(), sandbox::Orders::schema()),
-    ];
-    sandbox::New::schemas(&mut schemas);
-    sandbox::Orders::schemas(&mut schemas);
-    schemas
 }

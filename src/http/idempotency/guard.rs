@@ -1,3 +1,8 @@
+//! A guarded route of the configuration: what each setting must be, and the route that it comes to.
+//!
+//! `config/keylatch.toml` says what each setting means. The routes are those of the gateway under the
+//! layer. Tested in `tests/it/idempotency_gateway.rs` and `tests/config.rs`.
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +14,6 @@ use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
 use super::gateway::Gateway;
-use super::sandbox;
 use crate::http::CrossOrigin;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
@@ -101,8 +105,8 @@ impl Guard {
         rule("path", !self.is_in_the_way(), "must not hold a path of the service itself")?;
         rule(
             "upstream",
-            self.upstream == SANDBOX || self.origin().is_some(),
-            "must be `sandbox` or a URL like `http://orders.internal:8080`, without a path",
+            self.origin().is_some(),
+            "must be a URL like `http://orders.internal:8080`, without a path",
         )?;
         rule(
             "methods",
@@ -131,20 +135,16 @@ impl Guard {
         Duration::from_millis(waits) + SLACK
     }
 
-    /// The guarded routes, before the sandbox or another service. `None` when [`Guard::check`]
-    /// says why not.
+    /// The guarded routes, before the service behind. `None` when [`Guard::check`] says why not.
     pub(crate) fn router(
         &self,
         service: Arc<Idempotency>,
         client: &HttpsClient<Body>,
     ) -> Option<Router> {
-        let upstream = if self.upstream == SANDBOX {
-            sandbox::router(&self.path)
-        } else {
-            let timeout = Duration::from_millis(self.timeout_ms);
-            let tries = if self.upstream_idempotent { 3 } else { 1 };
-            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path)
-        };
+        let timeout = Duration::from_millis(self.timeout_ms);
+        let tries = if self.upstream_idempotent { 3 } else { 1 };
+        let upstream =
+            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
         Some(upstream.layer(IdempotencyLayer::over(service, self.policy()?)))
     }
 
@@ -199,9 +199,6 @@ impl Guard {
             || OWN.iter().any(|own| holds(&self.path, own) || holds(own, &self.path))
     }
 }
-
-/// The upstream that is built in.
-pub(super) const SANDBOX: &str = "sandbox";
 
 fn rule(
     key: &'static str,

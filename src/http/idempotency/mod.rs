@@ -1,5 +1,5 @@
-//! Idempotency keys over HTTP: the guarded routes of the service before its sandbox or another
-//! service, and an API. The layer that guards is `keylatch-axum`.
+//! Idempotency keys over HTTP: the guarded routes of the service before another service, and an API.
+//! The layer that guards is `keylatch-axum`.
 
 pub(super) mod api;
 mod api_body;
@@ -7,7 +7,6 @@ mod document;
 mod gateway;
 mod guard;
 pub(super) mod operation;
-mod sandbox;
 
 pub(super) use document::document;
 pub use guard::Guard;

@@ -31,7 +31,7 @@ impl Fleet {
 
     /// No instance at all: what is sent goes straight to `address`.
     pub(super) fn none(address: SocketAddr) -> Self {
-        let fleet = Self::before("memory:", "sandbox");
+        let fleet = Self::before("memory:", "http://127.0.0.1:9");
         fleet.addresses.send_replace(vec![Some(address)]);
         fleet
     }

@@ -78,7 +78,9 @@ fn lines(config: &Config) -> Vec<String> {
     config.cors.allow_origins.clear();
     config.server.trusted_proxies.clear();
     let text = format!("{config:#?}");
-    text.lines().map(|line| line.trim().trim_end_matches(',').to_owned()).collect()
+    let lines = text.lines().map(|line| line.trim().trim_end_matches(',').to_owned());
+    // This is no setting: it says where the settings are from.
+    lines.filter(|line| !line.starts_with("has_file: ")).collect()
 }
 
 /// How [`lines`] shows a setting. A store's URL is shown by its scheme.
@@ -87,8 +89,8 @@ fn shown(key: &str, value: &Value) -> String {
         Value::String(url) if key == "store" => {
             format!("store: StoreUrl({}:..)", url.split(':').next().expect("a scheme"))
         }
-        // These two are enums.
-        Value::String(name) if key == "format" || key == "access" => {
+        // These are enums.
+        Value::String(name) if ["sandbox", "format", "access"].contains(&key) => {
             let (first, rest) = name.split_at(1);
             format!("{key}: {}{rest}", first.to_uppercase())
         }
@@ -107,6 +109,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("level", _) => "debug".into(),
         ("format", _) => "json".into(),
         ("access", _) => "all".into(),
+        ("sandbox", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),
     }
 }

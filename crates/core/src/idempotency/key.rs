@@ -70,6 +70,13 @@ impl IdempotencyKey {
     }
 }
 
+impl From<u32> for IdempotencyKey {
+    /// A number in decimal digits, which are visible ASCII.
+    fn from(number: u32) -> Self {
+        Self(number.to_string().into())
+    }
+}
+
 impl fmt::Debug for IdempotencyKey {
     /// A key is a client's own, and no log needs it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,9 @@
-//! A toy shop behind the guarded routes, to try them: it creates, reads and lists orders and
-//! payments, takes its time and fails as told, and forgets all with the process.
+//! The routes of the toy shop: orders and payments are placed, read and listed.
+//!
+//! A request takes its time and fails as it asks to, so that people can see what a repeat reads after
+//! each. What is placed is in the [`OrderBook`]. Tested in `tests/sandbox.rs`.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Path, Request, State};
@@ -15,26 +16,31 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::{HttpMethod, Paths};
 use utoipa::{Path as _, ToSchema};
 
-use super::operation;
+use super::orders::{OrderBook, OrderError};
 use crate::http::extract::parse;
+use crate::http::idempotency::operation;
 use crate::http::problem::{Code, Problem};
 use crate::http::problem_responses::{
-    GuardedProblems, PageProblems, SandboxProblems, SystemProblems,
+    GuardedProblems, PageProblems, ReadyProblems, SandboxProblems,
 };
-use keylatch_axum::{BodyLimits, read_body};
+use crate::http::system;
+use keylatch_axum::{BodyLimits, RetentionPolicy, read_body};
 use keylatch_core::lock::FencingToken;
+use keylatch_core::store::{Effect, StoreError};
 
-/// How many are remembered.
-const ROOM: usize = 1000;
-const LIMITS: BodyLimits = BodyLimits { bytes: 1024 * 1024, time: Duration::from_secs(10) };
+/// What the body of an order may be.
+pub(super) const LIMITS: BodyLimits =
+    BodyLimits { bytes: 64 * 1024, time: Duration::from_secs(10) };
+/// The longest time that an order may ask to take, in milliseconds.
+pub(super) const MAX_DELAY_MS: u64 = 60_000;
 
 /// What to create. All but the amount and the currency may be left out.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a JSON object")]
-#[schema(as = NewOrder, example = json!({
+#[schema(example = json!({
     "amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]
 }))]
-pub(crate) struct New {
+pub(super) struct NewOrder {
     /// In the smallest unit: 1 to 99999999.
     #[schema(minimum = 1, maximum = 99999999, required)]
     amount: Option<u64>,
@@ -54,7 +60,7 @@ pub(crate) struct New {
 /// Something that is bought.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Item {
+pub(super) struct Item {
     /// What.
     name: String,
     /// How many.
@@ -63,10 +69,11 @@ pub(crate) struct Item {
 }
 
 /// An order or a payment.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Order {
-    /// Its id.
-    id: String,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Order {
+    /// Its number at this path, from 1.
+    #[schema(example = "17")]
+    pub(super) id: String,
     /// In the smallest unit.
     amount: u64,
     /// The currency.
@@ -76,29 +83,28 @@ pub(crate) struct Order {
     /// When it was created.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// The fencing token of the run that created it; `null` where the request had no key.
-    #[schema(value_type = Option<u64>)]
-    fencing_token: Option<FencingToken>,
+    /// The fencing token of the run that created it.
+    fencing_token: u64,
 }
 
 /// The last orders or payments.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Orders {
+pub(super) struct Orders {
     /// Newest first.
     orders: Vec<Order>,
 }
 
-/// What is at `path` and below it.
-pub(super) fn router(path: &str) -> Router {
-    let sandbox = Sandbox { path: path.to_owned(), orders: Mutex::default() };
+/// What is at the path of these orders and below it.
+pub(super) fn router(orders: OrderBook) -> Router {
+    let path = orders.path().to_owned();
     Router::new()
-        .route(path, post(create).get(list))
+        .route(&path, post(create).get(list))
         .route(&format!("{path}/{{id}}"), get(look))
-        .method_not_allowed_fallback(crate::http::system::method_not_allowed)
-        .with_state(Arc::new(sandbox))
+        .method_not_allowed_fallback(system::method_not_allowed)
+        .with_state(Arc::new(orders))
 }
 
-/// The operations of a sandbox at `path`.
+/// The operations at `path` and below it.
 pub(super) fn document(path: &str) -> Paths {
     let mut one = __path_create::operation();
     operation::add_headers(&mut one);
@@ -115,18 +121,6 @@ pub(super) fn document(path: &str) -> Paths {
     paths
 }
 
-#[derive(Debug)]
-struct Sandbox {
-    path: String,
-    orders: Mutex<VecDeque<Order>>,
-}
-
-impl Sandbox {
-    fn orders(&self) -> MutexGuard<'_, VecDeque<Order>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Create
 ///
 /// Runs once under its Idempotency-Key, however often it is sent. Every repeat reads the first
@@ -134,7 +128,7 @@ impl Sandbox {
 #[utoipa::path(
     post,
     path = "",
-    request_body(content = New, description = "As JSON, or as a form",
+    request_body(content = NewOrder, description = "As JSON, or as a form",
         example = json!({"amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]})),
     responses(
         (status = 201, description = "It is created. A repeat reads the same, with `Idempotent-Replayed`", body = Order, headers(
@@ -146,8 +140,8 @@ impl Sandbox {
     )
 )]
 async fn create(
-    State(sandbox): State<Arc<Sandbox>>,
-    fence: Option<Extension<FencingToken>>,
+    State(orders): State<Arc<OrderBook>>,
+    Extension(fence): Extension<FencingToken>,
     request: Request,
 ) -> Response {
     let wants_page = wants_page(request.headers());
@@ -163,25 +157,33 @@ async fn create(
         let body = serde_json::json!({"error": "failed, as asked", "status": status.as_u16()});
         return (status, Json(body)).into_response();
     }
-    let order = Order {
-        id: id(),
-        amount: new.amount.unwrap_or_default(),
-        currency: new.currency.unwrap_or_default(),
-        items: new.items,
-        created_at: Timestamp::now(),
-        fencing_token: fence.map(|Extension(fence)| fence),
-    };
-    {
-        let mut orders = sandbox.orders();
-        orders.push_front(order.clone());
-        orders.truncate(ROOM);
+    match orders.place(new.into_order(fence)).await {
+        Ok(order) if wants_page => {
+            Redirect::to(&format!("/demo?order={}", order.id)).into_response()
+        }
+        Ok(order) => created(orders.path(), order),
+        Err(error) => not_placed(error),
     }
-    if wants_page {
-        return Redirect::to(&format!("/demo?order={}", order.id)).into_response();
-    }
-    let location = HeaderValue::try_from(format!("{}/{}", sandbox.path, order.id));
+}
+
+fn created(path: &str, order: Order) -> Response {
+    let location = HeaderValue::try_from(format!("{path}/{}", order.id));
     let mut response = (StatusCode::CREATED, Json(order)).into_response();
     response.headers_mut().extend(location.ok().map(|location| (header::LOCATION, location)));
+    response
+}
+
+/// The store failed. Whether the key is free again depends on what it did.
+fn not_placed(error: OrderError) -> Response {
+    let (problem, keep) = match error {
+        OrderError::NotPlaced(error) => (error.into(), RetentionPolicy::Release),
+        OrderError::InDoubt(error) => match error.effect() {
+            Effect::NotExecuted => (Problem::from(error), RetentionPolicy::Release),
+            Effect::Unknown => (Problem::from(error), RetentionPolicy::Unknown),
+        },
+    };
+    let mut response = problem.with_retry().into_response();
+    response.extensions_mut().insert(keep);
     response
 }
 
@@ -191,33 +193,57 @@ async fn create(
 #[utoipa::path(
     get,
     path = "",
-    responses((status = 200, description = "Newest first", body = Orders), SystemProblems)
+    responses((status = 200, description = "Newest first", body = Orders), ReadyProblems)
 )]
-async fn list(State(sandbox): State<Arc<Sandbox>>) -> Json<Orders> {
-    Json(Orders { orders: sandbox.orders().iter().take(100).cloned().collect() })
+async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Problem> {
+    Ok(Json(Orders { orders: orders.latest().await.map_err(not_read)? }))
 }
 
 /// Look
 #[utoipa::path(
     get,
     path = "",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "It is there", body = Order), PageProblems)
+    params(("id" = String, Path, description = "Its id", example = "1")),
+    responses((status = 200, description = "It is there", body = Order), PageProblems, ReadyProblems)
 )]
-async fn look(State(sandbox): State<Arc<Sandbox>>, Path(id): Path<String>) -> Response {
-    let found = sandbox.orders().iter().find(|order| order.id == id).cloned();
-    match found {
-        Some(order) => Json(order).into_response(),
-        None => Problem::new(Code::NotFound, "There is no such order.").into_response(),
+async fn look(
+    State(orders): State<Arc<OrderBook>>,
+    Path(id): Path<String>,
+) -> Result<Json<Order>, Problem> {
+    let absent = || Problem::new(Code::NotFound, "There is no such order.");
+    let number = id.parse().ok().filter(|number: &u32| number.to_string() == id && *number > 0);
+    let order = orders.find(number.ok_or_else(absent)?).await.map_err(not_read)?;
+    order.map(Json).ok_or_else(absent)
+}
+
+/// A read changes nothing, so its outcome is never in doubt.
+fn not_read(error: StoreError) -> Problem {
+    Problem::new(Code::StoreUnavailable, "The store cannot be used now.")
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
+        .caused_by(error)
+}
+
+impl NewOrder {
+    /// The order, but for its id, as the run with this fencing token places it.
+    fn into_order(self, fence: FencingToken) -> Order {
+        Order {
+            id: String::new(),
+            amount: self.amount.unwrap_or_default(),
+            currency: self.currency.unwrap_or_default(),
+            items: self.items,
+            created_at: Timestamp::now(),
+            fencing_token: fence.get(),
+        }
     }
 }
 
-async fn read_new(request: Request) -> Result<New, Problem> {
+async fn read_new(request: Request) -> Result<NewOrder, Problem> {
     let form = content_type(request.headers()).starts_with("application/x-www-form-urlencoded");
     let body = read_body(request.into_body(), LIMITS).await?;
     // curl sends JSON as a form unless it is told otherwise.
     let json = body.trim_ascii_start().starts_with(b"{");
-    let new = if form && !json { of_form(&body)? } else { parse::<New>(&body)? };
+    let new = if form && !json { of_form(&body)? } else { parse::<NewOrder>(&body)? };
     let rule = |holds: bool, field: &str, rule: &str| {
         if holds { Ok(()) } else { Err(invalid(field, rule)) }
     };
@@ -231,14 +257,14 @@ async fn read_new(request: Request) -> Result<New, Problem> {
     };
     rule(new.currency.as_ref().is_some_and(letters), "currency", "must be three capital letters")?;
     rule(new.items.iter().all(|item| item.quantity > 0), "items", "must have a quantity each")?;
-    rule(new.delay_ms <= 60_000, "delay_ms", "must be at most 60000")?;
+    rule(new.delay_ms <= MAX_DELAY_MS, "delay_ms", "must be at most 60000")?;
     rule(new.fail.is_none_or(|fail| (400..600).contains(&fail)), "fail", "must be 400 to 599")?;
     Ok(new)
 }
 
 /// A form of a browser: one item, and fields that may be empty.
-fn of_form(body: &[u8]) -> Result<New, Problem> {
-    let mut new = New::default();
+fn of_form(body: &[u8]) -> Result<NewOrder, Problem> {
+    let mut new = NewOrder::default();
     for (field, value) in form_urlencoded::parse(body).filter(|(_, value)| !value.is_empty()) {
         let number = || value.parse().map_err(|_| invalid(&field, "must be a whole number"));
         match &*field {
@@ -265,11 +291,6 @@ fn wants_page(headers: &HeaderMap) -> bool {
 
 fn content_type(headers: &HeaderMap) -> &str {
     headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-fn id() -> String {
-    // Without random bytes the ids of a toy are alike.
-    format!("{:016x}", getrandom::u64().unwrap_or_default())
 }
 
 fn one() -> u32 {

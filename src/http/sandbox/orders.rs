@@ -1,0 +1,166 @@
+//! The orders of the toy shop, kept as records in the store of their keys.
+//!
+//! A shop whose orders live elsewhere than the keys forgets one of the two in a restart, and then a
+//! repeat reads a 201 for an order that is gone. So an order is a record of its own: begun and
+//! completed under its number, found by it, and forgotten later than the key that placed it. The
+//! register of a path is one more record, which is begun again for each order with a lease of no
+//! time; how often it was begun is the last number, one atomic step over all instances. A number
+//! whose order was never completed stays a gap.
+//!
+//! Tested on each store in `tests/sandbox.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
+use super::routes::Order;
+use keylatch_core::idempotency::{
+    Answer, Begin, Begun, Completion, End, Fingerprint, Idempotency, IdempotencyError,
+    IdempotencyKey, Kept, OnCrash, Phase, RecordKey, Scope,
+};
+use keylatch_core::lock::Token;
+use keylatch_core::store::StoreError;
+
+/// How many orders a list has.
+pub(super) const LISTED: u32 = 100;
+/// How long an order is kept: longer than the key that placed it, which is kept for 24 h.
+const RETENTION: Duration = Duration::from_secs(25 * 60 * 60);
+/// How long the register is kept: longer than every order in it.
+const REGISTER_RETENTION: Duration = Duration::from_secs(50 * 60 * 60);
+/// How long writing an order down may take.
+const LEASE: Duration = Duration::from_secs(3);
+/// How many numbers are tried where a register was lost and its orders were not.
+const TRIES: u32 = LISTED;
+/// How many orders of a list are read at once.
+const READ_AT_ONCE: usize = 16;
+
+/// The orders that were placed at one path.
+#[derive(Debug)]
+pub(super) struct OrderBook {
+    records: Arc<Idempotency>,
+    path: String,
+}
+
+/// Why an order was not placed, or not surely.
+#[derive(Debug)]
+pub(super) enum OrderError {
+    /// It was not placed.
+    NotPlaced(IdempotencyError),
+    /// The store did not answer the last step.
+    InDoubt(StoreError),
+}
+
+impl<E: Into<IdempotencyError>> From<E> for OrderError {
+    fn from(error: E) -> Self {
+        Self::NotPlaced(error.into())
+    }
+}
+
+impl OrderBook {
+    pub(super) fn new(records: Arc<Idempotency>, path: String) -> Self {
+        Self { records, path }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Places the order under the next number, which becomes its id.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out; the error says whether the order may have been placed.
+    pub(super) async fn place(&self, mut order: Order) -> Result<Order, OrderError> {
+        for _ in 0..TRIES {
+            let number = self.next_number().await?;
+            let claim = self.begin(number, LEASE, RETENTION)?;
+            let Begun::Started(_) = self.records.begin(claim.clone(), true).await? else {
+                // The register was lost, and counts from 1 again.
+                continue;
+            };
+            order.id = number.to_string();
+            let json = serde_json::to_vec(&order).unwrap_or_default();
+            let answer = Answer { status: 201, headers: Vec::new(), body: Bytes::from(json) };
+            let end = End::Done(Kept::Answer(Arc::new(answer)));
+            let completed = self.records.complete(&claim.key, &claim.token, end).await;
+            return match completed.map_err(OrderError::InDoubt)? {
+                Completion::Kept(_) => Ok(order),
+                Completion::Refused(_) | Completion::Absent => {
+                    Err(refused("writing the order down took longer than its lease").into())
+                }
+            };
+        }
+        Err(refused("the register of orders was lost, and its numbers are taken").into())
+    }
+
+    /// The order of this number, if it is kept.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub(super) async fn find(&self, number: u32) -> Result<Option<Order>, StoreError> {
+        let view = self.records.find(&self.key(number)).await?;
+        Ok(view.and_then(|view| match view.phase {
+            Phase::Done { kept: Kept::Answer(answer), .. } => {
+                serde_json::from_slice(&answer.body).ok()
+            }
+            _ => None,
+        }))
+    }
+
+    /// The last orders, newest first.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub(super) async fn latest(&self) -> Result<Vec<Order>, StoreError> {
+        let register = self.records.find(&self.key(REGISTER)).await?;
+        let last = register.map_or(0, |register| register.attempts);
+        let numbers = (last.saturating_sub(LISTED)..last).rev().map(|before| before + 1);
+        let orders = stream::iter(numbers).map(|number| self.find(number)).buffered(READ_AT_ONCE);
+        orders.try_filter_map(async |order| Ok(order)).try_collect().await
+    }
+
+    /// A number that no other order has.
+    async fn next_number(&self) -> Result<u32, OrderError> {
+        let again = self.begin(REGISTER, Duration::ZERO, REGISTER_RETENTION)?;
+        match self.records.begin(again, true).await? {
+            Begun::Started(run) | Begun::Again(run) => Ok(run.attempts),
+            Begun::Found(_) | Begun::Reused(_) => {
+                Err(refused("the register of orders is not one").into())
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        number: u32,
+        lease: Duration,
+        retention: Duration,
+    ) -> Result<Begin, IdempotencyError> {
+        Ok(Begin {
+            key: self.key(number),
+            token: Token::generate()?.hash(),
+            fingerprint: Fingerprint::of_text("order"),
+            lease,
+            retention,
+            on_crash: OnCrash::Rerun,
+        })
+    }
+
+    /// The record of a number, in a scope that no request has: its method is none of HTTP.
+    fn key(&self, number: u32) -> RecordKey {
+        let scope = Scope { principal: "", method: "keylatch sandbox", path: &self.path };
+        scope.record(&IdempotencyKey::from(number))
+    }
+}
+
+/// In the place of a number: orders are numbered from 1.
+const REGISTER: u32 = 0;
+
+/// The order was not placed, for a reason that is not the store's.
+fn refused(why: &'static str) -> StoreError {
+    StoreError::Refused(why.into())
+}

@@ -1,0 +1,304 @@
+//! The toy shop: where it is served, and that its orders live as long as the keys that placed them.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keylatch::app::App;
+use keylatch::config::{Config, Flags};
+use keylatch::http::SandboxMode;
+use keylatch::metrics::Metrics;
+use keylatch_core::store::Store;
+use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// A service in the test's process.
+struct Service {
+    address: SocketAddr,
+    closing: CancellationToken,
+    served: JoinHandle<()>,
+}
+
+impl Service {
+    async fn start(config: Config) -> Self {
+        Self::serve(App::new(config).await.expect("the store opens")).await
+    }
+
+    async fn over(store: Arc<dyn Store>) -> Self {
+        let app = App::with_store(config("memory:"), store, Arc::new(Metrics::new()));
+        Self::serve(app.expect("an app")).await
+    }
+
+    async fn serve(app: App) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let closing = CancellationToken::new();
+        let closed = closing.clone().cancelled_owned();
+        let served = tokio::spawn(async move { app.serve(listener, closed).await.expect("ends") });
+        Self { address, closing, served }
+    }
+
+    async fn stop(self) {
+        self.closing.cancel();
+        self.served.await.expect("the service ends");
+    }
+}
+
+fn config(store: &str) -> Config {
+    let flags = Flags { store: Some(store.to_owned()), ..Flags::default() };
+    Config::load(&flags, []).expect("the defaults are valid")
+}
+
+fn url(at: SocketAddr, path: &str) -> String {
+    format!("http://{at}{path}")
+}
+
+fn order(at: SocketAddr, key: &str, body: &Value) -> RequestBuilder {
+    let request = Client::new().post(url(at, "/v1/orders"));
+    request.header("Idempotency-Key", key).json(body)
+}
+
+fn coffee() -> Value {
+    json!({"amount": 1999, "currency": "EUR", "items": [{"name": "coffee", "quantity": 2}]})
+}
+
+/// The status and the JSON of an answer.
+async fn answer(request: RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.expect("an answer");
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap_or_default())
+}
+
+async fn get(at: SocketAddr, path: &str) -> (u16, Value) {
+    answer(Client::new().get(url(at, path))).await
+}
+
+async fn ids(at: SocketAddr) -> Vec<String> {
+    let (status, list) = get(at, "/v1/orders").await;
+    assert_eq!(status, 200, "{list}");
+    let orders = list["orders"].as_array().expect("a list").iter();
+    orders.map(|order| order["id"].as_str().expect("an id").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn order_outlives_restart_of_embedded_store_with_its_key() {
+    let directory = TempDir::new().expect("a directory");
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Service::start(config(&store)).await;
+    let placed = order(service.address, "k-1", &coffee()).send().await.expect("an answer");
+    let location = placed.headers()["location"].to_str().expect("text").to_owned();
+    let placed: Value = placed.json().await.expect("an order");
+    service.stop().await;
+
+    let service = Service::start(config(&store)).await;
+    assert_eq!(get(service.address, &location).await, (200, placed.clone()));
+    assert_eq!(answer(order(service.address, "k-1", &coffee())).await, (201, placed));
+    let (status, next) = answer(order(service.address, "k-2", &coffee())).await;
+    assert_eq!((status, next["id"].as_str()), (201, Some("2")));
+    assert_eq!(ids(service.address).await, ["2", "1"]);
+    service.stop().await;
+}
+
+async fn two_instances_share_orders(store: Arc<dyn Store>) {
+    let one = Service::over(Arc::clone(&store)).await;
+    let other = Service::over(store).await;
+    let placed = (0..20).map(|number| {
+        let at = if number % 2 == 0 { one.address } else { other.address };
+        tokio::spawn(answer(order(at, &format!("k-{number}"), &coffee())))
+    });
+    let mut numbers = BTreeSet::new();
+    for placed in placed.collect::<Vec<_>>() {
+        let (status, order) = placed.await.expect("an answer");
+        assert_eq!(status, 201, "{order}");
+        assert!(numbers.insert(order["id"].as_str().expect("an id").to_owned()), "{order}");
+    }
+    let listed = ids(one.address).await;
+    assert_eq!(listed, ids(other.address).await);
+    assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), numbers);
+    // Payments are numbered by themselves.
+    let payment = Client::new().post(url(one.address, "/v1/payments"));
+    let (status, payment) = answer(payment.header("Idempotency-Key", "k-1").json(&coffee())).await;
+    assert_eq!((status, payment["id"].as_str()), (201, Some("1")));
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn instances_over_memory_number_orders_apart() {
+    let config = config("memory:");
+    let store = keylatch_stores::open("memory:", config.stores()).await.expect("a store");
+    two_instances_share_orders(store).await;
+}
+
+#[tokio::test]
+async fn instances_over_redis_number_orders_apart() {
+    let directory = TempDir::new().expect("a directory");
+    let socket = directory.path().join("redis.sock");
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
+    let mut redis = Killed(redis.stdout(Stdio::piped()).spawn().expect("redis-server"));
+    wait_for_line(&mut redis.0, "eady to accept connections");
+    let url = format!("redis+unix://{}", socket.display());
+    let config = config(&url);
+    let store = keylatch_stores::open(&url, config.stores()).await.expect("a store");
+    two_instances_share_orders(store).await;
+}
+
+#[tokio::test]
+async fn list_has_last_hundred_orders_and_older_ones_are_found_by_id() {
+    let service = Service::start(config("memory:")).await;
+    for number in 0..103 {
+        let (status, order) =
+            answer(order(service.address, &format!("k-{number}"), &coffee())).await;
+        assert_eq!(status, 201, "{order}");
+    }
+    let expected: Vec<_> = (4..=103).rev().map(|number: u32| number.to_string()).collect();
+    assert_eq!(ids(service.address).await, expected);
+    assert_eq!(get(service.address, "/v1/orders/1").await.0, 200);
+    for absent in ["0", "104", "01", "+1", "x", "4294967296"] {
+        assert_eq!(get(service.address, &format!("/v1/orders/{absent}")).await.0, 404, "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn order_above_64_kib_is_refused() {
+    let service = Service::start(config("memory:")).await;
+    let large = json!({"amount": 1, "currency": "EUR", "items": [{"name": "x".repeat(65_536)}]});
+    let (status, problem) = answer(order(service.address, "k-1", &large)).await;
+    assert_eq!((status, &problem["code"]), (413, &json!("payload-too-large")));
+    assert!(ids(service.address).await.is_empty());
+}
+
+#[tokio::test]
+async fn order_that_service_was_killed_in_is_in_doubt_after_three_seconds() {
+    let directory = TempDir::new().expect("a directory");
+    let (mut process, at) = spawn(directory.path());
+    let slow = json!({"amount": 1, "currency": "EUR", "delay_ms": 60_000});
+    let request = tokio::spawn(order(at, "k-1", &slow).send());
+    let record = "/v1/idempotency/k-1?method=POST&path=/v1/orders";
+    until(async || (get(at, record).await.1["state"] == "in-flight").then_some(())).await;
+    process.0.kill().expect("SIGKILL");
+    process.0.wait().expect("it ends");
+    request.await.expect("a task").expect_err("its service is gone");
+
+    let (_process, at) = spawn(directory.path());
+    let (_, found) = get(at, record).await;
+    let left = found["lease_expires_in_ms"].as_u64().unwrap_or_default();
+    assert!(left <= 3000, "{found}");
+    let refused = until(async || {
+        let (status, problem) = answer(order(at, "k-1", &slow)).await;
+        assert_eq!(status, 409, "{problem}");
+        (problem["code"] == "outcome-unknown").then_some(problem)
+    });
+    assert_eq!(refused.await["retry"], "never");
+    assert!(ids(at).await.is_empty());
+}
+
+#[tokio::test]
+async fn shop_is_served_where_configuration_says() {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("keylatch.toml");
+    std::fs::write(&file, "log.level = \"warn\"\n").expect("a file");
+    let with = |file: Option<&Path>, listen: &str, variable: Option<&str>| {
+        let flags = Flags {
+            config: file.map(Path::to_owned),
+            listen: Some(listen.to_owned()),
+            store: Some("memory:".to_owned()),
+        };
+        let variable = variable.map(|mode| ("KEYLATCH_SANDBOX".to_owned(), mode.to_owned()));
+        Config::load(&flags, variable).expect("a configuration")
+    };
+    let (loopback, everywhere) = ("127.0.0.1:7070", "0.0.0.0:7070");
+    for (config, is_served) in [
+        (with(None, loopback, None), true),
+        (with(None, "[::1]:7070", None), true),
+        (with(None, "localhost:7070", None), true),
+        (with(None, everywhere, None), false),
+        (with(None, "[::]:7070", None), false),
+        (with(None, "locks.example:7070", None), false),
+        (with(Some(&file), loopback, None), false),
+        (with(Some(&file), everywhere, Some("on")), true),
+        (with(None, loopback, Some("off")), false),
+    ] {
+        let what = format!("{:?} {} {}", config.sandbox, config.listen, config.has_file);
+        let service = Service::start(config).await;
+        let status = if is_served { 200 } else { 404 };
+        for path in ["/v1/orders", "/v1/payments", "/demo", "/assets/demo.js"] {
+            assert_eq!(get(service.address, path).await.0, status, "{what} {path}");
+        }
+        let (_, document) = get(service.address, "/openapi.json").await;
+        assert_eq!(document["paths"]["/v1/orders"].is_object(), is_served, "{what}");
+        assert_eq!(document["components"]["schemas"]["Order"].is_object(), is_served, "{what}");
+        service.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn guard_on_path_of_shop_takes_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let upstream = url(listener.local_addr().expect("an address"), "");
+    let router = axum::Router::new().fallback(async || "mine");
+    tokio::spawn(async move { axum::serve(listener, router).await.expect("serves") });
+    let mut config = config("memory:");
+    config.sandbox = SandboxMode::On;
+    let path = "/v1/orders".to_owned();
+    config.guard = vec![keylatch::http::Guard { path, upstream, ..Default::default() }];
+    let service = Service::start(config).await;
+    let mine = Client::new().get(url(service.address, "/v1/orders")).send().await;
+    assert_eq!(mine.expect("an answer").text().await.expect("text"), "mine");
+    assert_eq!(get(service.address, "/v1/payments").await.0, 200);
+    service.stop().await;
+}
+
+/// A process that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service on a store in this directory.
+fn spawn(directory: &Path) -> (Killed, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keylatch"));
+    let store = format!("embedded:{}", directory.display());
+    command.args(["--listen", "127.0.0.1:0", "--store", &store]);
+    command.env("KEYLATCH_LOG_FORMAT", "json").stderr(Stdio::piped());
+    let mut process = Killed(command.spawn().expect("the service starts"));
+    let lines = BufReader::new(process.0.stderr.take().expect("standard error")).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| {
+        let event: Value = serde_json::from_str(&line).ok()?;
+        event["address"].as_str()?.parse().ok()
+    });
+    (process, address.expect("it listens"))
+}
+
+fn wait_for_line(process: &mut Child, text: &str) {
+    let lines = BufReader::new(process.stdout.take().expect("standard output")).lines();
+    lines.map_while(Result::ok).find(|line| line.contains(text)).expect("the line");
+}
+
+/// Asks until there is something.
+async fn until<T>(ask: impl AsyncFn() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("it comes to that")
+}
