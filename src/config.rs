@@ -18,7 +18,7 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 3] = ["SERVER", "NAME", "FENCING_TOKEN"];
+const BESIDE: [&str; 4] = ["URL", "SERVER", "NAME", "FENCING_TOKEN"];
 
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]

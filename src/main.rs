@@ -25,6 +25,11 @@ use keylatch_core::lock::{LockName, Owner, Ttl};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The variable that has the URL of the service for commands that are its clients.
+const URL: &str = "KEYLATCH_URL";
+/// What the variable was called before. The service itself would take it for a table of settings.
+const FORMER_URL: &str = "KEYLATCH_SERVER";
+
 /// A file has reached the process's size limit (Linux and the BSDs).
 const SIGXFSZ: i32 = 25;
 
@@ -49,17 +54,17 @@ enum Command {
     /// Run a command for as long as it holds a lock.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
-    /// environment, renews the lock meanwhile, passes signals on, and gives the lock back. When the
-    /// lock is lost or cannot be renewed, COMMAND and what it has started are stopped before the
-    /// lock can be somebody else's: SIGTERM, then SIGKILL.
+    /// environment, renews the lock meanwhile, passes signals on, and releases the lock. When the lock
+    /// is lost or cannot be renewed, keylatch stops COMMAND and what it has started before another
+    /// client can hold the lock: SIGTERM, then SIGKILL.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The service
-    #[arg(long, env = "KEYLATCH_SERVER", value_name = "URL", hide_env_values = true)]
+    /// The URL of the service [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
+    #[arg(long, env = url_variable(), value_name = "URL", hide_env = true)]
     #[arg(default_value = "http://127.0.0.1:7070")]
     server: String,
     /// How long the lock lasts unless renewed, which happens at each third of it
@@ -77,6 +82,12 @@ struct Run {
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// The variable that has the service's URL.
+fn url_variable() -> &'static str {
+    let is_set = |name| std::env::var_os(name).is_some();
+    if !is_set(URL) && is_set(FORMER_URL) { FORMER_URL } else { URL }
 }
 
 impl Run {
