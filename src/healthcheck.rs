@@ -45,8 +45,9 @@ async fn ask(listen: &str) -> Result<hyper::StatusCode, Box<dyn std::error::Erro
     Ok(status?)
 }
 
-/// A service that listens on every address is asked on loopback.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+/// Where a service of this machine that listens on `address` is reached: on loopback, if it listens on every
+/// address.
+pub fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use keylatch::app::App;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
-use keylatch::http::{self, Extras};
+use keylatch::http::{self, Extras, SandboxMode};
 use keylatch::run::{EXIT_CODES, Job};
 use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
@@ -49,6 +50,8 @@ enum Command {
     Serve(Serve),
     /// Ask the service on this machine whether it is alive: exit code 0 or 1.
     Healthcheck(Serve),
+    /// Run the service with its toy shop on a store that is removed at the end, to try it.
+    Demo(Demo),
     /// Print the OpenAPI document.
     Openapi,
     /// Run a command for as long as it holds a lock.
@@ -117,6 +120,13 @@ fn owner(text: &str) -> Result<Owner, String> {
 }
 
 #[derive(Debug, Args)]
+struct Demo {
+    /// The address to listen on [default: a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", hide_default_value = true)]
+    listen: String,
+}
+
+#[derive(Debug, Args)]
 struct Serve {
     /// The address to listen on [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
@@ -159,6 +169,7 @@ fn main() -> ExitCode {
     let ran = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
         Command::Serve(flags) => serve(flags),
         Command::Healthcheck(flags) => check_health(flags),
+        Command::Demo(flags) => demo(flags),
         Command::Openapi => print_openapi(),
         Command::Run(run) => match run_under_lock(run) {
             Ok(code) => return code,
@@ -194,7 +205,36 @@ fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
 }
 
 fn serve(flags: Serve) -> Result<(), Error> {
-    let config = flags.config()?;
+    serve_with(flags.config()?, |_| Ok(()))
+}
+
+fn demo(flags: Demo) -> Result<(), Error> {
+    let directory = tempfile::Builder::new().prefix("keylatch-demo-").tempdir()?;
+    let store = Some(format!("embedded:{}", directory.path().display()));
+    let flags = Serve { listen: Some(flags.listen), store, config: None };
+    let config = Config { sandbox: SandboxMode::On, ..flags.config()? };
+    serve_with(config, |address| {
+        Ok(std::io::stdout().write_all(pages_to_open(address).as_bytes())?)
+    })?;
+    Ok(directory.close()?)
+}
+
+fn pages_to_open(address: SocketAddr) -> String {
+    let at = format!("http://{}", healthcheck::reachable(address));
+    format!(
+        "keylatch runs on a store of its own, which is removed when you stop it with Ctrl-C. Open:\n\n  \
+         {at}/demo          a shop: buy twice, reload in the middle, and one order comes of it\n  \
+         {at}/docs          every request, to try in the browser\n  \
+         {at}/openapi.json  the same as a document\n  \
+         {at}/metrics       the counters\n\n"
+    )
+}
+
+/// Serves until a signal ends it; `announce` is called with the address once clients can connect.
+fn serve_with(
+    config: Config,
+    announce: impl FnOnce(SocketAddr) -> Result<(), Error>,
+) -> Result<(), Error> {
     let _log = telemetry::init(&config.log).map_err(Error::Telemetry)?;
     // Each connection is a file descriptor, and the usual soft limit of 1024 is fewer than
     // max_connections.
@@ -202,7 +242,7 @@ fn serve(flags: Serve) -> Result<(), Error> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ran = runtime.block_on(run(config));
+    let ran = runtime.block_on(run(config, announce));
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     ran
@@ -220,7 +260,10 @@ fn print_openapi() -> Result<(), Error> {
     Ok(writeln!(std::io::stdout(), "{document}")?)
 }
 
-async fn run(mut config: Config) -> Result<(), Error> {
+async fn run(
+    mut config: Config,
+    announce: impl FnOnce(SocketAddr) -> Result<(), Error>,
+) -> Result<(), Error> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A data file at its size limit is a full disk, which is an answer, and not this signal's end.
     let _file_too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
@@ -232,6 +275,7 @@ async fn run(mut config: Config) -> Result<(), Error> {
     config.listen = local.to_string();
     let app = App::new(config).await?;
     tracing::info!(address = %local, docs = format!("http://{local}/docs"), "listening");
+    announce(local)?;
     let closing = async move {
         tokio::select! {
             _ = term.recv() => tracing::info!("SIGTERM: shutting down"),
