@@ -124,7 +124,7 @@ impl IdempotencyLayer {
         let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
         let work = move |run: Run| async move {
             let Ok(response) = inner.call(with_fence(request, run)).await;
-            response::run_result(response, &policy, &*service).await
+            response::run_result(response, &policy, &service).await
         };
         let response = match self.service.once(ask, work).await {
             Ok(Once::Ran { answer, kept }) => response::with_expiry(answer, kept),

@@ -21,6 +21,8 @@ use keylatch_core::store::Store;
 
 #[cfg(feature = "embedded")]
 pub use embedded::embedded;
+#[cfg(feature = "test-medium")]
+pub use embedded::test_medium;
 #[cfg(feature = "memory")]
 pub use memory::memory;
 #[cfg(feature = "redlock")]

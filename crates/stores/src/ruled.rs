@@ -59,6 +59,12 @@ impl<X: Executor> Ruled<X> {
         let sweeper = tokio::spawn(sweep_forever(Arc::clone(&executor)));
         Self { executor, _sweeper: AbortOnDropHandle::new(sweeper) }
     }
+
+    /// A store that removes nothing before its executor sweeps.
+    #[cfg(feature = "test-medium")]
+    pub(crate) fn unswept(executor: Arc<X>) -> Self {
+        Self { executor, _sweeper: AbortOnDropHandle::new(tokio::spawn(async {})) }
+    }
 }
 
 async fn sweep_forever<X: Executor>(executor: Arc<X>) {

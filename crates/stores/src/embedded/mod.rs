@@ -12,11 +12,11 @@
 
 mod directory;
 mod engine;
-#[cfg(test)]
-mod faults;
 mod format4;
 mod row;
 mod tables;
+#[cfg(feature = "test-medium")]
+pub mod test_medium;
 mod wal_check;
 mod writer;
 

@@ -1,34 +1,36 @@
 //! A file of a disk for tests, and what is written to it.
+//!
+//! A write is kept until it is synced, because a power cut may take it, tear it, or leave it.
 
 /// What was written to a file, and what of it was synced.
 #[derive(Debug, Clone, Default)]
-pub(super) struct File {
+pub(crate) struct File {
     /// What a process reads: everything that was written.
-    pub(super) seen: Vec<u8>,
+    pub(crate) seen: Vec<u8>,
     /// What survives a power cut for certain.
-    pub(super) durable: Vec<u8>,
+    pub(crate) durable: Vec<u8>,
     /// What was written since the last sync, in order.
-    pub(super) unsynced: Vec<Write>,
+    pub(crate) unsynced: Vec<Write>,
     /// How much of what is not synced was there at the last sync.
-    pub(super) late: usize,
+    pub(crate) late: usize,
 }
 
 /// One change of a file.
 #[derive(Debug, Clone)]
-pub(super) enum Write {
+pub(crate) enum Write {
     Bytes { offset: usize, data: Vec<u8> },
     Length(usize),
 }
 
 impl Write {
-    pub(super) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         match self {
             Self::Length(length) => *length,
             Self::Bytes { offset, data } => offset + data.len(),
         }
     }
 
-    pub(super) fn apply(&self, content: &mut Vec<u8>) {
+    pub(crate) fn apply(&self, content: &mut Vec<u8>) {
         match self {
             Self::Length(length) => content.resize(*length, 0),
             Self::Bytes { offset, data } => {

@@ -1,27 +1,46 @@
-//! A disk for tests that loses power, fills up, fails and hangs.
+//! A disk for tests that loses power, fills up, fails, hangs and is slow.
+//!
+//! It knows of each file what was written and what was synced, and which thread synced last. What a
+//! power cut leaves is what was synced and any part of the rest. A fault is a call on [`Disk`], and
+//! [`Disk::mend`] ends it.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
 
-use super::super::engine::{FORMAT, Medium};
-use super::super::{log, tables};
-use super::vfs;
-use super::writes::{File, Write};
+use keylatch_stores::OpenError;
+use keylatch_stores::test_medium::{self, NEWEST_FORMAT, TestMedium, TestStore};
+
+use crate::dice::Dice;
+use crate::vfs;
+use crate::writes::{File, Write};
+
+/// The data file, and its log.
+const DATA: &str = "locks";
+const LOG: &str = "locks-wal";
+
+/// The limit of the fencing tokens on a disk from [`Disk::formatted`]: ahead of the clock, as after the
+/// clock was set back, so that what tokens rise above is what is on disk.
+const AHEAD: u64 = 1 << 52;
+
+/// How long a sync of a slow disk takes: longer than that of any disk that the writer calls quick.
+const SLOW: Duration = Duration::from_millis(2);
 
 /// The content of each file by its name.
-pub(super) type Files = BTreeMap<String, Vec<u8>>;
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
 /// A disk in memory that knows what was synced. Clones are the same disk.
 #[derive(Debug, Clone)]
-pub(super) struct Disk(pub(super) Arc<Shared>);
+pub(crate) struct Disk(pub(crate) Arc<Shared>);
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// How SQLite finds it.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     state: Mutex<State>,
-    /// Told when the disk begins to hang, and when it no longer does.
+    /// Notified when the disk begins to hang, and when it no longer does.
     hanging: Condvar,
 }
 
@@ -45,10 +64,21 @@ struct State {
     read_only: bool,
     /// Whether the next sync fails.
     sync_fails: bool,
-    /// Whether a sync waits, and whether one does.
-    hangs: bool,
+    /// Which file's syncs wait, and whether one does.
+    hangs: Option<Hang>,
     is_hanging: bool,
+    slow: bool,
     syncs: u64,
+    /// The thread of the last sync.
+    synced_by: String,
+}
+
+/// What hangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hang {
+    All,
+    /// The data file, to which the log is moved, and not the log.
+    Data,
 }
 
 /// What a sync does.
@@ -61,23 +91,9 @@ enum Sync {
     Late,
 }
 
-/// A small generator of numbers that a seed decides (Steele et al., SplitMix64, OOPSLA 2014).
-#[derive(Debug, Clone)]
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 impl Disk {
     /// A disk with this content.
-    pub(super) fn new(content: Files, seed: u64) -> Self {
+    pub(crate) fn new(content: Files, seed: u64) -> Self {
         let file = |seen: Vec<u8>| File { durable: seen.clone(), seen, ..File::default() };
         let state = State {
             files: content.into_iter().map(|(name, content)| (name, file(content))).collect(),
@@ -91,9 +107,11 @@ impl Disk {
             breaks_in: None,
             read_only: false,
             sync_fails: false,
-            hangs: false,
+            hangs: None,
             is_hanging: false,
+            slow: false,
             syncs: 0,
+            synced_by: String::new(),
         };
         let (number, state, hanging) = (vfs::number(), Mutex::new(state), Condvar::new());
         let shared = Arc::new(Shared { number, state, hanging });
@@ -101,135 +119,162 @@ impl Disk {
         Self(shared)
     }
 
-    /// A disk with an empty store.
-    pub(super) fn formatted(seed: u64) -> Self {
+    /// A disk with an empty store, whose fencing tokens are ahead of the clock.
+    pub(crate) fn formatted(seed: u64) -> Self {
+        Self::of_format(NEWEST_FORMAT, seed)
+    }
+
+    /// A disk with a store whose file says that it has this format.
+    pub(crate) fn of_format(format: u64, seed: u64) -> Self {
         let disk = Self::new(Files::new(), seed);
-        tables::create(&disk.connect().unwrap(), FORMAT).unwrap();
+        test_medium::create(&disk.connect().unwrap(), format, AHEAD).unwrap();
         Self::new(disk.content(), seed)
     }
 
-    pub(super) fn medium(&self) -> Medium {
-        let (disk, readable) = (self.clone(), self.clone());
-        let open = move || {
-            log::check(disk.content().get("locks-wal").map_or(&[][..], |log| log))?;
-            let connection = disk.connect()?;
-            tables::prepare(&connection)?;
-            Ok(connection)
-        };
-        let look = move || {
-            let connection = readable.connect()?;
-            tables::configure(&connection)?;
-            Ok(connection)
-        };
-        let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name: "a disk".into(), open, look, _directory: None }
+    /// A disk with this data file and no log.
+    pub(crate) fn with_data(data: &[u8], seed: u64) -> Self {
+        Self::new(Files::from([(DATA.to_owned(), data.to_vec())]), seed)
+    }
+
+    /// The store on this disk.
+    pub(crate) fn open(&self) -> Result<TestStore, OpenError> {
+        let (connecting, reading) = (self.clone(), self.clone());
+        TestStore::open(TestMedium {
+            connect: Box::new(move || connecting.connect()),
+            read_log: Box::new(move || reading.log()),
+        })
+    }
+
+    /// The log as a process reads it; empty where there is none.
+    pub(crate) fn log(&self) -> Vec<u8> {
+        self.state().files.get(LOG).map_or_else(Vec::new, |log| log.seen.clone())
     }
 
     /// From now on a sync does nothing, as on a disk that lies.
-    pub(super) fn lie(&self) {
+    pub(crate) fn lie(&self) {
         self.state().sync = Sync::Nothing;
     }
 
     /// From now on a sync says that it is done before it is.
-    pub(super) fn be_late(&self) {
+    pub(crate) fn be_late(&self) {
         self.state().sync = Sync::Late;
     }
 
     /// Cuts the power after so many operations.
-    pub(super) fn cut_after(&self, operations: u64) {
+    pub(crate) fn cut_after(&self, operations: u64) {
         self.state().fuse = Some(operations);
     }
 
-    /// The disk after the power cut; `None` while there is power.
-    pub(super) fn after_the_cut(&self) -> Option<Files> {
-        self.state().after.clone()
-    }
-
-    /// Cuts the power now, if it is still there.
-    pub(super) fn cut(&self) -> Files {
+    /// Cuts the power now, if it is still there. Gives what it leaves.
+    pub(crate) fn cut(&self) -> Files {
         let mut state = self.state();
         state.cut();
         state.after.clone().unwrap()
     }
 
-    pub(super) fn has_power(&self) -> bool {
+    pub(crate) fn has_power(&self) -> bool {
         self.state().after.is_none()
     }
 
     /// Leaves room for this many more bytes.
-    pub(super) fn fill_up_to(&self, more: u64) {
+    pub(crate) fn fill_up_to(&self, more: u64) {
         let mut state = self.state();
         state.capacity = state.used() + more;
     }
 
     /// From now on what there is no room for is lost without a word.
-    pub(super) fn lose_what_is_too_much(&self) {
+    pub(crate) fn lose_what_is_too_much(&self) {
         self.state().says_full = false;
     }
 
     /// From now on nothing can be written, as on a file system that found an error in itself.
-    pub(super) fn turn_read_only(&self) {
+    pub(crate) fn turn_read_only(&self) {
         self.state().read_only = true;
     }
 
-    /// From now on a sync does not end.
-    pub(super) fn hang(&self) {
-        self.state().hangs = true;
+    /// From now on no sync ends.
+    pub(crate) fn hang(&self) {
+        self.state().hangs = Some(Hang::All);
     }
 
-    /// Waits until a sync hangs.
-    pub(super) fn hangs(&self) {
-        let hanging = self.0.hanging.wait_while(self.state(), |state| !state.is_hanging);
-        drop(hanging.unwrap());
+    /// From now on no sync of the data file ends, and those of its log do.
+    pub(crate) fn hang_data(&self) {
+        self.state().hangs = Some(Hang::Data);
     }
 
-    /// Lets what hangs go on.
-    pub(super) fn go_on(&self) {
-        self.state().hangs = false;
+    /// Waits until a sync hangs. Gives the thread that it holds.
+    pub(crate) async fn until_it_hangs(&self) -> String {
+        let disk = self.clone();
+        let hanging = tokio::task::spawn_blocking(move || {
+            let wait = disk.0.hanging.wait_while(disk.state(), |state| !state.is_hanging);
+            wait.unwrap().synced_by.clone()
+        });
+        hanging.await.unwrap()
+    }
+
+    /// Whether a sync hangs now.
+    pub(crate) fn is_hanging(&self) -> bool {
+        self.state().is_hanging
+    }
+
+    /// Ends what hangs.
+    pub(crate) fn resume(&self) {
+        self.state().hangs = None;
         self.0.hanging.notify_all();
     }
 
+    /// From now on each sync takes its time.
+    pub(crate) fn slow_down(&self) {
+        self.state().slow = true;
+    }
+
+    /// The thread of the last sync.
+    pub(crate) fn synced_by(&self) -> String {
+        self.state().synced_by.clone()
+    }
+
     /// How many syncs there were.
-    pub(super) fn syncs(&self) -> u64 {
+    pub(crate) fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
     /// From now on everything fails.
-    pub(super) fn break_down(&self) {
+    pub(crate) fn break_down(&self) {
         self.state().broken = true;
     }
 
     /// Breaks down in the middle of what comes.
-    pub(super) fn break_down_after(&self, operations: u64) {
+    pub(crate) fn break_down_after(&self, operations: u64) {
         self.state().breaks_in = Some(operations);
     }
 
-    pub(super) fn fail_the_next_sync(&self) {
+    pub(crate) fn fail_the_next_sync(&self) {
         self.state().sync_fails = true;
     }
 
     /// What a power cut would leave at least.
-    pub(super) fn durable(&self) -> Files {
+    pub(crate) fn durable(&self) -> Files {
         self.files(|file| &file.durable)
     }
 
     /// Makes room, and mends what was broken.
-    pub(super) fn mend(&self) {
+    pub(crate) fn mend(&self) {
         let mut state = self.state();
         state.capacity = u64::MAX;
         state.broken = false;
         state.breaks_in = None;
         state.read_only = false;
         state.sync = Sync::Honest;
+        state.slow = false;
     }
 
     /// The content as a process reads it.
-    pub(super) fn content(&self) -> Files {
+    pub(crate) fn content(&self) -> Files {
         self.files(|file| &file.seen)
     }
 
     /// How large all files are together.
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.state().used()
     }
 
@@ -327,12 +372,12 @@ impl State {
 
 /// What SQLite does with the files.
 impl Disk {
-    pub(super) fn exists(&self, name: &str) -> bool {
+    pub(crate) fn exists(&self, name: &str) -> bool {
         self.state().files.contains_key(name)
     }
 
     /// Makes a file if it is not there.
-    pub(super) fn open(&self, name: &str, writes: bool) -> io::Result<()> {
+    pub(crate) fn open_file(&self, name: &str, writes: bool) -> io::Result<()> {
         let mut state = self.state();
         if writes && state.read_only {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -343,17 +388,17 @@ impl Disk {
         Ok(())
     }
 
-    pub(super) fn delete(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn delete(&self, name: &str) -> io::Result<()> {
         let gone = self.state().files.remove(name);
         gone.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    pub(super) fn len(&self, name: &str) -> u64 {
+    pub(crate) fn len(&self, name: &str) -> u64 {
         self.state().files.get(name).map_or(0, |file| file.seen.len() as u64)
     }
 
     /// What is behind the end of the file is zero, and an error.
-    pub(super) fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let (state, offset) = (self.state(), offset as usize);
         state.works()?;
         let seen = state.files.get(name).map_or(&[][..], |file| &file.seen);
@@ -366,20 +411,31 @@ impl Disk {
         if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    pub(super) fn set_len(&self, name: &str, length: u64) -> io::Result<()> {
+    pub(crate) fn set_len(&self, name: &str, length: u64) -> io::Result<()> {
         self.state().write(name, Write::Length(length as usize))
     }
 
-    pub(super) fn write(&self, name: &str, offset: u64, data: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&self, name: &str, offset: u64, data: &[u8]) -> io::Result<()> {
         self.state().write(name, Write::Bytes { offset: offset as usize, data: data.to_vec() })
     }
 
-    pub(super) fn sync(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn sync(&self, name: &str) -> io::Result<()> {
+        if self.state().slow {
+            thread::sleep(SLOW);
+        }
         let mut state = self.state();
-        state.is_hanging = state.hangs;
-        self.0.hanging.notify_all();
-        state = self.0.hanging.wait_while(state, |state| state.hangs).unwrap();
-        state.is_hanging = false;
+        state.synced_by = thread::current().name().unwrap_or_default().to_owned();
+        let hangs = |state: &State| match state.hangs {
+            None => false,
+            Some(Hang::All) => true,
+            Some(Hang::Data) => name == DATA,
+        };
+        if hangs(&state) {
+            state.is_hanging = true;
+            self.0.hanging.notify_all();
+            state = self.0.hanging.wait_while(state, |state| hangs(state)).unwrap();
+            state.is_hanging = false;
+        }
         state.syncs += 1;
         if std::mem::take(&mut state.sync_fails) {
             // As Linux does: the pages count as written, and no later sync writes them.

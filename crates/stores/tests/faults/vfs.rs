@@ -1,4 +1,7 @@
 //! The files that SQLite sees, each on a [`Disk`].
+//!
+//! SQLite knows one VFS for all disks, and a disk by the number in its path. No other process has a
+//! disk, so a lock on a file is always to be had.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 use sqlite_vfs::{DatabaseHandle, LockKind, OpenAccess, OpenOptions, Vfs, WalDisabled};
 
-use super::disk::{Disk, Shared};
+use crate::disk::{Disk, Shared};
 
 /// The name by which SQLite knows it.
 const NAME: &str = "disks";
@@ -21,13 +24,13 @@ static DISKS: LazyLock<Mutex<BTreeMap<u64, Weak<Shared>>>> = LazyLock::new(|| {
 });
 
 /// A number that no other disk has.
-pub(super) fn number() -> u64 {
+pub(crate) fn number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Lets SQLite find a disk.
-pub(super) fn plug_in(disk: &Arc<Shared>) {
+pub(crate) fn plug_in(disk: &Arc<Shared>) {
     let mut disks = DISKS.lock().unwrap_or_else(PoisonError::into_inner);
     disks.retain(|_, disk| disk.strong_count() > 0);
     disks.insert(disk.number, Arc::downgrade(disk));
@@ -35,7 +38,7 @@ pub(super) fn plug_in(disk: &Arc<Shared>) {
 
 impl Disk {
     /// A connection to the store on this disk.
-    pub(super) fn connect(&self) -> rusqlite::Result<Connection> {
+    pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
         // The crate counts what is opened, and not so that two may do it at once.
         static OPENING: Mutex<()> = Mutex::new(());
         let _one_by_one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +65,7 @@ impl Vfs for Disks {
 
     fn open(&self, path: &str, options: OpenOptions) -> io::Result<Handle> {
         let (disk, name) = find(path)?;
-        disk.open(&name, options.access != OpenAccess::Read)?;
+        disk.open_file(&name, options.access != OpenAccess::Read)?;
         Ok(Handle { disk, name, lock: LockKind::None })
     }
 

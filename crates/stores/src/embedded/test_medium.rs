@@ -1,0 +1,125 @@
+//! The embedded store on a medium of a test: the seam for the fault disk in `tests/faults/`.
+//!
+//! The feature `test-medium`, which only the tests of this crate turn on, compiles it. The store is the
+//! one of [`embedded`](super::embedded) in all but two points: a test says how its file is reached,
+//! and when what has expired is removed.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::engine::{FORMAT, Medium};
+use super::row::Head;
+use super::tables;
+use super::{Embedded, wal_check};
+use crate::OpenError;
+use crate::ruled::{Executor as _, Ruled};
+use keylatch_core::store::{Store, StoreError};
+
+/// How a test's disk is reached.
+pub struct TestMedium {
+    /// Connects to the data file, as often as the store opens it again.
+    pub connect: Box<dyn Fn() -> rusqlite::Result<Connection> + Send + Sync>,
+    /// Reads the file's log; empty where there is none.
+    pub read_log: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
+}
+
+impl fmt::Debug for TestMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TestMedium(..)")
+    }
+}
+
+impl TestMedium {
+    /// As `Directory` does it with files.
+    fn into_medium(self) -> Medium {
+        let opened = Arc::new(self);
+        let looked = Arc::clone(&opened);
+        let open = move || {
+            wal_check::check(&(opened.read_log)())?;
+            let connection = (opened.connect)()?;
+            tables::prepare(&connection)?;
+            Ok(connection)
+        };
+        let look = move || {
+            let connection = (looked.connect)()?;
+            tables::configure(&connection)?;
+            Ok(connection)
+        };
+        let (open, look) = (Box::new(open), Box::new(look));
+        Medium { name: "a disk".into(), open, look, _directory: None }
+    }
+}
+
+/// The store on a test's medium. Nothing that has expired is removed before [`TestStore::sweep`].
+#[derive(Debug)]
+pub struct TestStore {
+    executor: Arc<Embedded>,
+    store: Ruled<Embedded>,
+}
+
+impl TestStore {
+    /// Opens the store; it has to be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// As for [`embedded`](super::embedded).
+    pub fn open(medium: TestMedium) -> Result<Self, OpenError> {
+        let executor = Arc::new(Embedded::open(medium.into_medium(), "a disk".into())?);
+        Ok(Self { store: Ruled::unswept(Arc::clone(&executor)), executor })
+    }
+
+    /// The store as the services use it.
+    pub fn port(&self) -> &dyn Store {
+        &self.store
+    }
+
+    /// Removes what has expired, and returns the room that the file does not need.
+    ///
+    /// # Errors
+    ///
+    /// The disk did not keep it.
+    pub async fn sweep(&self) -> Result<(), StoreError> {
+        self.executor.sweep(true).await
+    }
+
+    /// Takes one step towards a file without room that it does not need. Whether there are more.
+    ///
+    /// # Errors
+    ///
+    /// The disk did not keep it.
+    pub async fn compact(&self) -> Result<bool, StoreError> {
+        self.executor.writer.compact().await
+    }
+}
+
+/// The newest format of the file.
+pub const NEWEST_FORMAT: u64 = FORMAT;
+
+/// Writes the tables of an empty store whose fencing tokens rise above `fence_limit`, and says of
+/// them that they are of `format`.
+///
+/// # Errors
+///
+/// The disk did not take it.
+pub fn create(
+    connection: &Connection,
+    format: u64,
+    fence_limit: u64,
+) -> Result<(), Box<dyn Error>> {
+    tables::create(connection, format)?;
+    Ok(tables::write_head(connection, &Head { format, fence_limit })?)
+}
+
+/// The format of the file and the limit of its fencing tokens.
+///
+/// # Errors
+///
+/// The file does not say.
+pub fn read_head(connection: &Connection) -> Result<(u64, u64), Box<dyn Error>> {
+    tables::configure(connection)?;
+    let head = tables::head(connection)?;
+    Ok((head.format, head.fence_limit))
+}

@@ -1,0 +1,147 @@
+//! What a batch is: commands that come together share a sync, and one page each.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::poll;
+use keylatch_core::idempotency::{Begin, OnCrash, Phase};
+use keylatch_core::lock::{AcquireReply, FencingToken, Ttl};
+use keylatch_stores::test_medium::TestStore;
+use tokio::time::{advance, pause};
+
+use crate::disk::Disk;
+use crate::requests::{Acquire, begin};
+
+/// Holds the writer in a commit until the disk resumes, so that what comes is the next batch.
+async fn hold_the_writer(store: &Arc<TestStore>, disk: &Disk, round: u32) {
+    disk.hang();
+    let (store, first) = (Arc::clone(store), Acquire::new(&format!("first {round}"), "one"));
+    tokio::spawn(async move { first.run(store.port()).await.unwrap() });
+    disk.until_it_hangs().await;
+}
+
+#[tokio::test]
+async fn changes_that_come_together_share_a_sync() {
+    changes_share_a_sync().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_that_come_while_a_task_leads_share_a_sync() {
+    changes_share_a_sync().await;
+}
+
+async fn changes_share_a_sync() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(disk.open().unwrap());
+    for number in 0..10 {
+        Acquire::new(&format!("before {number}"), "one").run(store.port()).await.unwrap();
+    }
+    hold_the_writer(&store, &disk, 0).await;
+    let locks: Vec<_> = (0..100).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
+    let runs: Vec<_> = (0..100).map(|n| begin(&format!("record {n}"), "one")).collect();
+    let mut acquires = pin!(join_all(locks.iter().map(|lock| lock.run(store.port()))));
+    let mut begins = pin!(join_all(runs.iter().map(|run| store.port().begin(run))));
+    assert!(poll!(acquires.as_mut()).is_pending() && poll!(begins.as_mut()).is_pending());
+    let before = disk.syncs();
+    disk.resume();
+    assert!(acquires.await.iter().all(Result::is_ok) && begins.await.iter().all(Result::is_ok));
+    // One for the commit that hung, and one for the rest.
+    assert_eq!(disk.syncs() - before, 2, "syncs for 200 changes");
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_grant_and_its_end_in_one_batch() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(disk.open().unwrap());
+    let (lock, mut last) = (Acquire::new("lock", "one"), FencingToken::NONE);
+    for round in 0..50 {
+        hold_the_writer(&store, &disk, round).await;
+        let both = async { tokio::join!(lock.run(store.port()), lock.withdraw(store.port())) };
+        let mut both = pin!(both);
+        assert!(poll!(both.as_mut()).is_pending());
+        disk.resume();
+        let (Ok(AcquireReply::Granted(lease)), Ok(())) = both.await else {
+            panic!("granted and withdrawn");
+        };
+        assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
+        last = lease.fence;
+    }
+    let again = Disk::new(disk.durable(), 1).open().unwrap();
+    assert_eq!(again.port().look(&lock.name).await.unwrap(), None);
+    let AcquireReply::Granted(lease) = lock.run(again.port()).await.unwrap() else {
+        panic!("it is free");
+    };
+    assert!(lease.fence > last, "{:?} after {last:?} and a power cut", lease.fence);
+}
+
+#[tokio::test]
+async fn what_a_batch_withdraws_itself_is_not_written() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(disk.open().unwrap());
+    // The limit of the fencing tokens is written with the first grant.
+    Acquire::new("before", "one").run(store.port()).await.unwrap();
+    hold_the_writer(&store, &disk, 0).await;
+    let lock = Acquire::new("lock", "one");
+    let both = async { tokio::join!(lock.run(store.port()), lock.withdraw(store.port())) };
+    let mut both = pin!(both);
+    assert!(poll!(both.as_mut()).is_pending());
+    let syncs = disk.syncs();
+    disk.resume();
+    assert!(matches!(both.await, (Ok(AcquireReply::Granted(_)), Ok(()))));
+    assert_eq!(disk.syncs(), syncs + 1, "a lock that came and went was synced");
+}
+
+#[tokio::test]
+async fn a_grant_that_expires_on_its_way_leaves_the_disk_as_well() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(disk.open().unwrap());
+    pause();
+    let mut lock = Acquire::new("lock", "one");
+    lock.command.ttl = Ttl::from_millis(100).unwrap();
+    disk.hang();
+    let (acquiring, acquire) = (Arc::clone(&store), lock.clone());
+    let acquire = tokio::spawn(async move { acquire.run(acquiring.port()).await });
+    disk.until_it_hangs().await;
+    advance(Duration::from_secs(1)).await;
+    disk.resume();
+    assert!(matches!(acquire.await.unwrap(), Ok(AcquireReply::Granted(_))));
+    store.sweep().await.unwrap();
+    drop(store);
+    let again = Disk::new(disk.content(), 1).open().unwrap();
+    assert_eq!(again.port().look(&lock.name).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_expires_or_ends_by_itself_is_written_down() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    pause();
+    let short = Duration::from_secs(60);
+    let gone =
+        Begin { on_crash: OnCrash::Rerun, lease: short, retention: short, ..begin("gone", "one") };
+    let unknown = Begin { lease: short, ..begin("unknown", "one") };
+    for begin in [&gone, &unknown] {
+        store.port().begin(begin).await.unwrap();
+    }
+    advance(2 * short).await;
+    store.sweep().await.unwrap();
+    drop(store);
+    let again = Disk::new(disk.content(), 1).open().unwrap();
+    assert_eq!(again.port().find(&gone.key).await.unwrap(), None);
+    let view = again.port().find(&unknown.key).await.unwrap().expect("a record");
+    assert!(matches!(view.phase, Phase::Unknown { .. }), "{view:?}");
+}
+
+#[tokio::test]
+async fn a_change_after_the_first_is_one_page_of_the_log() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    let lock = Acquire::new("lock", "one");
+    lock.run(store.port()).await.unwrap();
+    store.port().release(&lock.name, &lock.command.token).await.unwrap();
+    let before = disk.log().len();
+    lock.run(store.port()).await.unwrap();
+    assert_eq!(disk.log().len() - before, 24 + 4096);
+}

@@ -1,0 +1,112 @@
+//! A file that is damaged, of another format, or not yet synced when the process was killed.
+
+use keylatch_core::idempotency::Begun;
+use keylatch_core::lock::AcquireReply;
+use keylatch_stores::test_medium::NEWEST_FORMAT;
+
+use crate::dice::Dice;
+use crate::disk::Disk;
+use crate::requests::{Acquire, begin};
+
+#[tokio::test]
+async fn a_flipped_byte_is_noticed_or_does_no_harm() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    let locks: Vec<_> = (0..50).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
+    let runs: Vec<_> = (0..50).map(|n| begin(&format!("record {n}"), "one")).collect();
+    for (lock, run) in locks.iter().zip(&runs) {
+        lock.run(store.port()).await.unwrap();
+        store.port().begin(run).await.unwrap();
+    }
+    drop(store);
+    let (content, mut dice, mut noticed) = (disk.content(), Dice(7), 0);
+    for _ in 0..300 {
+        let mut damaged = content.clone();
+        let file = damaged.get_mut("locks").unwrap();
+        let place = dice.below(file.len() as u64) as usize;
+        file[place] ^= 1 << dice.below(8);
+        match std::panic::catch_unwind(|| Disk::new(damaged, 1).open()) {
+            Ok(Ok(store)) => {
+                for (lock, run) in locks.iter().zip(&runs) {
+                    let found = (lock.run(store.port()).await, store.port().begin(run).await);
+                    let same =
+                        matches!(found, (Ok(AcquireReply::Repeated(_)), Ok(Begun::Again(_))));
+                    assert!(same, "byte {place}: {found:?}");
+                }
+            }
+            Ok(Err(error)) => {
+                assert!(error.to_string().contains("damaged"), "byte {place}: {error}");
+                noticed += 1;
+            }
+            Err(_) => noticed += 1,
+        }
+    }
+    assert!(noticed > 0, "no byte mattered");
+}
+
+#[tokio::test]
+async fn a_file_of_another_format_is_refused_with_a_sentence() {
+    let refused = |format| Disk::of_format(format, 1).open().unwrap_err().to_string();
+    for older in 1..=3 {
+        let sentence = refused(older);
+        assert!(sentence.contains("before the first release"), "format {older}: {sentence}");
+    }
+    let newer = refused(NEWEST_FORMAT + 1);
+    assert!(newer.contains("format 6") && newer.contains("up to 5"), "{newer}");
+}
+
+/// What a killed process leaves: most of what it wrote is in the log.
+#[tokio::test]
+async fn a_log_that_is_broken_before_its_end_is_refused_and_left_as_it_is() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    let locks: Vec<_> = (0..20).map(|n| Acquire::new(&format!("lock {n}"), "one")).collect();
+    let mut before_the_last = 0;
+    for lock in &locks {
+        before_the_last = disk.log().len();
+        lock.run(store.port()).await.unwrap();
+    }
+    let (content, mut dice) = (disk.content(), Dice(7));
+    let length = content["locks-wal"].len();
+    for round in 0..300 {
+        let mut damaged = content.clone();
+        // All of what comes after the log's header, which a power cut may have torn.
+        let place = 32 + dice.below((length - 32) as u64) as usize;
+        damaged.get_mut("locks-wal").unwrap()[place] ^= 1 << dice.below(8);
+        let disk = Disk::new(damaged.clone(), round);
+        match disk.open() {
+            // The last transaction may be one that was never synced, and so never answered.
+            Ok(again) => {
+                assert!(place >= before_the_last, "byte {place} of {length} was overlooked");
+                for lock in &locks[..19] {
+                    let found = again.port().look(&lock.name).await.unwrap();
+                    assert!(found.is_some(), "byte {place}");
+                }
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("damaged"), "byte {place}: {error}");
+                assert!(disk.content() == damaged, "byte {place}: something was written");
+            }
+        }
+    }
+    let mut garbage = content.clone();
+    garbage.insert("locks-wal".to_owned(), vec![b'x'; length]);
+    let refused = Disk::new(garbage, 1).open().unwrap_err().to_string();
+    assert!(refused.contains("damaged"), "{refused}");
+}
+
+/// A process that is killed leaves in the log what was never synced.
+#[tokio::test]
+async fn what_is_found_in_the_log_is_synced_before_it_is_read() {
+    let disk = Disk::formatted(1);
+    let killed = disk.open().unwrap();
+    disk.lie();
+    let lock = Acquire::new("lock", "one");
+    lock.run(killed.port()).await.unwrap();
+    disk.mend();
+    let again = disk.open().unwrap();
+    assert!(again.port().look(&lock.name).await.unwrap().is_some());
+    let after_a_cut = Disk::new(disk.durable(), 1).open().unwrap();
+    let found = after_a_cut.port().look(&lock.name).await.unwrap();
+    assert!(found.is_some(), "it was read and is lost");
+}

@@ -1,0 +1,110 @@
+//! A disk that hangs: it holds no read, no refusal and not the end of the process.
+
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, poll};
+use keylatch_core::idempotency::{Abandonment, Begun, End, Kept, Phase};
+use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
+use keylatch_core::store::{ListLocks, StoreError};
+use keylatch_stores::test_medium::TestStore;
+use tokio::task::JoinHandle;
+
+use crate::disk::Disk;
+use crate::requests::{Acquire, begin, token};
+
+/// An acquire that waits for a disk that hangs.
+async fn hang_an_acquire(
+    store: &Arc<TestStore>,
+    disk: &Disk,
+    lock: &str,
+) -> JoinHandle<Result<AcquireReply, StoreError>> {
+    disk.hang();
+    let (store, acquire) = (Arc::clone(store), Acquire::new(lock, "one"));
+    let acquire = tokio::spawn(async move { acquire.run(store.port()).await });
+    disk.until_it_hangs().await;
+    acquire
+}
+
+/// What `answer` says without waiting.
+#[track_caller]
+fn at_once<T: std::fmt::Debug>(answer: impl Future<Output = Result<T, StoreError>>) -> T {
+    answer.now_or_never().expect("an answer at once").unwrap()
+}
+
+#[tokio::test]
+async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
+    let disk = Disk::formatted(1);
+    let opened = Arc::new(disk.open().unwrap());
+    let store = opened.port();
+    let (held, done) = (Acquire::new("held", "one"), begin("done", "one"));
+    held.run(store).await.unwrap();
+    store.begin(&done).await.unwrap();
+    store.complete(&done.key, &done.token, End::Done(Kept::Mark(201))).await.unwrap();
+    let acquire = hang_an_acquire(&opened, &disk, "new").await;
+
+    let (name, two) = (&held.name, token("two"));
+    assert!(at_once(store.look(name)).is_some());
+    let other = AcquireCommand { token: two, ..held.command.clone() };
+    assert!(matches!(at_once(store.acquire(name, other)), AcquireReply::Busy(_)));
+    assert_eq!(at_once(store.renew(name, &two, Ttl::DEFAULT)), RenewReply::Mismatch);
+    assert_eq!(at_once(store.release(name, &two)), ReleaseReply::Mismatch);
+    let found = at_once(store.find(&done.key)).expect("a record");
+    assert!(matches!(found.phase, Phase::Done { .. }), "{found:?}");
+    assert!(matches!(at_once(store.begin(&done)), Begun::Found(_)));
+    // No reader sees what is not on disk.
+    let new = Acquire::new("new", "one").name;
+    assert_eq!(at_once(store.look(&new)), None);
+    let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
+    assert_eq!(at_once(store.list(&all)).expect("a page").locks.len(), 1);
+    assert!(store.health().now_or_never().is_none(), "a disk that hangs is not well");
+
+    disk.resume();
+    assert!(matches!(acquire.await.unwrap(), Ok(AcquireReply::Granted(_))));
+    store.health().await.expect("it answers again");
+    assert!(at_once(store.look(&new)).is_some());
+}
+
+#[tokio::test]
+async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
+    let disk = Disk::formatted(1);
+    let opened = Arc::new(disk.open().unwrap());
+    let store = opened.port();
+    let acquired = hang_an_acquire(&opened, &disk, "new").await;
+    let (acquire, run) = (Acquire::new("new", "one"), begin("run", "one"));
+    let (begun, (), abandoned) = {
+        let all = async {
+            let steps =
+                (store.begin(&run), acquire.withdraw(store), store.abandon(&run.key, &run.token));
+            tokio::try_join!(steps.0, steps.1, steps.2).unwrap()
+        };
+        let mut all = pin!(all);
+        assert!(poll!(all.as_mut()).is_pending());
+        disk.resume();
+        all.await
+    };
+    assert!(matches!(acquired.await.unwrap(), Ok(AcquireReply::Granted(_))));
+    assert!(matches!(begun, Begun::Started(_)), "{begun:?}");
+    assert_eq!(abandoned, Abandonment::Abandoned);
+    assert_eq!(store.look(&acquire.name).await.unwrap(), None);
+    assert_eq!(store.find(&run.key).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_does_not_hold_the_end_of_the_process() {
+    let disk = Disk::formatted(1);
+    let store = Arc::new(disk.open().unwrap());
+    let acquire = hang_an_acquire(&store, &disk, "new").await;
+    acquire.abort();
+    assert!(acquire.await.unwrap_err().is_cancelled());
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        drop(Arc::into_inner(store).expect("no other task has it"));
+        ended.send(()).expect("the test waits");
+    });
+    let ended = tokio::task::spawn_blocking(move || end.recv_timeout(Duration::from_secs(20)));
+    ended.await.unwrap().expect("the store closes without the disk");
+    disk.resume();
+}

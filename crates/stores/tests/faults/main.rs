@@ -1,0 +1,24 @@
+//! The embedded store on a disk that loses power, fills up, fails and hangs: what was answered is kept,
+//! and what was refused has not happened.
+//!
+//! `disk`, `vfs` and `writes` are the disk, on which SQLite runs as on any other. `client` is a model of
+//! what one client was answered, which `power` and `bad_disk` hold the store to. Each check has a
+//! self test on a disk that breaks the promise, so that a check that finds nothing is red.
+//! `POWER_CUTS` sets how many cuts a campaign has.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_disk;
+mod batches;
+mod client;
+mod damage;
+#[path = "../../../testkit/src/random.rs"]
+mod dice;
+mod disk;
+mod hanging;
+mod leader;
+mod power;
+mod requests;
+mod room;
+mod vfs;
+mod writes;

@@ -1,0 +1,63 @@
+//! What the tests ask of the store: locks and runs that outlast any test.
+
+use std::time::Duration;
+
+use keylatch_core::idempotency::{Begin, Fingerprint, OnCrash, RecordKey};
+use keylatch_core::lock::{
+    AcquireCommand, AcquireReply, Attempt, LockName, Owner, Token, TokenHash, Ttl,
+};
+use keylatch_core::store::{Store, StoreError};
+
+/// For how long a run may go unheard.
+pub(crate) const LEASE: Duration = Duration::from_secs(60 * 60);
+
+/// A lock, and what acquires it.
+#[derive(Debug, Clone)]
+pub(crate) struct Acquire {
+    pub(crate) name: LockName,
+    pub(crate) command: AcquireCommand,
+}
+
+impl Acquire {
+    pub(crate) fn new(lock: &str, holder: &str) -> Self {
+        let command = AcquireCommand {
+            token: token(holder),
+            ttl: Ttl::MAX,
+            owner: Owner::parse(holder).unwrap(),
+            attempt: Attempt::new(1),
+            queue: None,
+        };
+        Self { name: name(lock), command }
+    }
+
+    pub(crate) async fn run(&self, store: &dyn Store) -> Result<AcquireReply, StoreError> {
+        store.acquire(&self.name, self.command.clone()).await
+    }
+
+    pub(crate) async fn withdraw(&self, store: &dyn Store) -> Result<(), StoreError> {
+        store.withdraw(&self.name, &self.command.token, self.command.attempt).await
+    }
+}
+
+pub(crate) fn begin(record: &str, runner: &str) -> Begin {
+    Begin {
+        key: key(record),
+        token: token(runner),
+        fingerprint: Fingerprint::of_text("an order"),
+        lease: LEASE,
+        retention: 24 * LEASE,
+        on_crash: OnCrash::Unknown,
+    }
+}
+
+pub(crate) fn name(lock: &str) -> LockName {
+    LockName::parse(lock).unwrap()
+}
+
+pub(crate) fn key(record: &str) -> RecordKey {
+    RecordKey::from_bytes(*Fingerprint::of_text(record).as_bytes())
+}
+
+pub(crate) fn token(holder: &str) -> TokenHash {
+    Token::parse(&format!("token-of-the-holder-{holder}")).unwrap().hash()
+}
