@@ -17,6 +17,7 @@ mod dice;
 mod disk;
 mod hanging;
 mod leader;
+mod migration;
 mod power;
 mod requests;
 mod room;
