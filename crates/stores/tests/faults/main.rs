@@ -12,6 +12,7 @@ mod bad_disk;
 mod batches;
 mod client;
 mod damage;
+#[expect(unreachable_pub, reason = "the file is a part of the test kit too")]
 #[path = "../../../testkit/src/random.rs"]
 mod dice;
 mod disk;
