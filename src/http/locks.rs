@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +10,7 @@ use super::body::{acquire_request, lease_body, lock_page, public_lock, renewal_t
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
 };
+use super::json::Json;
 use super::problem::{Code, Problem};
 use super::problem::{held, lock_not_held, of_lock_error, token_mismatch};
 use super::problem_responses::{

@@ -8,6 +8,7 @@ mod events;
 mod extract;
 mod hold;
 pub mod idempotency;
+mod json;
 mod locks;
 mod middleware;
 mod openapi;
@@ -36,6 +37,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use self::idempotency::api;
+use self::json::Json;
 use crate::metrics::Metrics;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::Idempotency;
@@ -187,8 +189,12 @@ impl Extras<'_> {
     }
 }
 
+/// The Swagger UI, and the document that it shows.
 fn swagger_ui(document: OpenApi) -> Router {
-    let pages = Router::from(SwaggerUi::new("/docs").url("/openapi.json", document));
+    let config = utoipa_swagger_ui::Config::from("/openapi.json");
+    let pages = Router::from(SwaggerUi::new("/docs").config(config));
+    let document = Arc::new(document);
+    let pages = pages.route("/openapi.json", get(async move || Json(document)));
     pages.layer(map_response(system::docs_page))
 }
 

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::Api;
 use super::assets::{DOCS_POLICY, POLICY};
+use super::json::Json;
 use super::problem::{Code, Problem};
 use super::problem_responses::{PageProblems, ReadyProblems, SystemProblems};
 use keylatch_axum::status_code;

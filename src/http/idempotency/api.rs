@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -9,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use super::api_body;
 use crate::http::Api;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
+use crate::http::json::Json;
 use crate::http::problem::{Code, Problem};
 use crate::http::problem_responses::{
     AbandonProblems, BeginProblems, CompleteProblems, ExtendProblems, FindProblems,

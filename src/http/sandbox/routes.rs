@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::{HttpMethod, Paths};
@@ -19,6 +19,7 @@ use utoipa::{Path as _, ToSchema};
 use super::orders::{OrderBook, OrderError};
 use crate::http::extract::parse;
 use crate::http::idempotency::operation;
+use crate::http::json::Json;
 use crate::http::problem::{Code, Problem};
 use crate::http::problem_responses::{
     GuardedProblems, PageProblems, ReadyProblems, SandboxProblems,

@@ -328,8 +328,8 @@ pub(super) mod testing {
     }
 
     /// The report of a node with the counter 1000 and a lease of 10 s.
-    pub(in super::super) fn report(found: &str, token: &str, grant: ReportedGrant) -> LockReport {
-        let ReportedGrant { fence, ballot, by } = grant;
+    pub(in super::super) fn report(found: &str, token: &str, grant: &ReportedGrant) -> LockReport {
+        let &ReportedGrant { fence, ballot, by } = grant;
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let number = |number: u64| text(&number.to_string());
         let ballot = Ballot { clock_micros: ballot, proposer: 0 }.to_string();

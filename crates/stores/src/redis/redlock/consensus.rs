@@ -429,7 +429,7 @@ mod tests {
     /// The promises of nodes 0, 1, … which accepted these fencing tokens under these ballots.
     fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Promises {
         let grants = accepted.map(|(fence, ballot)| ReportedGrant { fence, ballot, by: fence });
-        let promises = grants.map(|grant| report("own", "one", grant).promise().unwrap());
+        let promises = grants.map(|grant| report("own", "one", &grant).promise().unwrap());
         Promises(promises.into_iter().enumerate().collect())
     }
 

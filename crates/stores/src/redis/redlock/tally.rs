@@ -340,7 +340,7 @@ mod tests {
     fn tally<const N: usize>(reports: [(&str, &str, u64); N]) -> Tally {
         let mut tally = Tally::new(5, 3);
         for (node, (found, token, fence)) in reports.into_iter().enumerate() {
-            let value = report(found, token, ReportedGrant { fence, ballot: fence, by: 1 });
+            let value = report(found, token, &ReportedGrant { fence, ballot: fence, by: 1 });
             tally.add(node, Ok(NodeReply { value, votes: true }));
         }
         tally
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn node_in_quarantine_does_not_vote_but_may_have_granted() {
         let mut tally = tally([("own", "m", 0), ("own", "m", 0)]);
-        let value = report("granted", "m", ReportedGrant { fence: 0, ballot: 0, by: 0 });
+        let value = report("granted", "m", &ReportedGrant { fence: 0, ballot: 0, by: 0 });
         tally.add(2, Ok(NodeReply { value, votes: false }));
         assert_eq!(tally.acquire_decision("m"), AcquireDecision::NoQuorum);
         assert_eq!(tally.maybe_granted.len(), 3);
