@@ -110,7 +110,9 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Parts { code, document, cause } = *self.0;
-        let json = serde_json::to_vec(&document).unwrap_or_default();
+        let mut json = serde_json::to_vec(&document).unwrap_or_default();
+        // People read answers in a terminal: the prompt of the shell belongs on a line of its own.
+        json.push(b'\n');
         let mut response = (status_code(code), json).into_response();
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");

@@ -1,0 +1,58 @@
+//! Every JSON body of the service ends with one newline, and `Content-Length` counts it.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+use keylatch::app::App;
+use keylatch::config::{Config, Flags};
+use reqwest::{Client, Method};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test]
+async fn json_bodies_end_with_a_newline() {
+    let flags = Flags { store: Some("memory:".to_owned()), ..Flags::default() };
+    let app = App::new(Config::load(&flags, []).expect("the defaults")).await.expect("an app");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let closing = CancellationToken::new();
+    tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
+    let _closing = closing.drop_guard();
+    let order = r#"{"amount": 1, "currency": "EUR"}"#;
+    let failure = r#"{"amount": 1, "currency": "EUR", "fail": 402}"#;
+    for (method, path, key, body, status) in [
+        (Method::POST, "/v1/locks/a", "", "", 201),
+        (Method::POST, "/v1/locks/a", "", "", 409),
+        (Method::GET, "/v1/locks/a", "", "", 200),
+        (Method::GET, "/v1/locks", "", "", 200),
+        (Method::GET, "/v1/locks/b", "", "", 404),
+        (Method::PUT, "/v1/locks/a", "", "", 428),
+        (Method::POST, "/v1/locks/a/hold", "", "", 409),
+        (Method::GET, "/v1/info", "", "", 200),
+        (Method::GET, "/openapi.json", "", "", 200),
+        (Method::GET, "/nothing", "", "", 404),
+        (Method::POST, "/v1/idempotency/k", "", "", 201),
+        (Method::POST, "/v1/idempotency/k", "", "", 409),
+        (Method::GET, "/v1/idempotency/k", "", "", 200),
+        (Method::POST, "/v1/orders", "k-1", order, 201),
+        (Method::POST, "/v1/orders", "k-1", order, 201),
+        (Method::POST, "/v1/orders", "k-1", failure, 422),
+        (Method::POST, "/v1/orders", "k-2", failure, 402),
+        (Method::POST, "/v1/orders", "", order, 400),
+        (Method::GET, "/v1/orders", "", "", 200),
+        (Method::GET, "/v1/orders/1", "", "", 200),
+    ] {
+        let what = format!("{method} {path}");
+        let mut request = Client::new().request(method, format!("http://{address}{path}"));
+        if !key.is_empty() {
+            request = request.header("Idempotency-Key", key);
+        }
+        let answer = request.body(body).send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{what}");
+        let kind = answer.headers()["content-type"].to_str().expect("text").to_owned();
+        assert!(kind == "application/json" || kind == "application/problem+json", "{what}: {kind}");
+        let length = answer.content_length();
+        let text = answer.text().await.expect("text");
+        assert_eq!(length, Some(text.len() as u64), "{what}");
+        assert!(text.ends_with("}\n"), "{what}: {text}");
+    }
+}
