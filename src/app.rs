@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, About, Api, BodyLimits, Extras, ObserveLayer, OriginPolicy, Server, Streams,
+    self, About, Api, BodyLimits, Extras, Listener, ObserveLayer, OriginPolicy, Server, Streams,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -106,7 +105,7 @@ impl App {
     /// The listener broke.
     pub async fn serve(
         self,
-        listener: TcpListener,
+        listener: impl Listener,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let token = self.closing.clone();

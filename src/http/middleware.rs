@@ -76,7 +76,7 @@ impl ObserveLayer {
 
     /// The same, with a deadline that is later by `wait`, for routes on which a client may wait.
     #[must_use]
-    pub fn patient(&self, wait: Duration) -> Self {
+    pub fn with_extra_time(&self, wait: Duration) -> Self {
         self.with_deadline(self.deadline + wait)
     }
 

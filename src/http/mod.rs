@@ -1,6 +1,5 @@
 //! The HTTP surface: what is served where, and how a request becomes a call of the core.
 
-mod activity;
 mod assets;
 mod body;
 mod cors;
@@ -17,7 +16,6 @@ mod problem;
 mod problem_responses;
 mod sandbox;
 mod server;
-mod socket;
 mod system;
 mod watch;
 
@@ -51,7 +49,7 @@ pub use middleware::{Observe, ObserveLayer};
 pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use sandbox::SandboxMode;
-pub use server::{ServeError, Server, Settings};
+pub use server::{Accepted, Listener, ServeError, Server, Settings, TcpIo};
 
 pub use crate::telemetry::AccessLog;
 
@@ -122,12 +120,12 @@ pub fn router(
     };
     let max_wait = api.max_wait;
     let api = Arc::new(api);
-    let (waiting, document) = waiting().split_for_parts();
-    let waiting = waiting
+    let (long_poll, document) = long_poll_routes().split_for_parts();
+    let long_poll = long_poll
         .method_not_allowed_fallback(system::method_not_allowed)
         .with_state(Arc::clone(&api));
-    let (prompt, rest) = prompt().split_for_parts();
-    let own = prompt
+    let (short, rest) = short_routes().split_for_parts();
+    let own = short
         .route("/v1/locks/", any(locks::empty_name))
         .route("/", get(system::index))
         .route("/assets/keylatch.js", get(assets::module))
@@ -137,8 +135,8 @@ pub fn router(
         .merge(swagger_ui(extras.document(document.merge_from(rest))))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
-    let waiting = layered(waiting, observe.patient(max_wait));
-    let all = layered(own, observe.clone()).merge(waiting).merge(guarded);
+    let long_poll = layered(long_poll, observe.with_extra_time(max_wait));
+    let all = layered(own, observe.clone()).merge(long_poll).merge(guarded);
     Ok(match cors.layer() {
         Some(cors) => all.layer(cors),
         None => all,
@@ -174,7 +172,7 @@ fn layered(router: Router, observe: ObserveLayer) -> Router {
 
 /// The OpenAPI document of the service with these routes beside its own.
 pub fn openapi(extras: Extras<'_>) -> OpenApi {
-    extras.document(waiting().into_openapi().merge_from(prompt().into_openapi()))
+    extras.document(long_poll_routes().into_openapi().merge_from(short_routes().into_openapi()))
 }
 
 impl Extras<'_> {
@@ -198,13 +196,13 @@ fn swagger_ui(document: OpenApi) -> Router {
     pages.layer(map_response(system::docs_page))
 }
 
-/// The routes on which a client may wait.
-fn waiting() -> OpenApiRouter<Arc<Api>> {
+/// The routes on which a client may wait for a lock.
+fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new().routes(routes!(locks::create, locks::renew, locks::release, locks::get))
 }
 
 /// The others.
-fn prompt() -> OpenApiRouter<Arc<Api>> {
+fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
         .routes(routes!(hold::hold))

@@ -1,4 +1,4 @@
-//! A client's socket, which hyper reads and writes while the connection's task watches for its end.
+//! TCP: a client's socket, which hyper reads and writes while the connection's task watches for its end.
 //!
 //! hyper notices that a client is gone when it reads the end of the stream. It does not read while it
 //! serves a request and has something in its buffer, so one byte behind a request would hide the end
@@ -16,11 +16,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use socket2::SockRef;
-use tokio::io::{AsyncWrite, Interest, Join, join};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, ReadBuf, join};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+
+use super::listener::{Accepted, Listener};
 
 /// What is ready when the client has ended its side, and not whenever bytes can be read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -31,20 +34,87 @@ const END: Interest = Interest::READABLE;
 /// How long to pause when the socket is ready for another reason than its end.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The socket to be read and written, and the half that tells when its client ends its side.
-pub(super) fn share(stream: TcpStream) -> (Join<OwnedReadHalf, WriteHalf>, WriteHalf) {
-    let (reader, writer) = stream.into_split();
-    let writer = WriteHalf(Arc::new(writer));
-    (join(reader, writer.clone()), writer)
+impl Listener for TcpListener {
+    type Io = TcpIo;
+
+    async fn accept(&self, write_timeout: Duration) -> io::Result<Accepted<TcpIo>> {
+        let (stream, peer) = Self::accept(self).await?;
+        prepare(&stream, write_timeout);
+        let (reader, writer) = stream.into_split();
+        let writer = WriteHalf(Arc::new(writer));
+        let closed = writer.clone().read_closed().boxed();
+        let peer = Some(peer.ip().to_canonical());
+        Ok(Accepted { io: TcpIo(join(reader, writer)), peer, closed })
+    }
+
+    fn is_on_loopback(&self) -> io::Result<bool> {
+        Ok(self.local_addr()?.ip().to_canonical().is_loopback())
+    }
+}
+
+/// A socket that refuses any of this is as good as closed, and reading says so.
+fn prepare(stream: &TcpStream, write_timeout: Duration) {
+    // Without it, a small response waits for the acknowledgement of the one before.
+    let _ = stream.set_nodelay(true);
+    // A client whose machine is gone acknowledges nothing, and the system alone would send the
+    // same again for a quarter of an hour.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(write_timeout));
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = write_timeout;
+}
+
+/// The socket of a TCP connection.
+#[derive(Debug)]
+pub struct TcpIo(Join<OwnedReadHalf, WriteHalf>);
+
+impl AsyncRead for TcpIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for TcpIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, buffers)
+    }
 }
 
 /// The half of a socket that is written, which can be shared.
 #[derive(Debug, Clone)]
-pub(super) struct WriteHalf(Arc<OwnedWriteHalf>);
+struct WriteHalf(Arc<OwnedWriteHalf>);
 
 impl WriteHalf {
     /// Waits until the client has ended its side, or the connection is broken.
-    pub(super) async fn read_closed(self) {
+    async fn read_closed(self) {
         while let Ok(ready) = self.0.ready(END).await {
             if ready.is_read_closed() {
                 return;

@@ -1,0 +1,92 @@
+//! Where connections come from.
+//!
+//! The server knows a [`Listener`] and the bytes that it gives, so that another transport, such as a Unix
+//! socket or TLS around TCP, is an addition. What a transport alone can tell comes with each connection:
+//! the peer, and the moment at which the client ended its side. A layer over a transport, as TLS is,
+//! wraps the bytes and hands the rest on. Tested over TCP throughout, and over a Unix socket in
+//! `tests/listener.rs`.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
+
+/// How long accepting pauses when no connection can be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections of one transport.
+pub trait Listener: fmt::Debug + Send + Sync + 'static {
+    /// The bytes of a connection.
+    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection. Where the transport can find out that the machine of a client is gone, it
+    /// gives up what was not acknowledged for `write_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// That of accept(2): the client was gone first, nothing can be accepted now, or the listener is
+    /// broken. The server tells these apart.
+    fn accept(
+        &self,
+        write_timeout: Duration,
+    ) -> impl Future<Output = io::Result<Accepted<Self::Io>>> + Send;
+
+    /// Whether it has a loopback address, which web pages reach by a browser on this machine.
+    ///
+    /// # Errors
+    ///
+    /// The listener is broken.
+    fn is_on_loopback(&self) -> io::Result<bool>;
+}
+
+/// A connection that was accepted.
+pub struct Accepted<I> {
+    /// Its bytes.
+    pub io: I,
+    /// The address of the other end, if the transport has such addresses.
+    pub peer: Option<IpAddr>,
+    /// Resolves when the client has ended its side, although bytes before that end may be unread. It
+    /// never does where the transport cannot tell; then reading finds the end.
+    pub closed: BoxFuture<'static, ()>,
+}
+
+impl<I> fmt::Debug for Accepted<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accepted").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// The next connection of a listener. A client that is gone before it is accepted is none.
+pub(super) async fn accept<L: Listener>(
+    listener: &L,
+    write_timeout: Duration,
+) -> io::Result<Accepted<L::Io>> {
+    loop {
+        match listener.accept(write_timeout).await {
+            Ok(accepted) => return Ok(accepted),
+            Err(error) if is_of_client(&error) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(EBADF | EINVAL | ENOTSOCK)) => {
+                return Err(error);
+            }
+            // No file descriptors, no memory, no network: it passes.
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted now");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The listener itself is broken (errno of Linux, accept(2)).
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const ENOTSOCK: i32 = 88;
+
+fn is_of_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}

@@ -1,0 +1,162 @@
+//! An HTTP/1.1 server with a limit on everything that a client can make it wait for or keep.
+//!
+//! The accept loop counts connections, answers 503 to those beyond the cap, and at shutdown drains: it
+//! accepts no more, lets requests end, and closes what is left when the time is over. It does not speak
+//! HTTP/2, which no client of this API needs in clear text. The server is generic over its
+//! [`Listener`]. Tested in `tests/it/network.rs`, `shutdown.rs` and `tests/listener.rs`.
+
+mod connection;
+mod listener;
+mod phases;
+mod tcp;
+mod tracked;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::connection::Connections;
+use super::middleware::ObserveLayer;
+use super::problem::{Code, Problem};
+use crate::metrics::Metrics;
+use keylatch_core::store::Effect;
+
+pub use listener::{Accepted, Listener};
+pub use tcp::TcpIo;
+
+/// How many connections beyond the cap are answered 503; more are closed without an answer.
+const REFUSALS: usize = 256;
+/// How long a refused connection may take to read its refusal.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+
+/// How the service meets the network.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The hosts that the service goes by, beside loopback names.
+    pub hosts: Vec<String>,
+    /// The addresses and networks of the proxies whose `X-Forwarded-*` is believed.
+    pub trusted_proxies: Vec<String>,
+    /// Connections served at once.
+    pub max_connections: usize,
+    /// Requests answered at once.
+    pub max_requests: usize,
+    /// Time for a request as a whole, in milliseconds.
+    pub request_timeout_ms: u64,
+    /// Time for a request's body to arrive, in milliseconds.
+    pub body_timeout_ms: u64,
+    /// Time for a new connection to send its first byte, in milliseconds.
+    pub first_byte_timeout_ms: u64,
+    /// Time from the first byte of a request's head to its last, in milliseconds.
+    pub header_timeout_ms: u64,
+    /// Time between a response and the next request, in milliseconds.
+    pub keep_alive_timeout_ms: u64,
+    /// Time for which a client may read nothing of what it is sent, in milliseconds.
+    pub write_timeout_ms: u64,
+    /// The largest request body, in bytes.
+    pub body_limit_bytes: usize,
+    /// The largest head of a request, in bytes.
+    pub header_limit_bytes: usize,
+    /// The most header lines in a request.
+    pub max_headers: usize,
+    /// Time for requests to be finished at shutdown, in milliseconds.
+    pub drain_timeout_ms: u64,
+}
+
+/// A server of some routes on a listener.
+#[derive(Debug)]
+pub struct Server<L> {
+    listener: L,
+    router: Router,
+    full: Router,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+}
+
+/// The listener broke.
+#[derive(Debug, thiserror::Error)]
+#[error("accepting connections failed")]
+pub struct ServeError(#[from] io::Error);
+
+impl<L: Listener> Server<L> {
+    /// A server of `router` that accepts from `listener` once it runs.
+    pub fn new(
+        listener: L,
+        router: Router,
+        observe: ObserveLayer,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let full = Router::new().fallback(async || full()).layer(observe);
+        Self { listener, router, full, settings, metrics }
+    }
+
+    /// Serves until `closing` is cancelled, then drains: requests may end for as long as the settings
+    /// allow, and what is left is closed.
+    ///
+    /// # Errors
+    ///
+    /// The listener broke.
+    pub async fn run(self, closing: CancellationToken) -> Result<(), ServeError> {
+        let drain_timeout = Duration::from_millis(self.settings.drain_timeout_ms);
+        let tasks = TaskTracker::new();
+        let killed = CancellationToken::new();
+        let served = self.accept_until(&closing, &killed, &tasks).await;
+        tasks.close();
+        if timeout(drain_timeout, tasks.wait()).await.is_err() {
+            tracing::warn!(left = tasks.len(), "closing connections that did not end");
+            killed.cancel();
+            tasks.wait().await;
+        }
+        served
+    }
+
+    /// The accept loop. The listener is closed when it ends.
+    async fn accept_until(
+        self,
+        closing: &CancellationToken,
+        killed: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Result<(), ServeError> {
+        let Self { listener, router, full, settings, metrics } = self;
+        let connections =
+            Connections::new(&settings, listener.is_on_loopback()?, closing, killed, &metrics);
+        let connections = Arc::new(connections);
+        let write_timeout = Duration::from_millis(settings.write_timeout_ms);
+        let places = Arc::new(Semaphore::new(settings.max_connections));
+        let refusals = Arc::new(Semaphore::new(REFUSALS));
+        loop {
+            let accept = listener::accept(&listener, write_timeout);
+            let Some(accepted) = closing.run_until_cancelled(accept).await else { return Ok(()) };
+            let (accepted, connections) = (accepted?, Arc::clone(&connections));
+            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                tasks.spawn(connections.serve(accepted, router.clone(), true, place));
+            } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                metrics.shed.inc();
+                let refusal = connections.serve(accepted, full.clone(), false, place);
+                tasks.spawn(timeout(REFUSAL_TIME, refusal));
+            } else {
+                metrics.shed.inc();
+            }
+        }
+    }
+}
+
+fn full() -> Response {
+    let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
+        .with_retry();
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
