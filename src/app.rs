@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, About, Api, BodyLimits, Extras, Listener, ObserveLayer, OriginPolicy, Server, Streams,
+    self, About, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -25,7 +25,7 @@ const LAST_TASKS: Duration = Duration::from_secs(2);
 pub struct App {
     config: Config,
     router: Router,
-    observe: ObserveLayer,
+    requests: RequestLayer,
     locks: Arc<LockService>,
     records: Option<Arc<Idempotency>>,
     metrics: Arc<Metrics>,
@@ -84,13 +84,13 @@ impl App {
         };
         let deadline = Duration::from_millis(config.server.request_timeout_ms);
         let slow = Duration::from_millis(config.log.slow_ms);
-        let observe =
-            ObserveLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
+        let requests =
+            RequestLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow)
                 .with_origin_policy(OriginPolicy::new(&config.server, &config.cors));
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
-        let router = http::router(api, extras, &config.cors, &observe)?;
-        Ok(Self { config, router, observe, locks, records, metrics, closing })
+        let router = http::router(api, extras, &config.cors, &requests)?;
+        Ok(Self { config, router, requests, locks, records, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -114,7 +114,7 @@ impl App {
             token.cancel();
         });
         let server =
-            Server::new(listener, self.router, self.observe, self.config.server, self.metrics);
+            Server::new(listener, self.router, self.requests, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
         told.abort();
         let closed = async {

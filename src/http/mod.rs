@@ -9,11 +9,11 @@ mod hold;
 pub mod idempotency;
 mod json;
 mod locks;
-mod middleware;
 mod openapi;
 mod origin;
 mod problem;
 mod problem_responses;
+mod request;
 mod sandbox;
 mod server;
 mod system;
@@ -45,9 +45,9 @@ pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
 pub use keylatch_axum::BodyLimits;
-pub use middleware::{Observe, ObserveLayer};
 pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
+pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{Accepted, Listener, ServeError, Server, Settings, TcpIo};
 
@@ -111,11 +111,11 @@ pub fn router(
     api: Api,
     extras: Extras<'_>,
     cors: &Cors,
-    observe: &ObserveLayer,
+    requests: &RequestLayer,
 ) -> std::io::Result<Router> {
     let extras = Extras { sandbox: extras.sandbox && api.records.is_some(), ..extras };
     let guarded = match &api.records {
-        Some(records) => guarded(extras, records, observe)?,
+        Some(records) => guarded(extras, records, requests)?,
         None => Router::new(),
     };
     let max_wait = api.max_wait;
@@ -135,8 +135,8 @@ pub fn router(
         .merge(swagger_ui(extras.document(document.merge_from(rest))))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
-    let long_poll = layered(long_poll, observe.with_extra_time(max_wait));
-    let all = layered(own, observe.clone()).merge(long_poll).merge(guarded);
+    let long_poll = layered(long_poll, requests.with_extra_time(max_wait));
+    let all = layered(own, requests.clone()).merge(long_poll).merge(guarded);
     Ok(match cors.layer() {
         Some(cors) => all.layer(cors),
         None => all,
@@ -147,24 +147,24 @@ pub fn router(
 fn guarded(
     extras: Extras<'_>,
     records: &Arc<Idempotency>,
-    observe: &ObserveLayer,
+    requests: &RequestLayer,
 ) -> std::io::Result<Router> {
     let client = https_client(Trust::System)?;
     let configured = extras.guards.iter().filter_map(|guard| {
         let router = guard.router(Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();
-        Some(layered(router, observe.with_deadline(guard.deadline()).over(surface)))
+        Some(layered(router, requests.with_deadline(guard.deadline()).over(surface)))
     });
-    let of_shop = observe.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
+    let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
     let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
     let shop = shop.map(|router| layered(router, of_shop.clone()));
     Ok(configured.chain(shop).fold(Router::new(), Router::merge))
 }
 
-fn layered(router: Router, observe: ObserveLayer) -> Router {
+fn layered(router: Router, requests: RequestLayer) -> Router {
     // One layer of three: axum boxes a request's future anew for each call of `layer`.
     router.layer((
-        observe,
+        requests,
         MapResponseBodyLayer::new(Body::new),
         CatchPanicLayer::custom(problem::of_panic),
     ))

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
-use super::middleware::ObserveLayer;
 use super::problem::{Code, Problem};
+use super::request::RequestLayer;
 use crate::metrics::Metrics;
 use keylatch_core::store::Effect;
 
@@ -92,11 +92,11 @@ impl<L: Listener> Server<L> {
     pub fn new(
         listener: L,
         router: Router,
-        observe: ObserveLayer,
+        requests: RequestLayer,
         settings: Settings,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let full = Router::new().fallback(async || full()).layer(observe);
+        let full = Router::new().fallback(async || full()).layer(requests);
         Self { listener, router, full, settings, metrics }
     }
 
