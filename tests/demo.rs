@@ -1,7 +1,5 @@
 //! `keylatch demo`: the pages that it names are there, and nothing of it is left.
 
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 

@@ -2,21 +2,28 @@
 
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::net::SocketAddr;
+
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
 use reqwest::{Client, Method};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-#[tokio::test]
-async fn json_bodies_end_with_a_newline() {
+/// A service in the test's process, which ends with the guard.
+async fn start() -> (SocketAddr, DropGuard) {
     let flags = Flags { store: Some("memory:".to_owned()), ..Flags::default() };
     let app = App::new(Config::load(&flags, []).expect("the defaults")).await.expect("an app");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let closing = CancellationToken::new();
     tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
-    let _closing = closing.drop_guard();
+    (address, closing.drop_guard())
+}
+
+#[tokio::test]
+async fn json_bodies_end_with_a_newline() {
+    let (address, _closing) = start().await;
     let order = r#"{"amount": 1, "currency": "EUR"}"#;
     let failure = r#"{"amount": 1, "currency": "EUR", "fail": 402}"#;
     for (method, path, key, body, status) in [
