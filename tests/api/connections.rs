@@ -1,7 +1,8 @@
-//! The server against the open network: clients that are slow, silent, too many or too large.
+//! Goal: a client that is slow, silent, too large, or one too many keeps no connection for longer than a
+//! timeout and hinders no other client.
 //!
-//! Each test makes one limit short and leaves the others long, so that what happens is that
-//! limit's doing.
+//! Method: raw connections to a service with one limit short and all others long, so that what happens is
+//! the doing of that limit.
 
 use std::time::{Duration, Instant};
 

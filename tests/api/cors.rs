@@ -1,4 +1,6 @@
-//! Web pages of other origins: what a browser is told that they may do.
+//! Goal: a browser lets pages of listed origins use the API, and pages of no other origin.
+//!
+//! Method: preflight requests and requests with an `Origin`, and a look at the headers of the answers.
 
 use keylatch_testkit::{Answer, Service, config};
 use reqwest::Method;

@@ -1,5 +1,7 @@
-//! Leases that run out, on every store, over a router without sockets: so a test can move on the
-//! clock of a store in its own process.
+//! Goal: a lease ends with its TTL and has no effect afterwards.
+//!
+//! Method: requests to the routes without sockets, so that the test can move the clock of a store in its
+//! own process; on every store.
 
 use std::time::Duration;
 

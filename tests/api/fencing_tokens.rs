@@ -1,4 +1,7 @@
-//! Fencing tokens rise, whatever is forgotten.
+//! Goal: each grant of a lock has a higher fencing token than the one before, also after Redis or the
+//! service has lost everything.
+//!
+//! Method: grants before and after each kind of loss, on one Redis.
 
 use keylatch_core::lock::{FencingToken, LockName};
 use keylatch_testkit::{RedisServer, Service};

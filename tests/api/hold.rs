@@ -1,4 +1,6 @@
-//! Holding a lock by a connection, on every store.
+//! Goal: a connection to `/hold` holds the lock for as long as it is open.
+//!
+//! Method: streams of server-sent events on each store, and a look at the lock from outside.
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
-//! How a lock that is held by a connection comes to its end when the service, the store or the
-//! network does.
+//! Goal: a hold reports that its lock is lost before the lease can have ended, and releases the lock when
+//! the service ends.
+//!
+//! Method: streams while Redis is paused, refuses commands or hangs, while the process gets SIGTERM, and
+//! while the connection is cut.
 
 use keylatch_testkit::{Api, EventStream, Proxy, RedisServer, Service, eventually, refusal_of};
 use reqwest::{Client, Method, RequestBuilder};

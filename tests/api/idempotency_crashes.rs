@@ -1,4 +1,8 @@
-//! A process that dies, stops or ends in the middle of a run, beside others or alone.
+//! Goal: a run whose process dies or stops is never run twice unless its guard allows it, and no stored
+//! response is lost.
+//!
+//! Method: processes with an upstream that holds the run; SIGKILL, SIGSTOP and SIGTERM in the middle; on
+//! each store that outlives a process.
 
 use std::io::Write as _;
 

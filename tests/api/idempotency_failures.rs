@@ -1,5 +1,7 @@
-//! What goes wrong around a run: its client leaves, its upload breaks off, its work takes long, its
-//! store is away.
+//! Goal: a client that leaves, an upload that breaks off and a store that fails around a run neither run it
+//! twice nor lose its response.
+//!
+//! Method: a guarded upstream that counts its runs, and a proxy that loses what goes to the store.
 
 use std::time::{Duration, Instant};
 

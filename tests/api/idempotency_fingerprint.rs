@@ -1,4 +1,6 @@
-//! Which requests under one key are the same, and what another one is told.
+//! Goal: two requests under one key are the same exactly if they ask for the same; another one is refused.
+//!
+//! Method: pairs of requests in every media type, on each store.
 
 use keylatch_testkit::{Answer, Shop, TestStore, store_test};
 use reqwest::{Method, RequestBuilder};

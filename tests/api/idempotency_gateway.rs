@@ -1,4 +1,7 @@
-//! The gateway: what is sent on to the service behind a guard, and what is made of its answers.
+//! Goal: the gateway forwards a guarded request once and unchanged, and reports what became of it:
+//! executed, not executed, or unknown.
+//!
+//! Method: upstreams of the test's own that refuse, stall, break off and count.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

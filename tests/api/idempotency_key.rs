@@ -1,4 +1,7 @@
-//! The Idempotency-Key of a request: what is one, where it may stand, and whose it is.
+//! Goal: every spelling of a key is one key, and keys of two principals, methods or paths are separate.
+//!
+//! Method: requests with the key as header and form field, on each store, and a search for the key in what
+//! each store has written.
 
 use keylatch_testkit::{Answer, RawConnection, RedisServer, Shop, TestStore, store_test};
 use reqwest::Method;

@@ -1,4 +1,6 @@
-//! The layer on routes of one's own, in a program that is not keylatch.
+//! Goal: `IdempotencyLayer` runs a request once on the routes of a program that is not keylatch.
+//!
+//! Method: an axum router with the layer over each store.
 
 use std::convert::Infallible;
 use std::sync::Arc;

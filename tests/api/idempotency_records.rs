@@ -1,4 +1,6 @@
-//! Records by the API: for callers in any language who do the work themselves.
+//! Goal: a program that does its work itself runs it once with `/v1/idempotency`.
+//!
+//! Method: each operation of the API in each status of a record, on each store.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
-//! What a repeat is told: the first one's answer, that it is under way, or the answer at its end.
+//! Goal: a repeat gets the response of the first request, at once, after a wait, or later.
+//!
+//! Method: repeats before, during and after a run whose end the test decides, on each store.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

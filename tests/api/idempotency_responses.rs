@@ -1,4 +1,7 @@
-//! What is kept of an answer, what gives the key back, and what nobody knows.
+//! Goal: final responses are stored, transient ones free the key, and the rest leaves an unknown outcome
+//! that a person can resolve.
+//!
+//! Method: an upstream that answers with every kind of response, on each store.
 
 use std::convert::Infallible;
 

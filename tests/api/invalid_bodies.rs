@@ -1,4 +1,6 @@
-//! Bodies that are wrong, too large or cut off. The store has no part in this.
+//! Goal: a body that is invalid, too large or cut off changes nothing, and the answer names what is wrong.
+//!
+//! Method: such bodies through an HTTP client and through raw connections. The store has no part in this.
 
 use futures_util::stream;
 use keylatch_testkit::{Answer, RawConnection, Service};

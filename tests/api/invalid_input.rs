@@ -1,4 +1,7 @@
-//! Names, tokens, queries, routes and methods that are wrong. The store has no part in this.
+//! Goal: an invalid name, token, query, route or method changes nothing, and the answer names what is wrong
+//! and echoes no token.
+//!
+//! Method: such requests over HTTP. The store has no part in this.
 
 use std::collections::BTreeMap;
 

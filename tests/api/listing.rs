@@ -1,4 +1,6 @@
-//! Listing locks over HTTP, on every store.
+//! Goal: `GET /v1/locks` shows every held lock once, page by page.
+//!
+//! Method: locks made and released between pages, on each store.
 
 use std::collections::BTreeMap;
 

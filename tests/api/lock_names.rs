@@ -1,4 +1,6 @@
-//! Names that a URL, a store or a reader could take for something else, on every store.
+//! Goal: two names are one lock exactly if they are the same bytes.
+//!
+//! Method: names that a URL, a store or a reader could take for something else, on each store.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
-//! Creating, renewing, releasing and looking at locks over HTTP, on every store.
+//! Goal: one client at a time holds a lock, and only its token renews or releases it.
+//!
+//! Method: create, renew, release and look over HTTP, on each store.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
-//! What the log says of requests.
+//! Goal: the access log has the requests that its setting names.
+//!
+//! Method: the log of the test's thread in each setting.
 
 use std::time::Duration;
 

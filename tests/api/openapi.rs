@@ -1,4 +1,7 @@
-//! The OpenAPI document: what it says is so, and what is so it says.
+//! Goal: the OpenAPI document says what the service does, and all of it.
+//!
+//! Method: the document against the code, every documented example against the service, and every status of
+//! every operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

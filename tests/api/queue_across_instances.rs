@@ -1,5 +1,6 @@
-//! Lines over several instances that share one Redis: the order in them, and the instance of whoever
-//! is first ends or stands still.
+//! Goal: waiters of several instances are one queue, also when an instance dies or stops.
+//!
+//! Method: three processes over one Redis, SIGKILL and SIGSTOP.
 
 use std::sync::Arc;
 use std::time::Duration;

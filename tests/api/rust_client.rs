@@ -1,4 +1,6 @@
-//! The Rust client: what it holds, what it tells, and what it gives back.
+//! Goal: a guard of the Rust client holds its lock, or says in time that it does not.
+//!
+//! Method: the client against a process, through a proxy that loses, delays and cuts.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The guarded routes out of the box, before the sandbox that is built in; and limits of the
-//! service's own around them.
+//! Goal: the guards and the shop that a first start serves run every order once.
+//!
+//! Method: orders with and without JavaScript, slow, failing and repeated, on each store.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
-//! How the process ends: soon, with code 0, and without losing a request that is under way.
+//! Goal: the process ends on SIGTERM with code 0 and without losing a request in progress.
+//!
+//! Method: processes with half-open, idle and busy connections and with a Redis that hangs.
 
 use std::time::Duration;
 

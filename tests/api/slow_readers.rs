@@ -1,4 +1,6 @@
-//! Clients that read nothing from a stream of events: they are closed, and cost little until then.
+//! Goal: a client that reads nothing from a stream is closed, and needs little memory until then.
+//!
+//! Method: raw connections that stop reading; the memory of the process.
 
 use std::net::SocketAddr;
 use std::time::Duration;

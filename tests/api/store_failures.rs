@@ -1,4 +1,7 @@
-//! A store that is slow, gone, full or forgetful, and clients that go away.
+//! Goal: a store that is slow, gone, full or damaged costs availability and never exclusion, and the answer
+//! says whether the request was executed.
+//!
+//! Method: a Redis that is stopped, paused, full and written to by others, and a proxy that loses answers.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
-//! What the service says of itself, and what every answer has.
+//! Goal: the service says truly whether it is live and ready and what its store promises, and metrics
+//! contain no secret.
+//!
+//! Method: the system endpoints over HTTP.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
-//! Waiting in line over HTTP, on every store.
+//! Goal: waiters get a lock in the order in which they came, and one that leaves is not waited for.
+//!
+//! Method: requests with `wait_ms` on each store; where time matters, on tokio's paused clock.
 
 use std::time::Duration;
 

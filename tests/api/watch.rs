@@ -1,4 +1,7 @@
-//! Watching a lock over HTTP, on every store.
+//! Goal: a watch reports every change of a lock in order, or says that it has missed some.
+//!
+//! Method: streams of server-sent events while locks change on this and on another instance; a reader that
+//! is too slow.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,6 @@
-//! The module `/assets/keylatch.js` in a real browser: which key a request has, and what is sent.
+//! Goal: `/assets/keylatch.js` sends one intent under one key until its outcome is final.
+//!
+//! Method: the module in a real browser, whose requests the test pauses, answers and breaks.
 
 use keylatch_testkit::{Browser, Page, PausedRequest, Service, config};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The pages in a real browser.
+//! The pages and the script for pages in a real browser (`make test-all`).
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]

@@ -1,5 +1,7 @@
-//! The shop page `/demo` in a real browser: what happens to the people who use it, and how many
-//! orders come of it.
+//! Goal: whatever a person does on `/demo`, one intent is one order.
+//!
+//! Method: clicks, reloads, lost networks and copied tabs in a real browser, and a count of the orders at
+//! the service.
 
 use keylatch_testkit::{Browser, Page, PausedRequest, Proxy, Service, eventually, soon};
 use serde_json::Value;

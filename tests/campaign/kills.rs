@@ -1,4 +1,7 @@
-//! The embedded store under kill -9: what was answered is there after the restart.
+//! Goal: the embedded store loses no answered change by a kill.
+//!
+//! Method: a process that is killed with SIGKILL again and again under load, and what its clients were
+//! told. A store in memory is seen to fail the same check.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

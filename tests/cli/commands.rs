@@ -1,4 +1,6 @@
-//! The `keylatch` command: what it prints, and when it refuses to start.
+//! Goal: the command starts only with valid settings and a fit store, and names what is wrong with them.
+//!
+//! Method: the command as a process; its exit code and output.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,4 +1,4 @@
-//! The `keylatch` command: its arguments, its configuration, and `keylatch run`.
+//! The `keylatch` command as a process: arguments, configuration, `keylatch run`.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]

@@ -1,4 +1,7 @@
-//! `keylatch run`: what the command gets, what comes back, and what becomes of the lock.
+//! Goal: a command under `keylatch run` runs while its lock is held, and is stopped before the lease can
+//! end otherwise.
+//!
+//! Method: shell scripts as commands, a service that dies, hangs and is cut off, and exit codes.
 
 use std::time::{Duration, SystemTime};
 

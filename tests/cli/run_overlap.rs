@@ -1,4 +1,6 @@
-//! Two `keylatch run` at once never overlap, whatever becomes of the service.
+//! Goal: two commands under one lock never overlap.
+//!
+//! Method: pairs of scripts that hold an `flock`, while the service is killed, paused and cut off.
 
 use keylatch_testkit::{Exit, Process, Proxy, RunningCommand, ScriptDirectory, scaled};
 use tempfile::TempDir;

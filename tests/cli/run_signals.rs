@@ -1,4 +1,6 @@
-//! `keylatch run`: signals and the terminal.
+//! Goal: signals and the terminal reach the command as if it ran alone.
+//!
+//! Method: scripts that trap signals, and a pseudo-terminal.
 
 use std::process::Stdio;
 

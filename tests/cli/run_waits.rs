@@ -1,4 +1,6 @@
-//! `keylatch run`: waits that are longer than one request may be, and whom it asks.
+//! Goal: `--wait` waits for longer than one request may, and a command without a usable server says why.
+//!
+//! Method: services with short limits, and servers that do not speak TLS.
 
 use keylatch_testkit::{Exit, ScriptDirectory, Service, config, eventually};
 use serde_json::json;

@@ -1,4 +1,6 @@
-//! A cluster: keys that move, masters that fail over, and messages that reach every node.
+//! Goal: locks, queues and records survive a failover and a resharding of a Redis Cluster.
+//!
+//! Method: a real cluster of three masters whose slots the test moves and whose nodes it kills.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,6 @@
-//! The default store: what outlives the process, and what its directory and disk may do to it.
+//! Goal: the embedded store keeps what it has answered, and leaves a directory alone that it cannot trust.
+//!
+//! Method: processes that are killed and started again; damaged, full and read-only files and directories.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! What holds across a failover of any topology.
+//! Checks that hold across a failover of any topology, for `sentinel.rs` and `cluster.rs`.
 
 use keylatch_testkit::{Answer, Api, RedisServer, Service, Shop, eventually, soon};
 use reqwest::Method;

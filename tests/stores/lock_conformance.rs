@@ -1,4 +1,6 @@
-//! What every store has to do: functions over `&dyn `, one sentence each.
+//! Goal: every store follows the contract of locks.
+//!
+//! Method: one function for each sentence of the contract, on every store of the matrix.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

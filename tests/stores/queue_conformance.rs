@@ -1,5 +1,6 @@
-//! What every store has to do with those who wait: functions over `&dyn `, one sentence
-//! each.
+//! Goal: every store with a queue serves waiters in order and wakes the right one.
+//!
+//! Method: one function for each sentence of the contract, on every store of the matrix that has a queue.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
-//! What is particular to lines in Redis: what is left of them, connections, messages that get lost,
-//! a Redis that forgets, is full or forbids to publish.
+//! Goal: the queue in Redis leaves nothing behind, needs one connection, and serves every waiter although
+//! Redis loses messages, forgets, is full or forbids to publish.
+//!
+//! Method: one real Redis, which the test restarts, flushes, fills and cuts.
 
 use std::sync::Arc;
 use std::time::Duration;

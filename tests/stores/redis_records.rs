@@ -1,5 +1,7 @@
-//! What is particular to records in Redis: round trips, strangers, a full server, answers that get
-//! lost.
+//! Goal: records in Redis take few round trips, stand foreign data and a full server, and survive lost
+//! replies.
+//!
+//! Method: one real Redis, what it counts (`INFO commandstats`), and a proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,7 @@
-//! Redis over TLS: the certificate has to be one that the machine trusts, and of the host in the URL.
+//! Goal: `rediss://` uses TLS for everything and trusts only certificates that the machine trusts, of the
+//! host in the URL.
+//!
+//! Method: a Redis with certificates of the test's own.
 
 use keylatch_testkit::{Api, Process, RedisServer, eventually, free_port, soon};
 use serde_json::json;

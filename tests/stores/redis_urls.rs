@@ -1,4 +1,7 @@
-//! Every way to a Redis that a URL can name, and what a user there has to be allowed.
+//! Goal: every URL that names a Redis works, and the permissions in the documents suffice.
+//!
+//! Method: sockets, users, passwords, databases and users with the documented permissions alone, on one
+//! Redis, Sentinel and Cluster.
 
 use keylatch_core::lock::LockName;
 use keylatch_testkit::{

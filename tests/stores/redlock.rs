@@ -1,4 +1,6 @@
-//! Redlock: what a majority says counts, and nothing less.
+//! Goal: on Redlock only what a majority says counts.
+//!
+//! Method: five real nodes, of which the test stops, pauses and edits some.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
-//! The nodes of one grant agree on one fencing token, whoever asks for it at the same time.
+//! Goal: all nodes of one Redlock grant agree on one fencing token, although several instances ask for it
+//! at once.
+//!
+//! Method: several stores over the same nodes, and random faults between them.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! Fencing tokens over several nodes rise, whichever majority gives them.
+//! Goal: fencing tokens of Redlock rise, whichever majority grants them.
+//!
+//! Method: nodes whose counters and grants the test sets, behind proxies that lose answers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

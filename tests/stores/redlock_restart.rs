@@ -1,4 +1,6 @@
-//! The restart rule: a node that may have forgotten locks does not vote; and quorums above a majority.
+//! Goal: a Redlock node that may have forgotten a grant does not vote until every such lease has ended.
+//!
+//! Method: nodes that are killed and started again, with and without their data.
 
 use std::error::Error as _;
 use std::time::Duration;

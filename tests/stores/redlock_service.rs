@@ -1,4 +1,6 @@
-//! The service on Redlock: what it says of itself, and what it refuses.
+//! Goal: the service on Redlock states what it can and cannot do, and refuses what would be unsafe.
+//!
+//! Method: the service over HTTP and the command on five nodes.
 
 use keylatch_testkit::{Answer, RedlockNodes, Service, soon};
 use reqwest::Method;

@@ -1,4 +1,7 @@
-//! A master with replicas, the sentinels that watch over them, and failovers.
+//! Goal: locks, queues and records survive a failover of a Redis with sentinels, and a master that was
+//! replaced grants nothing.
+//!
+//! Method: a real master with replicas and sentinels, which the test kills, pauses and misleads.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

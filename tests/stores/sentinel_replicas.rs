@@ -1,4 +1,6 @@
-//! Grants that replicas have to have.
+//! Goal: with `min_replicas` a grant is reported only when so many replicas have it.
+//!
+//! Method: a master with a replica that is paused or refuses.
 
 use futures_util::future::join_all;
 use keylatch_testkit::{Answer, Sentinels, Service, config, eventually};

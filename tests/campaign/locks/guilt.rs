@@ -1,4 +1,6 @@
-//! What the checker finds, and what it lets pass.
+//! Goal: the checker reports every kind of violation and nothing else.
+//!
+//! Method: histories that are guilty of one thing each, and innocent ones beside them.
 
 use super::history::{
     Ask, Event, Fault, Healing, History, Holder, Lease, Promotion, Taken, Told, Write,

@@ -1,5 +1,8 @@
-//! Many clients on few locks while everything fails that can: what they sent and read is judged by a
-//! checker, which is judged itself.
+//! Goal: on each store, under every fault that it has to stand, locks keep the promises of
+//! `docs/CAMPAIGN.md`.
+//!
+//! Method: 20 clients on few locks while processes, stores, networks and clocks fail by a seed. A checker
+//! judges all that they sent and read. Mutants and guilty histories judge the checker.
 
 mod client;
 mod clock;

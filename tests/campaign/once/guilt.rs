@@ -1,4 +1,6 @@
-//! What the campaign looks for, and what it lets pass.
+//! Goal: the check of the ledger reports every kind of violation and nothing else.
+//!
+//! Method: histories that are guilty of one thing each, and innocent ones beside them.
 
 use super::key::{Key, Kind};
 use super::ledger::Run;

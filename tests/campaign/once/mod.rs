@@ -1,5 +1,7 @@
-//! Keys that are submitted again and again while instances are killed between any two steps: nothing
-//! is done twice and no answer is lost, by the upstream's own ledger.
+//! Goal: no effect happens twice and no response is lost while instances are killed between any two steps.
+//!
+//! Method: many keys, submitted again and again by impatient clients, and the upstream's own ledger of
+//! effects. A store that forgets and a service without guard are seen to fail the same check.
 
 mod fleet;
 mod guilt;

@@ -1,4 +1,7 @@
-//! Settings that are lists: the guards, the hosts of the service, and the origins of web pages.
+//! Goal: settings that are lists (guards, hosts, origins) are read from the file and the environment, and
+//! whatever is wrong is named.
+//!
+//! Method: as in the file above.
 
 use keylatch::config::DEFAULTS;
 

@@ -1,4 +1,7 @@
-//! The configuration: where a setting may come from, which source is stronger, and what is refused.
+//! Goal: every setting has its default, its variable and its place in the file, in a fixed order of
+//! precedence; whatever is wrong is named.
+//!
+//! Method: `Config::load` on files, variables and flags of the test's own.
 
 mod lists;
 

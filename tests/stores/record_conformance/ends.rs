@@ -1,3 +1,7 @@
+//! Goal: a run ends once, and stays ended as it ended.
+//!
+//! Method: see the module above.
+
 use std::sync::Arc;
 
 use bytes::Bytes;

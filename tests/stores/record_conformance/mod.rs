@@ -1,4 +1,7 @@
-//! What every store of records has to do: functions over `&dyn Store`, one sentence each.
+//! Goal: every store of records follows the contract of records.
+//!
+//! Method: one function for each sentence of the contract, on every store of the matrix that has records:
+//! how runs begin (`runs`), how they end (`ends`), and what time does to them (`time`).
 
 mod ends;
 mod runs;

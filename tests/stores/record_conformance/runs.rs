@@ -1,3 +1,7 @@
+//! Goal: one request at a time runs under a key.
+//!
+//! Method: see the module above.
+
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 

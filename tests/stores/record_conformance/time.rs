@@ -1,3 +1,7 @@
+//! Goal: leases, retention and sweeps end what has to end, and nothing else.
+//!
+//! Method: see the module above.
+
 use std::time::Duration;
 
 use keylatch_core::idempotency::{

@@ -1,7 +1,7 @@
-//! Versions of keylatch that are wrong in one place each: the checker has to notice every one.
+//! Goal: the campaign finds every version of keylatch that is wrong in one place.
 //!
-//! All of them are one build of a copy of the sources, which the variable `MUTANT` chooses from, so
-//! that the sources themselves know nothing of them. `make mutants` builds it and runs each.
+//! Method: one build of a copy of the sources, in which the variable `MUTANT` chooses the wrong place, so
+//! that the sources do not know of them. `make mutants` builds and runs it.
 
 mod edits;
 
