@@ -7,18 +7,20 @@ run:
 
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))
+# The suites of tests that need no browser and have no campaign.
+SUITES = $(addprefix --test ,api cli stores snapshots faults)
 # What starts a Redis of several nodes: its tests have the word in their names.
 SEVERAL_NODES = sentinel cluster redlock
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
 test: redis-server
-	cargo test --locked --workspace --lib --bins --test api --test stores --test cli -- \
+	cargo test --locked --workspace --lib --bins $(SUITES) -- \
 		$(WIDE) $(addprefix --skip ,$(SEVERAL_NODES))
 	cargo test --locked --workspace --doc
 
 # All other tests: Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
 test-all: redis-server chromium
-	cargo test --locked --workspace --lib --bins --test api --test stores --test cli -- \
+	cargo test --locked --workspace --lib --bins $(SUITES) -- \
 		$(WIDE) $(SEVERAL_NODES)
 	cargo test --locked --test browser -- $(WIDE)
 	cargo test --locked --test campaign
