@@ -8,6 +8,8 @@ COPY crates/axum/Cargo.toml crates/axum/
 COPY crates/client/Cargo.toml crates/client/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/stores/Cargo.toml crates/stores/
+COPY crates/testkit/Cargo.toml crates/testkit/
+COPY crates/testkit-macros/Cargo.toml crates/testkit-macros/
 COPY crates/wire/Cargo.toml crates/wire/
 # Stand-ins: Cargo wants every target that a Cargo.toml names to be there.
 RUN for crate in . crates/*; do mkdir -p $crate/src && touch $crate/src/lib.rs; done \
@@ -15,7 +17,6 @@ RUN for crate in . crates/*; do mkdir -p $crate/src && touch $crate/src/lib.rs; 
     && echo 'fn main() {}' | tee src/main.rs benches/throughput/main.rs \
     && cargo build --release --locked
 
-COPY ARCHITECTURE.md ./
 COPY assets assets
 COPY config config
 COPY crates crates

@@ -99,7 +99,7 @@ async fn lock_is_not_granted_to_gone_client_with_bytes_behind_its_request() {
         let waiter = RawConnection::sending(service.address, &(wait() + more)).await;
         has_waiting(&service, 1).await;
         // Its turn comes just after it went.
-        drop(waiter);
+        waiter.hang_up().await;
         assert_eq!(service.release("deploy", HOLDER).await.status, 204);
         is(&service, 404).await;
     }

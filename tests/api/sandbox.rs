@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 
-use keylatch::http::Guard;
 use keylatch_testkit::{Answer, Api, Service, Shop, config, eventually, soon, store_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -134,27 +133,6 @@ async fn overloaded_service_runs_nothing_and_names_the_next_key() {
     shed.is_refusal(503, "overloaded", "same-key");
     assert_eq!(shed.json["outcome"], "not-executed");
     assert_eq!(first.await.expect("an answer").status, 201);
-}
-
-#[tokio::test]
-async fn run_past_the_response_timeout_is_stored() {
-    let mut config = config("memory:");
-    let (path, upstream) = ("/v1/orders".to_owned(), "sandbox".to_owned());
-    let guard = Guard { path, upstream, max_wait_ms: 0, ..Guard::default() };
-    config.guard = vec![Guard { timeout_ms: 1, body_timeout_ms: 1000, ..guard }];
-    let service = Service::start_with(config).await;
-    // A second longer than the time for the body and the slack of ten seconds.
-    let body = json!({"amount": 1, "currency": "EUR", "delay_ms": 12_000});
-    let late = soon("the limit", Answer::of(order(&service, "/v1/orders", "k-1", &body))).await;
-    late.is_refusal(503, "timeout", "same-key");
-    assert_eq!(late.json["outcome"], "unknown");
-    let repeat = eventually(async || {
-        let repeat = Answer::of(order(&service, "/v1/orders", "k-1", &body)).await;
-        (repeat.status != 409).then_some(repeat)
-    })
-    .await;
-    assert_eq!((repeat.status.as_u16(), repeat.header("idempotent-replayed")), (201, "true"));
-    assert_eq!(orders(&service, "/v1/orders").await, [repeat.json]);
 }
 
 #[tokio::test]

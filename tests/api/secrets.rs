@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
+use futures_util::future::join_all;
 use keylatch::config::Config;
 use keylatch::http::{AccessLog, Guard};
 use keylatch_testkit::{
@@ -199,24 +200,31 @@ impl Marked {
         }
     }
 
-    /// Every endpoint that needs the store, while there is none.
+    /// Every endpoint that needs the store, all at once, while there is none.
     async fn without_a_store(&self) {
         let (lock, holder) = (&self.lock(), &self.token());
-        let list = format!("/v1/locks?prefix={}", self.mark);
-        let body = format!(r#"{{"owner":"{}-owner"}}"#, self.mark);
-        for (method, path) in
-            [("POST", lock), ("PUT", lock), ("DELETE", lock), ("GET", lock), ("GET", &list)]
-        {
-            let body = if method == "POST" { &body } else { "" };
-            self.send(503, method, path, holder, body).await;
-        }
-        self.send(503, "GET", "/readyz", holder, "").await;
-        self.send(200, "GET", "/v1/info", holder, "").await;
-        self.order(503, "/v1/orders", &format!("{}-key", self.mark), &body).await;
-        let record = format!("/v1/idempotency/{}-key", self.mark);
-        for (method, path) in [("POST", &record), ("PUT", &record), ("GET", &record)] {
-            self.send(503, method, path, holder, "").await;
-        }
+        let list = &format!("/v1/locks?prefix={}", self.mark);
+        let body = &format!(r#"{{"owner":"{}-owner"}}"#, self.mark);
+        let key = &format!("{}-key", self.mark);
+        let record = &format!("/v1/idempotency/{key}");
+        let requests = [
+            ("POST", lock.as_str(), body.as_str()),
+            ("PUT", lock, ""),
+            ("DELETE", lock, ""),
+            ("GET", lock, ""),
+            ("GET", list, ""),
+            ("GET", "/readyz", ""),
+            ("POST", record, ""),
+            ("PUT", record, ""),
+            ("GET", record, ""),
+        ];
+        let refused = requests
+            .map(|(method, path, body)| self.send(503, method, path, holder, body));
+        tokio::join!(
+            join_all(refused),
+            self.order(503, "/v1/orders", key, body),
+            self.send(200, "GET", "/v1/info", holder, ""),
+        );
     }
 }
 

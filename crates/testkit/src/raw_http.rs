@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::{Answer, soon};
+use crate::{Answer, eventually, soon};
 
 /// A TCP connection to a service.
 #[derive(Debug)]
@@ -30,6 +30,16 @@ impl RawConnection {
         let mut wire = Self::connect(address).await;
         wire.send(bytes).await;
         wire
+    }
+
+    /// Ends the connection, and waits until the system of the service has heard of it. The service may not.
+    ///
+    /// Without the wait, a busy system delivers what another connection sends afterwards before the end
+    /// of this one.
+    pub async fn hang_up(self) {
+        let port = self.stream.get_ref().local_addr().expect("an address").port();
+        drop(self);
+        eventually(async || (!is_waiting_for_end(port)).then_some(())).await;
     }
 
     /// Sends bytes to a service that has to take them.
@@ -136,6 +146,18 @@ impl RawConnection {
 fn length_of(headers: &HeaderMap) -> usize {
     let length = headers.get("content-length").map_or(Ok("0"), HeaderValue::to_str);
     length.ok().and_then(|length| length.parse().ok()).expect("a length")
+}
+
+/// Whether a socket with this local port has sent its end and was not acknowledged yet: the state
+/// `TCP_FIN_WAIT1`, 04, in Linux's table of connections.
+fn is_waiting_for_end(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let local = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let is_local = fields.next().is_some_and(|address| address.ends_with(&local));
+        is_local && fields.nth(1) == Some("04")
+    })
 }
 
 /// The bytes of a `GET` request.
