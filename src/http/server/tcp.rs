@@ -7,7 +7,7 @@
 //! What it cannot say is an end behind more bytes than its own buffer takes, which the client's system
 //! has to keep until then.
 //!
-//! Tested in `tests/it/gone_clients.rs`.
+//! Tested in `tests/api/gone_clients.rs`.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;

@@ -1,11 +1,15 @@
+//! What a campaign was and what came of it, as Markdown: printed, and written to `target/campaign/`.
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
 use super::history::History;
 use super::place::Store;
 use super::verdict::{Invariant, Violation};
 
-/// Prints what a campaign was and came to, as Markdown.
+/// Prints the report, and writes it to a file that is named after the test.
 #[expect(clippy::print_stdout, reason = "the figures of a campaign are for people to read")]
 pub(super) fn report(
     store: Store,
@@ -14,7 +18,12 @@ pub(super) fn report(
     history: &History,
     violations: &[Violation],
 ) {
-    println!("{}", table(store, tier, seed, history, violations));
+    let text = table(store, tier, seed, history, violations);
+    println!("{text}");
+    let test = std::thread::current().name().unwrap_or("campaign").replace("::", "-");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("campaign");
+    fs::create_dir_all(&directory).expect("a directory for reports");
+    fs::write(directory.join(format!("{test}-seed-{seed}.md")), text).expect("room for a report");
 }
 
 fn table(
