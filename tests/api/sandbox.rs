@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use keylatch_testkit::{Answer, Api, Service, Shop, config, eventually, soon, store_test};
+use keylatch_testkit::{Answer, Api, Service, Shop, config, eventually, store_test};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 

@@ -218,8 +218,8 @@ impl Marked {
             ("PUT", record, ""),
             ("GET", record, ""),
         ];
-        let refused = requests
-            .map(|(method, path, body)| self.send(503, method, path, holder, body));
+        let refused =
+            requests.map(|(method, path, body)| self.send(503, method, path, holder, body));
         tokio::join!(
             join_all(refused),
             self.order(503, "/v1/orders", key, body),

@@ -224,7 +224,7 @@ impl Reason {
     }
 }
 
-/// What became of a [`Complete`].
+/// What became of a [`RecordCommand::Complete`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
     /// The end is kept; the same again is the same end.

@@ -2,7 +2,7 @@
 //!
 //! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and
 //! row, because SQLite keeps none of what has reached the file. The rule of what a restart forgets is
-//! [`at_rest`]: the waiters, because they went away with the process; the attempt of a grant; and how
+//! this: the waiters, because they went away with the process; the attempt of a grant; and how
 //! much of a lease or a retention is left, because no clock that runs while the process is away can
 //! be trusted. A lease that was valid begins again, so it never ends early. The age is 0 for
 //! now: a row is written when its state changes.

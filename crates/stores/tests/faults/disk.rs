@@ -212,11 +212,6 @@ impl Disk {
         hanging.await.unwrap()
     }
 
-    /// Whether a sync hangs now.
-    pub(crate) fn is_hanging(&self) -> bool {
-        self.state().is_hanging
-    }
-
     /// Ends what hangs.
     pub(crate) fn resume(&self) {
         self.state().hangs = None;
