@@ -4,7 +4,7 @@
 //! `disk`, `vfs` and `writes` are the disk, on which SQLite runs as on any other. `client` is a model of
 //! what one client was answered, which `power` and `bad_disk` hold the store to. Each check has a
 //! self test on a disk that breaks the promise, so that a check that finds nothing is red.
-//! `POWER_CUTS` sets how many cuts a campaign has.
+//! `KEYLATCH_TEST_SCALE` says how many times as many cuts there are.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,5 +22,8 @@ mod migration;
 mod power;
 mod requests;
 mod room;
+#[expect(unreachable_pub, dead_code, reason = "the file is a part of the test kit too")]
+#[path = "../../../testkit/src/scale.rs"]
+mod scale;
 mod vfs;
 mod writes;

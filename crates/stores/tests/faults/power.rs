@@ -9,10 +9,11 @@ use crate::client::{Client, Entry, Known, Outcome};
 use crate::dice::Dice;
 use crate::disk::{Disk, Files};
 use crate::requests::LEASE;
+use crate::scale::scaled;
 
 /// How many power cuts a campaign has.
 fn rounds() -> u64 {
-    std::env::var("POWER_CUTS").map_or(500, |rounds| rounds.parse().unwrap())
+    scaled(1000)
 }
 
 #[test]
