@@ -1,7 +1,7 @@
 //! What browsers are given, out of the binary: the module `/assets/keylatch.js`, and the shop page
 //! `/demo` on which to try it, where the toy shop is served.
 //!
-//! All pages have a policy under which nothing is loaded from elsewhere. Tested in `tests/it/browser.rs`.
+//! All pages have a policy under which nothing is loaded from elsewhere. Tested in `tests/browser/pages.rs`.
 
 use std::fmt::Write as _;
 

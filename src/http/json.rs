@@ -2,7 +2,7 @@
 //!
 //! People read answers in a terminal, and without the newline the shell's prompt follows the last brace.
 //! Every handler answers with this [`Json`] in the place of axum's, and problems end alike; the data of
-//! an event stream has its own frame and ends as that says. Tested in `tests/json.rs`.
+//! an event stream has its own frame and ends as that says. Tested in `tests/api/json.rs`.
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

@@ -1,7 +1,7 @@
 //! The OpenAPI document as it is served: what the handlers say, and what holds for all of them.
 //!
 //! It is put together from the documents of the routers, so that it cannot leave a route out.
-//! `tests/it/openapi.rs` holds the service to it.
+//! `tests/api/openapi.rs` holds the service to it.
 
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{

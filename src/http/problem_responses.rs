@@ -1,7 +1,7 @@
 //! The problems that each operation may answer with, for the OpenAPI document.
 //!
 //! Each type lists codes; the document has one response for each status, with an example for each code.
-//! `tests/it/openapi.rs` provokes the problems over HTTP and looks for each in the document.
+//! `tests/api/openapi.rs` provokes the problems over HTTP and looks for each in the document.
 
 use std::collections::BTreeMap;
 

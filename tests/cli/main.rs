@@ -5,9 +5,11 @@
 
 mod commands;
 mod config;
+mod demo;
 mod run;
 mod run_overlap;
 mod run_signals;
+mod run_url;
 mod run_waits;
 
 use keylatch_testkit::Program;

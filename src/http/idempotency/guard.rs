@@ -1,7 +1,7 @@
 //! A guarded route of the configuration: what each setting must be, and the route that it comes to.
 //!
 //! `config/keylatch.toml` says what each setting means. The routes are those of the gateway under the
-//! layer. Tested in `tests/it/idempotency_gateway.rs` and `tests/config.rs`.
+//! layer. Tested in `tests/api/idempotency_gateway.rs` and `tests/cli/config`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

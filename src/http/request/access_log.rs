@@ -1,7 +1,7 @@
 //! The log line of a request: which requests have one, and what it says.
 //!
 //! It has no path, no token and no key of a client, only the pattern of the route. Tested in
-//! `tests/it/logging.rs` and `secrets.rs`.
+//! `tests/api/logging.rs` and `secrets.rs`.
 
 use std::error::Error;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the concepts are
 //! in files of their own behind it. It does not catch panics, and it does not open a tracing span.
 //! Invariant: every answer has an `X-Request-Id`, also that to a request that was refused. Tested in
-//! `tests/it/network.rs`, `logging.rs` and `system.rs`.
+//! `tests/api/connections.rs`, `logging.rs` and `system.rs`.
 
 mod access_log;
 mod deadline;

@@ -4,7 +4,7 @@
 //! It is there where people try keylatch, and nowhere else: [`SandboxMode`]. Its routes are guarded by
 //! the same layer as those of the configuration, under a lease that is short, so that a service that is
 //! killed in the middle of an order shows within seconds what becomes of it. Tested in
-//! `tests/sandbox.rs`.
+//! `tests/api/sandbox_orders.rs`.
 
 mod orders;
 mod routes;

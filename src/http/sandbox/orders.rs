@@ -7,7 +7,7 @@
 //! time; how often it was begun is the last number, one atomic step over all instances. A number
 //! whose order was never completed stays a gap.
 //!
-//! Tested on each store in `tests/sandbox.rs`.
+//! Tested on each store in `tests/api/sandbox_orders.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

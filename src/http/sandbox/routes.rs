@@ -1,7 +1,7 @@
 //! The routes of the toy shop: orders and payments are placed, read and listed.
 //!
 //! A request takes its time and fails as it asks to, so that people can see what a repeat reads after
-//! each. What is placed is in the [`OrderBook`]. Tested in `tests/sandbox.rs`.
+//! each. What is placed is in the [`OrderBook`]. Tested in `tests/api/sandbox_orders.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Beside hyper's own future a connection has four events: the time of a phase may be over, the client
 //! ended its side, the service shuts down, the time for that is over. Invariant: a client that is gone
-//! frees what its request holds, whatever bytes of it are unread. Tested in `tests/it/gone_clients.rs`.
+//! frees what its request holds, whatever bytes of it are unread. Tested in `tests/api/gone_clients.rs`.
 
 use std::pin::pin;
 use std::sync::Arc;

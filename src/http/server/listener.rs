@@ -4,7 +4,7 @@
 //! socket or TLS around TCP, is an addition. What a transport alone can tell comes with each connection:
 //! the peer, and the moment at which the client ended its side. A layer over a transport, as TLS is,
 //! wraps the bytes and hands the rest on. Tested over TCP throughout, and over a Unix socket in
-//! `tests/listener.rs`.
+//! `tests/api/listener.rs`.
 
 use std::fmt;
 use std::io;

@@ -3,7 +3,7 @@
 //! The accept loop counts connections, answers 503 to those beyond the cap, and at shutdown drains: it
 //! accepts no more, lets requests end, and closes what is left when the time is over. It does not speak
 //! HTTP/2, which no client of this API needs in clear text. The server is generic over its
-//! [`Listener`]. Tested in `tests/it/network.rs`, `shutdown.rs` and `tests/listener.rs`.
+//! [`Listener`]. Tested in `tests/api/connections.rs`, `shutdown.rs` and `tests/api/listener.rs`.
 
 mod connection;
 mod listener;

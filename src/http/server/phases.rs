@@ -2,7 +2,7 @@
 //!
 //! hyper has one timeout for the head and for idling, and sets a timer for each request. Here a request
 //! writes down a few numbers as it goes by, and its connection looks at them now and then. The service's
-//! own time never counts against the client. Tested in `tests/it/network.rs` and `slow_readers.rs`.
+//! own time never counts against the client. Tested in `tests/api/connections.rs` and `slow_readers.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;

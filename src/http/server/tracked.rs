@@ -3,7 +3,7 @@
 //!
 //! The stream also ends a connection as TCP wants it: the service ends its side and reads until the
 //! client ends its own, because a socket that is closed with unread bytes is reset, and the reset can
-//! overtake the answer. Tested in `tests/it/network.rs`.
+//! overtake the answer. Tested in `tests/api/connections.rs`.
 
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! Where `keylatch run` has the URL of the service from.
-
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+//! Goal: `keylatch run` reads the URL of the service from its documented sources, in their order.
+//!
+//! Method: hosts that do not exist, which the message of the process names.
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
-//! The server over another transport than TCP: a Unix socket, which is a few lines here.
-
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+//! Goal: the server works over another transport than TCP.
+//!
+//! Method: a listener for Unix sockets, which is a few lines here.
 
 use std::io;
 use std::path::{Path, PathBuf};

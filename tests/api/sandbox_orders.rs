@@ -1,26 +1,26 @@
-//! The toy shop: where it is served, and that its orders live as long as the keys that placed them.
-
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+//! Goal: the toy shop is served where the configuration says, and its orders live as long as their keys.
+//!
+//! Method: services that stop, are killed, and share a store.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
 use keylatch::http::SandboxMode;
 use keylatch::metrics::Metrics;
 use keylatch_core::store::Store;
+use keylatch_testkit::{RedisServer, eventually};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::KEYLATCH;
 
 /// A service in the test's process.
 struct Service {
@@ -142,13 +142,8 @@ async fn instances_over_memory_number_orders_apart() {
 
 #[tokio::test]
 async fn instances_over_redis_number_orders_apart() {
-    let directory = TempDir::new().expect("a directory");
-    let socket = directory.path().join("redis.sock");
-    let mut redis = Command::new("redis-server");
-    redis.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
-    let mut redis = Killed(redis.stdout(Stdio::piped()).spawn().expect("redis-server"));
-    wait_for_line(&mut redis.0, "eady to accept connections");
-    let url = format!("redis+unix://{}", socket.display());
+    let redis = RedisServer::start().await;
+    let url = redis.url();
     let config = config(&url);
     let store = keylatch_stores::open(&url, config.stores()).await.expect("a store");
     two_instances_share_orders(store).await;
@@ -182,20 +177,22 @@ async fn order_above_64_kib_is_refused() {
 #[tokio::test]
 async fn order_that_service_was_killed_in_is_in_doubt_after_three_seconds() {
     let directory = TempDir::new().expect("a directory");
-    let (mut process, at) = spawn(directory.path());
+    let store = format!("embedded:{}", directory.path().display());
+    let process = KEYLATCH.serve(&["--store", &store], &[]).await;
+    let at = process.address;
     let slow = json!({"amount": 1, "currency": "EUR", "delay_ms": 60_000});
     let request = tokio::spawn(order(at, "k-1", &slow).send());
     let record = "/v1/idempotency/k-1?method=POST&path=/v1/orders";
-    until(async || (get(at, record).await.1["state"] == "in-flight").then_some(())).await;
-    process.0.kill().expect("SIGKILL");
-    process.0.wait().expect("it ends");
+    eventually(async || (get(at, record).await.1["state"] == "in-flight").then_some(())).await;
+    process.ended_by("-KILL").await;
     request.await.expect("a task").expect_err("its service is gone");
 
-    let (_process, at) = spawn(directory.path());
+    let process = KEYLATCH.serve(&["--store", &store], &[]).await;
+    let at = process.address;
     let (_, found) = get(at, record).await;
     let left = found["lease_expires_in_ms"].as_u64().unwrap_or_default();
     assert!(left <= 3000, "{found}");
-    let refused = until(async || {
+    let refused = eventually(async || {
         let (status, problem) = answer(order(at, "k-1", &slow)).await;
         assert_eq!(status, 409, "{problem}");
         (problem["code"] == "outcome-unknown").then_some(problem)
@@ -258,47 +255,4 @@ async fn guard_on_path_of_shop_takes_it() {
     assert_eq!(mine.expect("an answer").text().await.expect("text"), "mine");
     assert_eq!(get(service.address, "/v1/payments").await.0, 200);
     service.stop().await;
-}
-
-/// A process that does not outlive its test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A service on a store in this directory.
-fn spawn(directory: &Path) -> (Killed, SocketAddr) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keylatch"));
-    let store = format!("embedded:{}", directory.display());
-    command.args(["--listen", "127.0.0.1:0", "--store", &store]);
-    command.env("KEYLATCH_LOG_FORMAT", "json").stderr(Stdio::piped());
-    let mut process = Killed(command.spawn().expect("the service starts"));
-    let lines = BufReader::new(process.0.stderr.take().expect("standard error")).lines();
-    let address = lines.map_while(Result::ok).find_map(|line| {
-        let event: Value = serde_json::from_str(&line).ok()?;
-        event["address"].as_str()?.parse().ok()
-    });
-    (process, address.expect("it listens"))
-}
-
-fn wait_for_line(process: &mut Child, text: &str) {
-    let lines = BufReader::new(process.stdout.take().expect("standard output")).lines();
-    lines.map_while(Result::ok).find(|line| line.contains(text)).expect("the line");
-}
-
-/// Asks until there is something.
-async fn until<T>(ask: impl AsyncFn() -> Option<T>) -> T {
-    let asking = async {
-        loop {
-            if let Some(found) = ask().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("it comes to that")
 }

@@ -1,4 +1,6 @@
-//! `keylatch demo`: the pages that it names are there, and nothing of it is left.
+//! Goal: the pages that `keylatch demo` names are there, and it leaves nothing behind.
+//!
+//! Method: the process itself, with a temporary directory of its own.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

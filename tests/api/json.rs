@@ -1,6 +1,6 @@
-//! Every JSON body of the service ends with one newline, and `Content-Length` counts it.
-
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+//! Goal: every JSON body of the service ends with one newline, and `Content-Length` counts it.
+//!
+//! Method: the bytes of one answer of each kind.
 
 use std::net::SocketAddr;
 
