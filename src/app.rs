@@ -13,7 +13,7 @@ use crate::http::{
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
-use keylatch_core::idempotency::Idempotency;
+use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
 
@@ -27,7 +27,7 @@ pub struct App {
     router: Router,
     requests: RequestLayer,
     locks: Arc<LockService>,
-    records: Option<Arc<Idempotency>>,
+    records: Option<Arc<IdempotencyService>>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
 }
@@ -60,7 +60,7 @@ impl App {
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
         let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
-        let records = profile.records.then(|| Idempotency::start(store, store_timeout));
+        let records = profile.records.then(|| IdempotencyService::start(store, store_timeout));
         if records.is_none()
             && let Some(guard) = config.guard.first()
         {

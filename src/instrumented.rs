@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use keylatch_core::idempotency::{
-    Abandonment, Begun, Completion, Extension, RecordCommand, RecordReply, Resolution,
+    AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{AcquireReply, LockCommand, LockReply, ReleaseReply, RenewReply};
 use keylatch_core::store::{
@@ -114,21 +114,25 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
 
 fn record_outcome(reply: &RecordReply) -> StoreOutcome {
     match reply {
-        RecordReply::Begin(Begun::Again(_)) => StoreOutcome::Repeated,
-        RecordReply::Begin(Begun::Reused(_)) => StoreOutcome::Reused,
-        RecordReply::Begin(Begun::Found(_)) | RecordReply::Look(Some(_)) => StoreOutcome::Found,
-        RecordReply::Renew(Extension::Lost)
-        | RecordReply::Complete(Completion::Refused(_))
-        | RecordReply::Abandon(Abandonment::Refused(_))
-        | RecordReply::Resolve(Resolution::Refused(_)) => StoreOutcome::Mismatch,
-        RecordReply::Complete(Completion::Absent)
-        | RecordReply::Abandon(Abandonment::Absent)
-        | RecordReply::Resolve(Resolution::Absent)
+        RecordReply::Begin(BeginReply::Again(_)) => StoreOutcome::Repeated,
+        RecordReply::Begin(BeginReply::Reused(_)) => StoreOutcome::Reused,
+        RecordReply::Begin(BeginReply::Found(_)) | RecordReply::Look(Some(_)) => {
+            StoreOutcome::Found
+        }
+        RecordReply::Renew(RunRenewal::Lost)
+        | RecordReply::Complete(CompleteReply::Refused(_))
+        | RecordReply::Abandon(AbandonReply::Refused(_))
+        | RecordReply::Resolve(ResolveReply::Refused(_)) => StoreOutcome::Mismatch,
+        RecordReply::Complete(CompleteReply::Absent)
+        | RecordReply::Abandon(AbandonReply::Absent)
+        | RecordReply::Resolve(ResolveReply::Absent)
         | RecordReply::Look(None) => StoreOutcome::NotHeld,
-        RecordReply::Begin(Begun::Started(_))
-        | RecordReply::Renew(Extension::Extended)
-        | RecordReply::Complete(Completion::Kept(_))
-        | RecordReply::Abandon(Abandonment::Abandoned)
-        | RecordReply::Resolve(Resolution::Completed(_) | Resolution::Freed) => StoreOutcome::Done,
+        RecordReply::Begin(BeginReply::Started(_))
+        | RecordReply::Renew(RunRenewal::Extended)
+        | RecordReply::Complete(CompleteReply::Kept(_))
+        | RecordReply::Abandon(AbandonReply::Abandoned)
+        | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed) => {
+            StoreOutcome::Done
+        }
     }
 }

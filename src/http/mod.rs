@@ -38,7 +38,7 @@ use self::idempotency::api;
 use self::json::Json;
 use crate::metrics::Metrics;
 use keylatch_client::https::{Trust, https_client};
-use keylatch_core::idempotency::Idempotency;
+use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::LockService;
 
 pub use cors::Cors;
@@ -59,7 +59,7 @@ pub struct Api {
     /// The locks.
     pub locks: Arc<LockService>,
     /// The records of idempotency keys, if the store keeps any.
-    pub records: Option<Arc<Idempotency>>,
+    pub records: Option<Arc<IdempotencyService>>,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// What the service says of itself.
@@ -78,7 +78,7 @@ pub struct Api {
 
 impl Api {
     /// The records of idempotency keys, or that the store keeps none.
-    fn records(&self) -> Result<&Idempotency, Problem> {
+    fn records(&self) -> Result<&IdempotencyService, Problem> {
         let detail = "The store keeps no records of idempotency keys. Nothing was done.";
         self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
     }
@@ -146,7 +146,7 @@ pub fn router(
 /// The guarded routes, each with the time that it may take.
 fn guarded(
     extras: Extras<'_>,
-    records: &Arc<Idempotency>,
+    records: &Arc<IdempotencyService>,
     requests: &RequestLayer,
 ) -> std::io::Result<Router> {
     let client = https_client(Trust::System)?;

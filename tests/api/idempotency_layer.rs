@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
 use keylatch_axum::{IdempotencyLayer, OnFailure, Policy, RetentionPolicy};
-use keylatch_core::idempotency::Idempotency;
+use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::Store;
 use keylatch_testkit::{
@@ -179,7 +179,7 @@ async fn run_finishes_after_its_client_leaves(store: &TestStore) {
 
 #[store_test(service)]
 async fn layers_over_one_store_share_records(store: &TestStore) {
-    let service = Idempotency::start(records(store.url()).await, Duration::from_secs(2));
+    let service = IdempotencyService::start(records(store.url()).await, Duration::from_secs(2));
     let layer = || IdempotencyLayer::over(Arc::clone(&service), Policy::default());
     let one = Upstream::start_behind(|routes| routes.layer(layer())).await;
     let two = Upstream::start_behind(|routes| routes.layer(layer())).await;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Abandonment, Answer, Begin, Begun, Completion, End, Fingerprint, Kept, OnCrash, Phase, Reason,
-    RecordCommand, RecordKey, RecordReply, RecordState, Resolution, Resolve, Run, View,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash,
+    Reason, RecordCommand, RecordKey, RecordReply, RecordState, RecordStatus, RecordView,
+    ResolveCommand, ResolveReply, Run, StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use keylatch_core::store::{Command, Reply};
@@ -67,7 +68,7 @@ enum What {
     Renew,
     Complete(End),
     Abandon,
-    Resolve(Meant, Option<Kept>),
+    Resolve(Meant, Option<StoredResponse>),
     Look,
     /// Time passes, in seconds, and in steps far above what commands take.
     Pass(u64),
@@ -115,12 +116,16 @@ fn step() -> impl Strategy<Value = Step> {
     step.prop_map(|(record, runner, what)| Step { record, runner, what })
 }
 
-fn kept() -> impl Strategy<Value = Kept> {
+fn kept() -> impl Strategy<Value = StoredResponse> {
     let answer = |body| {
         let headers = vec![("x-binary".to_owned(), Bytes::from_static(b"\r\n\0\xff"))];
-        Kept::Answer(Arc::new(Answer { status: 201, headers, body: Bytes::from_static(body) }))
+        StoredResponse::Answer(Arc::new(Answer {
+            status: 201,
+            headers,
+            body: Bytes::from_static(body),
+        }))
     };
-    select(vec![answer(b"one"), answer(b"two"), Kept::Mark(201)])
+    select(vec![answer(b"one"), answer(b"two"), StoredResponse::Mark(201)])
 }
 
 /// The rules alone, with a clock of their own.
@@ -205,19 +210,21 @@ impl Model {
 fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCommand {
     let token = token(step.runner);
     match &step.what {
-        What::Begin { fingerprint, lease, retention, on_crash } => RecordCommand::Begin(Begin {
-            key,
-            token,
-            fingerprint: Fingerprint::of_text(fingerprint),
-            lease: Duration::from_secs(*lease),
-            retention: Duration::from_secs(*retention),
-            on_crash: *on_crash,
-        }),
+        What::Begin { fingerprint, lease, retention, on_crash } => {
+            RecordCommand::Begin(BeginCommand {
+                key,
+                token,
+                fingerprint: Fingerprint::of_text(fingerprint),
+                lease: Duration::from_secs(*lease),
+                retention: Duration::from_secs(*retention),
+                on_crash: *on_crash,
+            })
+        }
         What::Renew => RecordCommand::Renew { token },
         What::Complete(end) => RecordCommand::Complete { token, end: end.clone() },
         What::Abandon => RecordCommand::Abandon { token },
         What::Resolve(_, end) => {
-            RecordCommand::Resolve(Resolve { key, fence: meant, end: end.clone() })
+            RecordCommand::Resolve(ResolveCommand { key, fence: meant, end: end.clone() })
         }
         What::Look | What::Pass(_) => RecordCommand::Look,
     }
@@ -242,25 +249,26 @@ fn strip(found: &mut RecordReply) -> Stripped {
     let mut stripped = Stripped { fence: Some(view.fence), times: vec![view.expires_in] };
     (view.fence, view.expires_in, view.begun_at_millis) = Default::default();
     match &mut view.phase {
-        Phase::InFlight { lease } => stripped.times.push(std::mem::take(lease)),
-        Phase::Done { at_millis: at, .. } | Phase::Unknown { since_millis: at, .. } => *at = 0,
+        RecordStatus::InFlight { lease } => stripped.times.push(std::mem::take(lease)),
+        RecordStatus::Done { at_millis: at, .. }
+        | RecordStatus::Unknown { since_millis: at, .. } => *at = 0,
     }
     stripped
 }
 
 fn run_of(found: &mut RecordReply) -> Option<&mut Run> {
     match found {
-        RecordReply::Begin(Begun::Started(run) | Begun::Again(run)) => Some(run),
+        RecordReply::Begin(BeginReply::Started(run) | BeginReply::Again(run)) => Some(run),
         _ => None,
     }
 }
 
-fn view_of(found: &mut RecordReply) -> Option<&mut View> {
+fn view_of(found: &mut RecordReply) -> Option<&mut RecordView> {
     match found {
-        RecordReply::Begin(Begun::Found(view) | Begun::Reused(view))
-        | RecordReply::Complete(Completion::Kept(view) | Completion::Refused(view))
-        | RecordReply::Abandon(Abandonment::Refused(view))
-        | RecordReply::Resolve(Resolution::Completed(view) | Resolution::Refused(view))
+        RecordReply::Begin(BeginReply::Found(view) | BeginReply::Reused(view))
+        | RecordReply::Complete(CompleteReply::Kept(view) | CompleteReply::Refused(view))
+        | RecordReply::Abandon(AbandonReply::Refused(view))
+        | RecordReply::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
         | RecordReply::Look(Some(view)) => Some(view),
         _ => None,
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use keylatch_core::idempotency::{
-    Abandonment, Ask, Begin, Completion, Extension, Idempotency, IdempotencyError, OnCrash, Once,
-    Phase, Resolve, Worked,
+    AbandonReply, BeginCommand, CompleteReply, IdempotencyError, IdempotencyService, OnCrash,
+    OnceRun, RecordStatus, ResolveCommand, RunRenewal, RunRequest, RunResult,
 };
 use keylatch_core::lock::{AcquireReply, Attempt, LockName, Ttl};
 use keylatch_core::store::{Effect, ListLocks, StoreError};
@@ -36,7 +36,7 @@ async fn first_run_takes_two_round_trips_and_a_replay_one() {
     assert_eq!(spent().await, 2);
     found(store.begin(&ask(1, "two")).await.unwrap());
     assert_eq!(spent().await, 1);
-    let resolve = Resolve { key: key(1), fence: None, end: None };
+    let resolve = ResolveCommand { key: key(1), fence: None, end: None };
     store.extend(&key(1), &token("one")).await.unwrap();
     store.abandon(&key(1), &token("one")).await.unwrap();
     store.resolve(&resolve).await.unwrap();
@@ -51,7 +51,7 @@ async fn records_survive_script_flush() {
     for _ in 0..5 {
         started(store.begin(&ask(1, "one")).await.unwrap());
         let () = redis.run(&["SCRIPT", "FLUSH"]).await;
-        assert_eq!(store.abandon(&key(1), &token("one")).await.unwrap(), Abandonment::Abandoned);
+        assert_eq!(store.abandon(&key(1), &token("one")).await.unwrap(), AbandonReply::Abandoned);
         let () = redis.run(&["SCRIPT", "FLUSH"]).await;
     }
 }
@@ -62,7 +62,7 @@ async fn records_and_locks_share_only_the_counters() {
     let store = open(&redis.url()).await;
     let lock = LockName::parse("deploy").unwrap();
     // A record in the bucket of the lock, whose counter is ahead of the clock.
-    let begin = Begin { key: key(lock.bucket()), ..ask(0, "one") };
+    let begin = BeginCommand { key: key(lock.bucket()), ..ask(0, "one") };
     let counter = format!("keylatch:{{{:02x}}}:fence", lock.bucket());
     let ahead = 8_000_000_000_000_000_u64;
     let () = redis.run(&["SET", &counter, &ahead.to_string()]).await;
@@ -77,7 +77,7 @@ async fn records_and_locks_share_only_the_counters() {
     };
     let granted = store.acquire(&acquire).await.unwrap();
     let AcquireReply::Granted(lease) = granted else { panic!("granted, not {granted:?}") };
-    let again = Begin { key: key(lock.bucket()), ..ask(0, "two") };
+    let again = BeginCommand { key: key(lock.bucket()), ..ask(0, "two") };
     store.abandon(&begin.key, &begin.token).await.unwrap();
     let second = started(store.begin(&again).await.unwrap());
     let fences = [first.fence, lease.fence, second.fence].map(|fence| fence.get());
@@ -100,11 +100,11 @@ async fn full_redis_keeps_completed_runs() {
     let full = store.begin(&ask(3, "one")).await.unwrap_err();
     assert_eq!(full.effect(), Effect::NotExecuted);
     let extended = store.extend(&key(1), &token("one")).await.unwrap();
-    assert_eq!(extended, Extension::Extended);
+    assert_eq!(extended, RunRenewal::Extended);
     kept(complete(&store, 1).await.unwrap());
     found(store.begin(&ask(1, "two")).await.unwrap());
     let abandoned = store.abandon(&key(2), &token("one")).await.unwrap();
-    assert_eq!(abandoned, Abandonment::Abandoned);
+    assert_eq!(abandoned, AbandonReply::Abandoned);
     let () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
     started(store.begin(&ask(3, "one")).await.unwrap());
 }
@@ -177,11 +177,12 @@ async fn failed_script_writes_nothing() {
 async fn every_record_expires() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
-    let endless = Begin { lease: Duration::MAX, retention: Duration::MAX, ..ask(1, "one") };
-    let instant = Begin { lease: Duration::ZERO, retention: Duration::ZERO, ..ask(2, "one") };
+    let endless = BeginCommand { lease: Duration::MAX, retention: Duration::MAX, ..ask(1, "one") };
+    let instant =
+        BeginCommand { lease: Duration::ZERO, retention: Duration::ZERO, ..ask(2, "one") };
     for begin in [endless, instant] {
         for on_crash in [OnCrash::Unknown, OnCrash::Rerun] {
-            let begin = Begin { on_crash, ..begin.clone() };
+            let begin = BeginCommand { on_crash, ..begin.clone() };
             started(store.begin(&begin).await.unwrap());
             assert_ne!(redis.run::<i64>(&["PTTL", &name(begin.key.bucket())]).await, -1);
             store.extend(&begin.key, &begin.token).await.unwrap();
@@ -199,7 +200,7 @@ async fn run_with_a_lost_begin_is_abandoned() {
     let proxy = Proxy::start(redis.address()).await;
     let store = open(&proxy.url()).await;
     use_each_script(&store).await;
-    let service = Idempotency::start(store.0, DEADLINE);
+    let service = IdempotencyService::start(store.0, DEADLINE);
     let runs = Arc::new(AtomicU32::new(0));
     proxy.lose_answers();
     let lost = run(&service, &runs, || {}).await.unwrap_err();
@@ -209,11 +210,11 @@ async fn run_with_a_lost_begin_is_abandoned() {
     proxy.forward();
     // Nobody has its token, so without being given up it would be in flight for a whole lease.
     let once = eventually(async || match run(&service, &runs, || {}).await {
-        Ok(once @ Once::Ran { .. }) => Some(once),
+        Ok(once @ OnceRun::Ran { .. }) => Some(once),
         _ => None,
     })
     .await;
-    assert!(matches!(once, Once::Ran { kept: Some(_), .. }), "{once:?}");
+    assert!(matches!(once, OnceRun::Ran { kept: Some(_), .. }), "{once:?}");
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
@@ -223,17 +224,19 @@ async fn lost_completion_is_stored_by_a_retry() {
     let proxy = Arc::new(Proxy::start(redis.address()).await);
     let store = open(&proxy.url()).await;
     use_each_script(&store).await;
-    let service = Idempotency::start(store.0, DEADLINE);
+    let service = IdempotencyService::start(store.0, DEADLINE);
     let runs = Arc::new(AtomicU32::new(0));
     let break_it: [fn(&Proxy); 2] = [Proxy::lose_answers, Proxy::refuse];
     for (round, break_it) in (1..).zip(break_it) {
         let breaking = Arc::clone(&proxy);
         let once = run(&service, &runs, move || break_it(&breaking)).await.unwrap();
         // Whoever asked has the answer all the same.
-        assert!(matches!(once, Once::Ran { kept: None, .. }), "{once:?}");
+        assert!(matches!(once, OnceRun::Ran { kept: None, .. }), "{once:?}");
         proxy.forward();
         let view = eventually(async || match run(&service, &runs, || {}).await {
-            Ok(Once::Found(view)) if matches!(view.phase, Phase::Done { .. }) => Some(view),
+            Ok(OnceRun::Found(view)) if matches!(view.phase, RecordStatus::Done { .. }) => {
+                Some(view)
+            }
             _ => None,
         })
         .await;
@@ -253,25 +256,25 @@ async fn use_each_script(store: &OpenStore) {
     store.extend(&other.key, &token).await.unwrap();
     store.abandon(&other.key, &token).await.unwrap();
     let absent = store.complete(&other.key, &token, done("a")).await;
-    assert_eq!(absent.unwrap(), Completion::Absent);
-    store.resolve(&Resolve { key: other.key, fence: None, end: None }).await.unwrap();
+    assert_eq!(absent.unwrap(), CompleteReply::Absent);
+    store.resolve(&ResolveCommand { key: other.key, fence: None, end: None }).await.unwrap();
     store.find(&other.key).await.unwrap();
 }
 
 /// Does the work of the first record once, with something that happens in the middle.
 async fn run(
-    service: &Arc<Idempotency>,
+    service: &Arc<IdempotencyService>,
     runs: &Arc<AtomicU32>,
     in_the_middle: impl FnOnce() + Send + 'static,
-) -> Result<Once<u16>, StoreError> {
-    let Begin { key, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
+) -> Result<OnceRun<u16>, StoreError> {
+    let BeginCommand { key, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
     let (panic_releases, wait) = (false, Duration::ZERO);
-    let ask = Ask { key, fingerprint, lease, retention, on_crash, panic_releases, wait };
+    let ask = RunRequest { key, fingerprint, lease, retention, on_crash, panic_releases, wait };
     let runs = Arc::clone(runs);
     let once = service.once(ask, move |_| async move {
         runs.fetch_add(1, Ordering::SeqCst);
         in_the_middle();
-        Worked { answer: 200, end: Some(done("a")) }
+        RunResult { answer: 200, end: Some(done("a")) }
     });
     once.await.map_err(|error| match error {
         IdempotencyError::Store(error) => error,
@@ -280,7 +283,7 @@ async fn run(
 }
 
 /// Completes a record.
-async fn complete(store: &OpenStore, record: u8) -> Result<Completion, StoreError> {
+async fn complete(store: &OpenStore, record: u8) -> Result<CompleteReply, StoreError> {
     store.complete(&key(record), &token("one"), done("a")).await
 }
 

@@ -1,7 +1,7 @@
 //! The tower layer: a request with a key runs once, and every repeat gets its answer.
 //!
 //! The layer joins the parts: [`Submission`] reads the key and the fingerprint, the core's
-//! [`Idempotency`] decides whether the work runs, and `response` turns what it found into an
+//! [`IdempotencyService`] decides whether the work runs, and `response` turns what it found into an
 //! answer. From its first step in the store on, a run ends also when its client goes away.
 //! `tests` run the layer over HTTP on every store, and around an inner service that insists on
 //! being polled ready.
@@ -20,7 +20,7 @@ use tower::{Layer, Service};
 use crate::response;
 use crate::submission::Submission;
 use crate::{Policy, Problem};
-use keylatch_core::idempotency::{Idempotency, Once, Run};
+use keylatch_core::idempotency::{IdempotencyService, OnceRun, Run};
 use keylatch_core::store::Store;
 
 /// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
@@ -37,18 +37,18 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 /// of the key.
 #[derive(Debug)]
 pub struct IdempotencyLayer {
-    service: Arc<Idempotency>,
+    service: Arc<IdempotencyService>,
     policy: Arc<Policy>,
 }
 
 impl IdempotencyLayer {
     /// Guards by the records in `store`, each of whose steps may take 2 s.
     pub fn new(store: Arc<dyn Store>, policy: Policy) -> Self {
-        Self::over(Idempotency::start(store, Duration::from_secs(2)), policy)
+        Self::over(IdempotencyService::start(store, Duration::from_secs(2)), policy)
     }
 
     /// Guards by a service that other layers use as well.
-    pub fn over(service: Arc<Idempotency>, policy: Policy) -> Self {
+    pub fn over(service: Arc<IdempotencyService>, policy: Policy) -> Self {
         Self { service, policy: Arc::new(policy) }
     }
 }
@@ -127,9 +127,9 @@ impl IdempotencyLayer {
             response::run_result(response, &policy, &service).await
         };
         let response = match self.service.once(ask, work).await {
-            Ok(Once::Ran { answer, kept }) => response::with_expiry(answer, kept),
-            Ok(Once::Found(view)) => response::repeat_response(view),
-            Ok(Once::Reused(view)) => response::reused_key_response(&view),
+            Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
+            Ok(OnceRun::Found(view)) => response::repeat_response(view),
+            Ok(OnceRun::Reused(view)) => response::reused_key_response(&view),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
         if prefers_wait { response::with_applied_wait(response, ask.wait) } else { response }

@@ -15,7 +15,9 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{Code, Policy, Problem, RetentionPolicy, stream};
-use keylatch_core::idempotency::{Answer, End, Idempotency, Kept, Phase, Reason, View, Worked};
+use keylatch_core::idempotency::{
+    Answer, End, IdempotencyService, Reason, RecordStatus, RecordView, RunResult, StoredResponse,
+};
 use keylatch_core::store::Effect;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -62,39 +64,39 @@ pub struct BodyDeadline(pub Instant);
 pub(crate) async fn run_result(
     response: Response,
     policy: &Policy,
-    service: &Idempotency,
-) -> Worked<Response> {
+    service: &IdempotencyService,
+) -> RunResult<Response> {
     let by_status =
         |response: &Response| RetentionPolicy::for_status(response.status(), policy.on_failure);
     let chosen = response.extensions().get::<RetentionPolicy>().copied();
     match chosen.unwrap_or_else(|| by_status(&response)) {
-        RetentionPolicy::Release => Worked { answer: response, end: None },
+        RetentionPolicy::Release => RunResult { answer: response, end: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {
                 StatusCode::GATEWAY_TIMEOUT => Reason::NoAnswer,
                 _ => Reason::Failed,
             };
-            Worked { answer: response, end: Some(End::Unknown(reason)) }
+            RunResult { answer: response, end: Some(End::Unknown(reason)) }
         }
         RetentionPolicy::Answer => store(response, policy, service).await,
     }
 }
 
 /// The answer to a repeat of a request, whose record says this.
-pub fn repeat_response(view: View) -> Response {
+pub fn repeat_response(view: RecordView) -> Response {
     let expires_in = view.expires_in;
     let response = match view.phase {
-        Phase::Done { kept: Kept::Answer(answer), .. } => replay(&answer),
-        Phase::Done { kept: Kept::Mark(status), .. } => refuse(Problem::new(
+        RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => replay(&answer),
+        RecordStatus::Done { kept: StoredResponse::Mark(status), .. } => refuse(Problem::new(
             Code::AnswerNotKept,
             format!("It was carried out and answered with {status}. The answer was not kept."),
         )),
-        Phase::InFlight { .. } => {
+        RecordStatus::InFlight { .. } => {
             let detail = "The same request is being carried out.";
             let problem = Problem::new(Code::RequestInProgress, detail);
             refuse(problem.with_retry_after(Duration::from_secs(1)))
         }
-        Phase::Unknown { reason, .. } => refuse(Problem::new(
+        RecordStatus::Unknown { reason, .. } => refuse(Problem::new(
             Code::OutcomeUnknown,
             match reason {
                 Reason::Interrupted => "It was begun, and whoever carried it out is gone.",
@@ -108,7 +110,7 @@ pub fn repeat_response(view: View) -> Response {
 }
 
 /// The answer to another request under a key that was used.
-pub(crate) fn reused_key_response(view: &View) -> Response {
+pub(crate) fn reused_key_response(view: &RecordView) -> Response {
     let detail = "The key was used for a request with other content. Nothing was run.";
     with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
 }
@@ -157,7 +159,11 @@ fn replay(answer: &Answer) -> Response {
 
 /// Stores a response whole. One that is too large or a stream goes through, and its status alone is
 /// kept.
-async fn store(response: Response, policy: &Policy, service: &Idempotency) -> Worked<Response> {
+async fn store(
+    response: Response,
+    policy: &Policy,
+    service: &IdempotencyService,
+) -> RunResult<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
     let by = parts.extensions.get::<BodyDeadline>().map(|BodyDeadline(by)| *by);
@@ -180,7 +186,7 @@ async fn store(response: Response, policy: &Policy, service: &Idempotency) -> Wo
     if too_much {
         let body = stream::relayed_body(chunks, body, service);
         let answer = Response::from_parts(parts, body);
-        return Worked { answer, end: Some(End::Done(Kept::Mark(status))) };
+        return RunResult { answer, end: Some(End::Done(StoredResponse::Mark(status))) };
     }
     let body = concatenated(&chunks);
     let kept = Answer { status, headers: stored_headers(&parts.headers), body: body.clone() };
@@ -188,7 +194,7 @@ async fn store(response: Response, policy: &Policy, service: &Idempotency) -> Wo
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    Worked { answer, end: Some(End::Done(Kept::Answer(Arc::new(kept)))) }
+    RunResult { answer, end: Some(End::Done(StoredResponse::Answer(Arc::new(kept)))) }
 }
 
 async fn next_frame(
@@ -201,11 +207,11 @@ async fn next_frame(
 }
 
 /// The result of a run whose answer ended in the middle.
-fn broken_result(error: axum::Error) -> Worked<Response> {
+fn broken_result(error: axum::Error) -> RunResult<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
-    Worked { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
+    RunResult { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
 }
 
 /// The whole body, in memory of its own: a chunk is a part of the buffer that it was read into,

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use keylatch_core::idempotency::Idempotency;
+use keylatch_core::idempotency::IdempotencyService;
 
 /// Media types whose answers last as long as their connection.
 const STREAM_MEDIA_TYPES: [&str; 3] =
@@ -29,7 +29,7 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// A body of what was read and what is still to come, which a task of the service relays.
-pub(crate) fn relayed_body(read: Vec<Bytes>, rest: Body, service: &Idempotency) -> Body {
+pub(crate) fn relayed_body(read: Vec<Bytes>, rest: Body, service: &IdempotencyService) -> Body {
     let (sender, receiver) = mpsc::channel(8);
     service.spawn(relay(read, rest, sender));
     Body::new(StreamBody::new(ReceiverStream::new(receiver)))

@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use crate::fingerprint::{FingerprintInput, form_field};
 use crate::{Code, IDEMPOTENCY_KEY, OnFailure, Policy, Problem, read_body};
-use keylatch_core::idempotency::{Ask, IdempotencyKey, InvalidKey, Scope};
+use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RunRequest, Scope};
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
@@ -47,7 +47,7 @@ pub(crate) enum Submission {
         /// The request, its body read.
         request: Request,
         /// What is to be done once.
-        ask: Ask,
+        ask: RunRequest,
         /// Whether the client prefers waiting for a run that is under way to being refused.
         prefers_wait: bool,
     },
@@ -96,7 +96,7 @@ async fn run_request(
     content_type: &str,
     body: &Bytes,
     key: &IdempotencyKey,
-) -> Ask {
+) -> RunRequest {
     let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
     let principal = (policy.principal)(parts).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default();
@@ -106,7 +106,7 @@ async fn run_request(
     // is that of the second.
     let page = is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
     let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
-    Ask {
+    RunRequest {
         key: Scope { principal: &principal, method, path }.record(key),
         fingerprint: input.fingerprint().await,
         lease: policy.lease,

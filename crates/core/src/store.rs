@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use futures_util::Stream;
 
 use crate::idempotency::{
-    Abandonment, Begin, Begun, Completion, End, Extension, RecordCommand, RecordKey, RecordReply,
-    Resolution, Resolve, View,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, RecordCommand, RecordKey,
+    RecordReply, RecordView, ResolveCommand, ResolveReply, RunRenewal,
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, Holder, LockCommand, LockName, LockReply,
@@ -385,7 +385,7 @@ impl dyn Store + '_ {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn begin(&self, ask: &Begin) -> Result<Begun, StoreError> {
+    pub async fn begin(&self, ask: &BeginCommand) -> Result<BeginReply, StoreError> {
         match self.record(ask.key, RecordCommand::Begin(ask.clone())).await? {
             RecordReply::Begin(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
@@ -401,7 +401,7 @@ impl dyn Store + '_ {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-    ) -> Result<Extension, StoreError> {
+    ) -> Result<RunRenewal, StoreError> {
         match self.record(*key, RecordCommand::Renew { token: *token }).await? {
             RecordReply::Renew(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
@@ -418,7 +418,7 @@ impl dyn Store + '_ {
         key: &RecordKey,
         token: &TokenHash,
         end: End,
-    ) -> Result<Completion, StoreError> {
+    ) -> Result<CompleteReply, StoreError> {
         match self.record(*key, RecordCommand::Complete { token: *token, end }).await? {
             RecordReply::Complete(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
@@ -434,7 +434,7 @@ impl dyn Store + '_ {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-    ) -> Result<Abandonment, StoreError> {
+    ) -> Result<AbandonReply, StoreError> {
         match self.record(*key, RecordCommand::Abandon { token: *token }).await? {
             RecordReply::Abandon(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
@@ -446,7 +446,7 @@ impl dyn Store + '_ {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
+    pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
         match self.record(ask.key, RecordCommand::Resolve(ask.clone())).await? {
             RecordReply::Resolve(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
@@ -458,7 +458,7 @@ impl dyn Store + '_ {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
+    pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
         match self.record(*key, RecordCommand::Look).await? {
             RecordReply::Look(view) => Ok(view),
             _ => Err(StoreError::mismatched_reply()),

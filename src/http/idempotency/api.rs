@@ -16,8 +16,8 @@ use crate::http::problem_responses::{
 };
 use keylatch_axum::{normalize_path, repeat_response};
 use keylatch_core::idempotency::{
-    Abandonment, Begun, Completion, End, Extension, IdempotencyKey, Phase, RecordKey, Resolution,
-    Scope, View,
+    AbandonReply, BeginReply, CompleteReply, End, IdempotencyKey, RecordKey, RecordStatus,
+    RecordView, ResolveReply, RunRenewal, Scope,
 };
 use keylatch_core::lock::Token;
 use keylatch_wire::{
@@ -62,13 +62,13 @@ pub(crate) async fn begin(
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
     let ask = api_body::begin(body, key, token.hash())?;
     let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
-        Begun::Started(run) => (run, StatusCode::CREATED),
-        Begun::Again(run) => (run, StatusCode::OK),
-        Begun::Reused(_) => {
+        BeginReply::Started(run) => (run, StatusCode::CREATED),
+        BeginReply::Again(run) => (run, StatusCode::OK),
+        BeginReply::Reused(_) => {
             let detail = "The key was used with another fingerprint.";
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
-        Begun::Found(view) => return found(&view),
+        BeginReply::Found(view) => return found(&view),
     };
     let mut response = (status, Json(api_body::begun_record(run, &ask, &token))).into_response();
     // A token consists of visible ASCII, which a header always takes.
@@ -103,9 +103,9 @@ pub(crate) async fn complete(
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let end = End::Done(api_body::answer(body)?);
     match api.records()?.complete(&key, &token.hash(), end).await? {
-        Completion::Kept(view) => Ok(Json(api_body::record(&view))),
-        Completion::Refused(view) => Err(not_yours(&view)),
-        Completion::Absent => Err(no_record()),
+        CompleteReply::Kept(view) => Ok(Json(api_body::record(&view))),
+        CompleteReply::Refused(view) => Err(not_yours(&view)),
+        CompleteReply::Absent => Err(no_record()),
     }
 }
 
@@ -129,8 +129,8 @@ pub(crate) async fn renew(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.extend(&key, &token.hash()).await? {
-        Extension::Extended => Ok(StatusCode::NO_CONTENT),
-        Extension::Lost => {
+        RunRenewal::Extended => Ok(StatusCode::NO_CONTENT),
+        RunRenewal::Lost => {
             let detail = "The run is no longer yours: it has ended, or its lease has.";
             Err(Problem::new(Code::TokenMismatch, detail))
         }
@@ -157,9 +157,9 @@ pub(crate) async fn abandon(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.abandon(&key, &token.hash()).await? {
-        Abandonment::Abandoned => Ok(StatusCode::NO_CONTENT),
-        Abandonment::Refused(view) => Err(not_yours(&view)),
-        Abandonment::Absent => Err(no_record()),
+        AbandonReply::Abandoned => Ok(StatusCode::NO_CONTENT),
+        AbandonReply::Refused(view) => Err(not_yours(&view)),
+        AbandonReply::Absent => Err(no_record()),
     }
 }
 
@@ -216,13 +216,13 @@ pub(crate) async fn resolve(
     OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
     match api.records()?.resolve(&api_body::resolve(body, key)?).await? {
-        Resolution::Completed(view) => Ok(Json(api_body::record(&view)).into_response()),
-        Resolution::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
-        Resolution::Refused(_) => {
+        ResolveReply::Completed(view) => Ok(Json(api_body::record(&view)).into_response()),
+        ResolveReply::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
+        ResolveReply::Refused(_) => {
             let detail = "The outcome is not unknown, or another run than the one you mean.";
             Err(Problem::new(Code::NothingToResolve, detail))
         }
-        Resolution::Absent => Err(no_record()),
+        ResolveReply::Absent => Err(no_record()),
     }
 }
 
@@ -266,21 +266,23 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
 }
 
 /// What one who begins is told of an earlier run.
-fn found(view: &View) -> Result<Response, Problem> {
+fn found(view: &RecordView) -> Result<Response, Problem> {
     match view.phase {
-        Phase::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
-        Phase::InFlight { .. } | Phase::Unknown { .. } => Ok(repeat_response(view.clone())),
+        RecordStatus::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
+        RecordStatus::InFlight { .. } | RecordStatus::Unknown { .. } => {
+            Ok(repeat_response(view.clone()))
+        }
     }
 }
 
 /// What one is told whose token does not have the run.
-fn not_yours(view: &View) -> Problem {
+fn not_yours(view: &RecordView) -> Problem {
     match view.phase {
-        Phase::Unknown { .. } => {
+        RecordStatus::Unknown { .. } => {
             let detail = "The lease ended before, so nobody knows what it came to.";
             Problem::new(Code::OutcomeUnknown, detail).with_retry()
         }
-        Phase::InFlight { .. } | Phase::Done { .. } => {
+        RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
             let detail = "The run is no longer yours: it has ended, or its lease has.";
             Problem::new(Code::TokenMismatch, detail)
         }

@@ -16,7 +16,8 @@ use crate::http::body::{at_millis, invalid};
 use crate::http::problem::Problem;
 use keylatch_axum::{CHOSEN, stored_headers};
 use keylatch_core::idempotency::{
-    Answer, Begin, Fingerprint, Kept, OnCrash, Phase, RecordKey, Resolve, Run, View,
+    Answer, BeginCommand, Fingerprint, OnCrash, RecordKey, RecordStatus, RecordView,
+    ResolveCommand, Run, StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -32,7 +33,7 @@ pub(super) fn begin(
     body: BeginRecordRequest,
     key: RecordKey,
     token: TokenHash,
-) -> Result<Begin, Problem> {
+) -> Result<BeginCommand, Problem> {
     let fingerprint = body.fingerprint.unwrap_or_default();
     if fingerprint.len() > 1024 {
         return Err(invalid("fingerprint", "must have at most 1024 bytes"));
@@ -42,7 +43,7 @@ pub(super) fn begin(
     if !(1000..=YEAR_MILLIS).contains(&retention) {
         return Err(invalid("retention_ms", "must be 1000 to 31536000000 (a year)"));
     }
-    Ok(Begin {
+    Ok(BeginCommand {
         key,
         token,
         fingerprint: Fingerprint::of_text(&fingerprint),
@@ -56,7 +57,7 @@ pub(super) fn begin(
 }
 
 /// The answer that a request says a run came to.
-pub(super) fn answer(body: CompleteRecordRequest) -> Result<Kept, Problem> {
+pub(super) fn answer(body: CompleteRecordRequest) -> Result<StoredResponse, Problem> {
     let status = body.status.unwrap_or(200);
     if !(200..600).contains(&status) {
         return Err(invalid("status", "must be 200 to 599"));
@@ -76,7 +77,7 @@ pub(super) fn answer(body: CompleteRecordRequest) -> Result<Kept, Problem> {
     };
     let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
-    Ok(Kept::Answer(Arc::new(Answer { status, headers, body })))
+    Ok(StoredResponse::Answer(Arc::new(Answer { status, headers, body })))
 }
 
 fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Problem> {
@@ -98,7 +99,10 @@ fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Proble
 }
 
 /// What a request says about an outcome that was unknown.
-pub(super) fn resolve(body: ResolveRecordRequest, key: RecordKey) -> Result<Resolve, Problem> {
+pub(super) fn resolve(
+    body: ResolveRecordRequest,
+    key: RecordKey,
+) -> Result<ResolveCommand, Problem> {
     let fence = body.fencing_token.map(FencingToken::new);
     let end = match (body.outcome.as_deref(), body.answer) {
         (Some("completed"), given) => Some(answer(given.unwrap_or_default())?),
@@ -108,11 +112,11 @@ pub(super) fn resolve(body: ResolveRecordRequest, key: RecordKey) -> Result<Reso
         }
         _ => return Err(invalid("outcome", "must be `completed` or `not-executed`")),
     };
-    Ok(Resolve { key, fence, end })
+    Ok(ResolveCommand { key, fence, end })
 }
 
 /// The record of a run that was begun, with the token that completes it.
-pub(super) fn begun_record(run: Run, begin: &Begin, token: &Token) -> IdempotencyRecord {
+pub(super) fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> IdempotencyRecord {
     IdempotencyRecord {
         token: Some(SecretToken::new(token.expose().to_owned())),
         lease_expires_in_ms: Some(millis(run.lease)),
@@ -121,11 +125,11 @@ pub(super) fn begun_record(run: Run, begin: &Begin, token: &Token) -> Idempotenc
 }
 
 /// The record as everybody may see it.
-pub(super) fn record(view: &View) -> IdempotencyRecord {
+pub(super) fn record(view: &RecordView) -> IdempotencyRecord {
     let (state, ended_at_millis) = match view.phase {
-        Phase::InFlight { .. } => ("in-flight", None),
-        Phase::Done { at_millis, .. } => ("done", Some(at_millis)),
-        Phase::Unknown { since_millis, .. } => ("unknown", Some(since_millis)),
+        RecordStatus::InFlight { .. } => ("in-flight", None),
+        RecordStatus::Done { at_millis, .. } => ("done", Some(at_millis)),
+        RecordStatus::Unknown { since_millis, .. } => ("unknown", Some(since_millis)),
     };
     let mut record = IdempotencyRecord {
         begun_at: Some(at_millis(view.begun_at_millis)),
@@ -133,20 +137,22 @@ pub(super) fn record(view: &View) -> IdempotencyRecord {
         ..bare_record(state, view.fence, view.attempts, view.expires_in)
     };
     match &view.phase {
-        Phase::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
-        Phase::Done { kept, .. } => {
+        RecordStatus::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
+        RecordStatus::Done { kept, .. } => {
             record.status = Some(kept.status());
-            record.answer_kept = Some(matches!(kept, Kept::Answer(_)));
+            record.answer_kept = Some(matches!(kept, StoredResponse::Answer(_)));
         }
-        Phase::Unknown { reason, .. } => record.reason = Some(reason.as_str().into()),
+        RecordStatus::Unknown { reason, .. } => record.reason = Some(reason.as_str().into()),
     }
     record
 }
 
 /// The record with its answer, for a client that begins again.
-pub(super) fn record_with_answer(view: &View) -> IdempotencyRecord {
+pub(super) fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
     let answer = match &view.phase {
-        Phase::Done { kept: Kept::Answer(answer), .. } => Some(answer_body(answer)),
+        RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => {
+            Some(answer_body(answer))
+        }
         _ => None,
     };
     IdempotencyRecord { answer, ..record(view) }

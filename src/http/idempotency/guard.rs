@@ -17,7 +17,7 @@ use super::gateway::Gateway;
 use crate::http::CrossOrigin;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
-use keylatch_core::idempotency::{Idempotency, OnCrash};
+use keylatch_core::idempotency::{IdempotencyService, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
 const OWN: [&str; 10] = [
@@ -138,7 +138,7 @@ impl Guard {
     /// The guarded routes, before the service behind. `None` when [`Guard::check`] says why not.
     pub(crate) fn router(
         &self,
-        service: Arc<Idempotency>,
+        service: Arc<IdempotencyService>,
         client: &HttpsClient<Body>,
     ) -> Option<Router> {
         let timeout = Duration::from_millis(self.timeout_ms);

@@ -20,7 +20,7 @@ use utoipa::{PartialSchema as _, ToSchema as _};
 use self::orders::OrderBook;
 use self::routes::{NewOrder, Orders};
 use keylatch_axum::{IdempotencyLayer, Policy};
-use keylatch_core::idempotency::Idempotency;
+use keylatch_core::idempotency::IdempotencyService;
 
 /// Where orders are placed.
 const PATHS: [&str; 2] = ["/v1/orders", "/v1/payments"];
@@ -48,7 +48,7 @@ fn paths(taken: impl Fn(&str) -> bool) -> impl Iterator<Item = &'static str> {
 
 /// The routes of the shop, each guarded.
 pub(super) fn routers(
-    records: &Arc<Idempotency>,
+    records: &Arc<IdempotencyService>,
     taken: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = Router> {
     paths(taken).map(|path| {

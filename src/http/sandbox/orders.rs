@@ -17,8 +17,8 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::routes::Order;
 use keylatch_core::idempotency::{
-    Answer, Begin, Begun, Completion, End, Fingerprint, Idempotency, IdempotencyError,
-    IdempotencyKey, Kept, OnCrash, Phase, RecordKey, Scope,
+    Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, IdempotencyError,
+    IdempotencyKey, IdempotencyService, OnCrash, RecordKey, RecordStatus, Scope, StoredResponse,
 };
 use keylatch_core::lock::Token;
 use keylatch_core::store::StoreError;
@@ -39,7 +39,7 @@ const READ_AT_ONCE: usize = 16;
 /// The orders that were placed at one path.
 #[derive(Debug)]
 pub(super) struct OrderBook {
-    records: Arc<Idempotency>,
+    records: Arc<IdempotencyService>,
     path: String,
 }
 
@@ -59,7 +59,7 @@ impl<E: Into<IdempotencyError>> From<E> for OrderError {
 }
 
 impl OrderBook {
-    pub(super) fn new(records: Arc<Idempotency>, path: String) -> Self {
+    pub(super) fn new(records: Arc<IdempotencyService>, path: String) -> Self {
         Self { records, path }
     }
 
@@ -76,18 +76,18 @@ impl OrderBook {
         for _ in 0..TRIES {
             let number = self.next_number().await?;
             let claim = self.begin(number, LEASE, RETENTION)?;
-            let Begun::Started(_) = self.records.begin(claim.clone(), true).await? else {
+            let BeginReply::Started(_) = self.records.begin(claim.clone(), true).await? else {
                 // The register was lost, and counts from 1 again.
                 continue;
             };
             order.id = number.to_string();
             let json = serde_json::to_vec(&order).unwrap_or_default();
             let answer = Answer { status: 201, headers: Vec::new(), body: Bytes::from(json) };
-            let end = End::Done(Kept::Answer(Arc::new(answer)));
+            let end = End::Done(StoredResponse::Answer(Arc::new(answer)));
             let completed = self.records.complete(&claim.key, &claim.token, end).await;
             return match completed.map_err(OrderError::InDoubt)? {
-                Completion::Kept(_) => Ok(order),
-                Completion::Refused(_) | Completion::Absent => {
+                CompleteReply::Kept(_) => Ok(order),
+                CompleteReply::Refused(_) | CompleteReply::Absent => {
                     Err(refused("writing the order down took longer than its lease").into())
                 }
             };
@@ -103,7 +103,7 @@ impl OrderBook {
     pub(super) async fn find(&self, number: u32) -> Result<Option<Order>, StoreError> {
         let view = self.records.find(&self.key(number)).await?;
         Ok(view.and_then(|view| match view.phase {
-            Phase::Done { kept: Kept::Answer(answer), .. } => {
+            RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => {
                 serde_json::from_slice(&answer.body).ok()
             }
             _ => None,
@@ -127,8 +127,8 @@ impl OrderBook {
     async fn next_number(&self) -> Result<u32, OrderError> {
         let again = self.begin(REGISTER, Duration::ZERO, REGISTER_RETENTION)?;
         match self.records.begin(again, true).await? {
-            Begun::Started(run) | Begun::Again(run) => Ok(run.attempts),
-            Begun::Found(_) | Begun::Reused(_) => {
+            BeginReply::Started(run) | BeginReply::Again(run) => Ok(run.attempts),
+            BeginReply::Found(_) | BeginReply::Reused(_) => {
                 Err(refused("the register of orders is not one").into())
             }
         }
@@ -139,8 +139,8 @@ impl OrderBook {
         number: u32,
         lease: Duration,
         retention: Duration,
-    ) -> Result<Begin, IdempotencyError> {
-        Ok(Begin {
+    ) -> Result<BeginCommand, IdempotencyError> {
+        Ok(BeginCommand {
             key: self.key(number),
             token: Token::generate()?.hash(),
             fingerprint: Fingerprint::of_text("order"),

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use keylatch_core::idempotency::{Abandonment, Answer, End, Extension, Kept, Reason, Resolution};
+use keylatch_core::idempotency::{
+    AbandonReply, Answer, End, Reason, ResolveReply, RunRenewal, StoredResponse,
+};
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
 
@@ -59,15 +61,15 @@ async fn responses_are_returned_unchanged(store: &Records) {
         ("x-empty".to_owned(), Bytes::new()),
     ];
     let answer = |status, headers, body| {
-        Kept::Answer(Arc::new(Answer { status, headers, body: Bytes::from(body) }))
+        StoredResponse::Answer(Arc::new(Answer { status, headers, body: Bytes::from(body) }))
     };
     let answers = [
         answer(200, Vec::new(), Vec::new()),
         answer(201, headers, bytes.clone()),
         answer(422, Vec::new(), b"\r\n$-1\r\n".to_vec()),
         answer(303, Vec::new(), bytes.repeat(4096)),
-        Kept::Mark(200),
-        Kept::Mark(503),
+        StoredResponse::Mark(200),
+        StoredResponse::Mark(503),
     ];
     for (key, answer) in (1..).zip(answers) {
         let end = End::Done(answer);
@@ -92,7 +94,8 @@ async fn repeated_completion_is_the_same_completion(store: &Records) {
 
 #[store_test(records)]
 async fn other_completion_is_refused(store: &Records) {
-    let ends = [done("a"), done("b"), End::Done(Kept::Mark(200)), unknown(Reason::Failed)];
+    let ends =
+        [done("a"), done("b"), End::Done(StoredResponse::Mark(200)), unknown(Reason::Failed)];
     for (key, first) in (1..).zip(&ends) {
         started(begin(store, &ask(key, "one")).await);
         let view = kept(complete(store, key, "one", first.clone()).await);
@@ -110,11 +113,11 @@ async fn ended_run_is_neither_abandoned_nor_extended(store: &Records) {
     for (key, end) in (1..).zip([done("a"), unknown(Reason::Failed)]) {
         started(begin(store, &ask(key, "one")).await);
         let view = kept(complete(store, key, "one", end).await);
-        let Abandonment::Refused(told) = abandon(store, key, "one").await else {
+        let AbandonReply::Refused(told) = abandon(store, key, "one").await else {
             panic!("refused")
         };
         assert_same(&told, &view);
-        assert_eq!(extend(store, key, "one").await, Extension::Lost);
+        assert_eq!(extend(store, key, "one").await, RunRenewal::Lost);
         assert_same(&found_now(store, key).await, &view);
     }
 }
@@ -128,7 +131,8 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
     kept(complete(store, 2, "one", unknown(Reason::Panicked)).await);
     for key in [1, 2] {
         let fence = found_now(store, key).await.fence;
-        let Resolution::Completed(view) = resolve(store, key, Some(fence), Some(answer("a"))).await
+        let ResolveReply::Completed(view) =
+            resolve(store, key, Some(fence), Some(answer("a"))).await
         else {
             panic!("key {key} is completed")
         };
@@ -140,7 +144,7 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
         store.advance(LEASE).await;
         for fence in [None, Some(fence)] {
             let again = resolve(store, key, fence, Some(answer("a"))).await;
-            let Resolution::Completed(again) = again else { panic!("completed") };
+            let ResolveReply::Completed(again) = again else { panic!("completed") };
             assert_near(again.expires_in, RETENTION - LEASE);
         }
         assert_ended(&kept(complete(store, key, "one", done("a")).await), &done("a"));
@@ -152,9 +156,9 @@ async fn unknown_outcome_is_resolved_as_not_executed(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     let first = found_now(store, 1).await.fence;
-    assert_eq!(resolve(store, 1, Some(first), None).await, Resolution::Freed);
+    assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Freed);
     assert_eq!(find(store, 1).await, None);
-    assert_eq!(resolve(store, 1, Some(first), None).await, Resolution::Absent);
+    assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Absent);
     let next = started(begin(store, &ask(1, "two")).await);
     assert_eq!(next.attempts, 1);
     assert!(next.fence > first);
@@ -167,9 +171,9 @@ async fn only_an_unknown_outcome_can_be_resolved(store: &Records) {
     kept(complete(store, 2, "one", done("a")).await);
     for key in [1, 2] {
         let view = found_now(store, key).await;
-        for end in [None, Some(answer("b")), Some(Kept::Mark(200))] {
+        for end in [None, Some(answer("b")), Some(StoredResponse::Mark(200))] {
             let told = resolve(store, key, Some(view.fence), end).await;
-            let Resolution::Refused(told) = told else { panic!("refused, not {told:?}") };
+            let ResolveReply::Refused(told) = told else { panic!("refused, not {told:?}") };
             assert_same(&told, &view);
         }
         assert_same(&found_now(store, key).await, &view);
@@ -183,13 +187,13 @@ async fn resolution_needs_the_fencing_token_of_its_run(store: &Records) {
     for fence in [view.fence.get() - 1, view.fence.get() + 1, 0] {
         for end in [None, Some(answer("a"))] {
             let told = resolve(store, 1, Some(FencingToken::new(fence)), end).await;
-            let Resolution::Refused(told) = told else { panic!("refused, not {told:?}") };
+            let ResolveReply::Refused(told) = told else { panic!("refused, not {told:?}") };
             assert_same(&told, &view);
         }
     }
     assert_same(&found_now(store, 1).await, &view);
     let done = resolve(store, 1, None, Some(answer("a"))).await;
-    assert!(matches!(done, Resolution::Completed(_)), "{done:?}");
+    assert!(matches!(done, ResolveReply::Completed(_)), "{done:?}");
     let wrong = resolve(store, 1, Some(FencingToken::new(1)), Some(answer("a"))).await;
-    assert!(matches!(wrong, Resolution::Refused(_)), "{wrong:?}");
+    assert!(matches!(wrong, ResolveReply::Refused(_)), "{wrong:?}");
 }

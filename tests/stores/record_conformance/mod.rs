@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Abandonment, Answer, Begin, Begun, Completion, End, Extension, Fingerprint, Kept, OnCrash,
-    Phase, Reason, RecordKey, Resolution, Resolve, Run, View,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash,
+    Reason, RecordKey, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunRenewal,
+    StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash};
 use keylatch_testkit::Records;
@@ -25,19 +26,19 @@ const RETENTION: Duration = Duration::from_secs(3600);
 /// How long an unknown outcome is kept.
 const UNKNOWN: Duration = Duration::from_secs(30 * 24 * 3600);
 
-async fn begin(store: &Records, ask: &Begin) -> Begun {
+async fn begin(store: &Records, ask: &BeginCommand) -> BeginReply {
     store.begin(ask).await.unwrap()
 }
 
-async fn complete(store: &Records, record: u8, runner: &str, end: End) -> Completion {
+async fn complete(store: &Records, record: u8, runner: &str, end: End) -> CompleteReply {
     store.complete(&key(record), &token(runner), end).await.unwrap()
 }
 
-async fn extend(store: &Records, record: u8, runner: &str) -> Extension {
+async fn extend(store: &Records, record: u8, runner: &str) -> RunRenewal {
     store.extend(&key(record), &token(runner)).await.unwrap()
 }
 
-async fn abandon(store: &Records, record: u8, runner: &str) -> Abandonment {
+async fn abandon(store: &Records, record: u8, runner: &str) -> AbandonReply {
     store.abandon(&key(record), &token(runner)).await.unwrap()
 }
 
@@ -45,22 +46,22 @@ async fn resolve(
     store: &Records,
     record: u8,
     fence: Option<FencingToken>,
-    end: Option<Kept>,
-) -> Resolution {
-    store.resolve(&Resolve { key: key(record), fence, end }).await.unwrap()
+    end: Option<StoredResponse>,
+) -> ResolveReply {
+    store.resolve(&ResolveCommand { key: key(record), fence, end }).await.unwrap()
 }
 
-async fn find(store: &Records, record: u8) -> Option<View> {
+async fn find(store: &Records, record: u8) -> Option<RecordView> {
     store.find(&key(record)).await.unwrap()
 }
 
-async fn found_now(store: &Records, record: u8) -> View {
+async fn found_now(store: &Records, record: u8) -> RecordView {
     find(store, record).await.expect("there is a record")
 }
 
 /// A run that leaves an unknown outcome behind when it is interrupted.
-pub(crate) fn ask(record: u8, runner: &str) -> Begin {
-    Begin {
+pub(crate) fn ask(record: u8, runner: &str) -> BeginCommand {
+    BeginCommand {
         key: key(record),
         token: token(runner),
         fingerprint: Fingerprint::of_text("an order"),
@@ -71,8 +72,8 @@ pub(crate) fn ask(record: u8, runner: &str) -> Begin {
 }
 
 /// A run that may be run again when it is interrupted.
-fn rerun(record: u8, runner: &str) -> Begin {
-    Begin { on_crash: OnCrash::Rerun, ..ask(record, runner) }
+fn rerun(record: u8, runner: &str) -> BeginCommand {
+    BeginCommand { on_crash: OnCrash::Rerun, ..ask(record, runner) }
 }
 
 pub(crate) fn key(record: u8) -> RecordKey {
@@ -84,9 +85,9 @@ pub(crate) fn token(runner: &str) -> TokenHash {
     Token::parse(&format!("token-of-the-runner-{padded}")).unwrap().hash()
 }
 
-fn answer(body: &'static str) -> Kept {
+fn answer(body: &'static str) -> StoredResponse {
     let headers = vec![("content-type".to_owned(), Bytes::from_static(b"text/plain"))];
-    Kept::Answer(Arc::new(Answer {
+    StoredResponse::Answer(Arc::new(Answer {
         status: 200,
         headers,
         body: Bytes::from_static(body.as_bytes()),
@@ -102,69 +103,70 @@ fn unknown(reason: Reason) -> End {
 }
 
 #[track_caller]
-pub(crate) fn started(begun: Begun) -> Run {
+pub(crate) fn started(begun: BeginReply) -> Run {
     match begun {
-        Begun::Started(run) => run,
+        BeginReply::Started(run) => run,
         other => panic!("started, not {other:?}"),
     }
 }
 
 #[track_caller]
-pub(crate) fn found(begun: Begun) -> View {
-    let Begun::Found(view) = begun else { panic!("found, not {begun:?}") };
+pub(crate) fn found(begun: BeginReply) -> RecordView {
+    let BeginReply::Found(view) = begun else { panic!("found, not {begun:?}") };
     view
 }
 
 #[track_caller]
-pub(crate) fn kept(completion: Completion) -> View {
-    let Completion::Kept(view) = completion else { panic!("kept, not {completion:?}") };
+pub(crate) fn kept(completion: CompleteReply) -> RecordView {
+    let CompleteReply::Kept(view) = completion else { panic!("kept, not {completion:?}") };
     view
 }
 
 #[track_caller]
-fn refused(completion: Completion) -> View {
-    let Completion::Refused(view) = completion else { panic!("refused, not {completion:?}") };
+fn refused(completion: CompleteReply) -> RecordView {
+    let CompleteReply::Refused(view) = completion else { panic!("refused, not {completion:?}") };
     view
 }
 
 #[track_caller]
-fn lease_of(view: &View) -> Duration {
-    let Phase::InFlight { lease } = view.phase else { panic!("in flight, not {view:?}") };
+fn lease_of(view: &RecordView) -> Duration {
+    let RecordStatus::InFlight { lease } = view.phase else { panic!("in flight, not {view:?}") };
     lease
 }
 
 #[track_caller]
-fn end_of(view: &View) -> End {
+fn end_of(view: &RecordView) -> End {
     match &view.phase {
-        Phase::InFlight { .. } => panic!("ended, not {view:?}"),
-        Phase::Done { kept, .. } => End::Done(kept.clone()),
-        Phase::Unknown { reason, .. } => End::Unknown(*reason),
+        RecordStatus::InFlight { .. } => panic!("ended, not {view:?}"),
+        RecordStatus::Done { kept, .. } => End::Done(kept.clone()),
+        RecordStatus::Unknown { reason, .. } => End::Unknown(*reason),
     }
 }
 
 #[track_caller]
-fn ended_at(view: &View) -> u64 {
+fn ended_at(view: &RecordView) -> u64 {
     match view.phase {
-        Phase::InFlight { .. } => panic!("ended, not {view:?}"),
-        Phase::Done { at_millis: at, .. } | Phase::Unknown { since_millis: at, .. } => at,
+        RecordStatus::InFlight { .. } => panic!("ended, not {view:?}"),
+        RecordStatus::Done { at_millis: at, .. }
+        | RecordStatus::Unknown { since_millis: at, .. } => at,
     }
 }
 
 /// The record has this end since a moment ago by the wall clock, which no test moves.
 #[track_caller]
-fn assert_ended(view: &View, end: &End) {
+fn assert_ended(view: &RecordView, end: &End) {
     assert_eq!(end_of(view), *end);
     assert_wall(ended_at(view), Duration::ZERO);
 }
 
 /// Two looks at one record between which nothing happened.
 #[track_caller]
-fn assert_same(view: &View, before: &View) {
+fn assert_same(view: &RecordView, before: &RecordView) {
     assert_eq!((view.fence, view.attempts), (before.fence, before.attempts));
     assert_eq!(view.begun_at_millis, before.begun_at_millis);
     assert_near(view.expires_in, before.expires_in);
     match (&view.phase, &before.phase) {
-        (Phase::InFlight { lease }, Phase::InFlight { lease: earlier }) => {
+        (RecordStatus::InFlight { lease }, RecordStatus::InFlight { lease: earlier }) => {
             assert!(*lease <= *earlier && *lease + SLACK >= *earlier, "{lease:?}, {earlier:?}");
         }
         _ => {

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use keylatch_core::idempotency::{
-    Abandonment, Begin, Begun, Completion, Extension, Fingerprint, OnCrash, Reason, RecordKey,
-    Resolution,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, Reason, RecordKey,
+    ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
@@ -36,8 +36,8 @@ async fn new_key_starts_a_run(store: &Records) {
 async fn same_token_gets_the_same_run(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
-    let other = Begin { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
-    let Begun::Again(again) = begin(store, &other).await else { panic!("not the same run") };
+    let other = BeginCommand { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
+    let BeginReply::Again(again) = begin(store, &other).await else { panic!("not the same run") };
     assert_eq!((again.fence, again.attempts), (first.fence, 1));
     assert_near(again.lease, LEASE / 2);
     assert_near(lease_of(&found_now(store, 1).await), LEASE / 2);
@@ -57,7 +57,7 @@ async fn other_token_sees_the_run_in_flight(store: &Records) {
 #[store_test(records)]
 async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
     let other =
-        |key, token| Begin { fingerprint: Fingerprint::of_text("other"), ..ask(key, token) };
+        |key, token| BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(key, token) };
     started(begin(store, &rerun(1, "one")).await);
     started(begin(store, &ask(2, "one")).await);
     started(begin(store, &ask(3, "one")).await);
@@ -69,7 +69,7 @@ async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
         for key in 1..=3 {
             let before = found_now(store, key).await;
             for token in ["one", "two"] {
-                let Begun::Reused(view) = begin(store, &other(key, token)).await else {
+                let BeginReply::Reused(view) = begin(store, &other(key, token)).await else {
                     panic!("key {key} was used for something else");
                 };
                 assert_same(&view, &before);
@@ -86,20 +86,20 @@ async fn only_the_token_completes_extends_or_abandons(store: &Records) {
     store.advance(LEASE / 2).await;
     let view = found_now(store, 1).await;
     assert_same(&refused(complete(store, 1, "two", done("a")).await), &view);
-    assert_eq!(extend(store, 1, "two").await, Extension::Lost);
-    let Abandonment::Refused(told) = abandon(store, 1, "two").await else { panic!("refused") };
+    assert_eq!(extend(store, 1, "two").await, RunRenewal::Lost);
+    let AbandonReply::Refused(told) = abandon(store, 1, "two").await else { panic!("refused") };
     assert_same(&told, &view);
     assert_same(&found_now(store, 1).await, &view);
 }
 
 #[store_test(records)]
 async fn unused_key_has_nothing_to_change(store: &Records) {
-    assert_eq!(complete(store, 1, "one", done("a")).await, Completion::Absent);
-    assert_eq!(complete(store, 1, "one", unknown(Reason::Failed)).await, Completion::Absent);
-    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
-    assert_eq!(abandon(store, 1, "one").await, Abandonment::Absent);
+    assert_eq!(complete(store, 1, "one", done("a")).await, CompleteReply::Absent);
+    assert_eq!(complete(store, 1, "one", unknown(Reason::Failed)).await, CompleteReply::Absent);
+    assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
+    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
     for end in [None, Some(answer("a"))] {
-        assert_eq!(resolve(store, 1, None, end).await, Resolution::Absent);
+        assert_eq!(resolve(store, 1, None, end).await, ResolveReply::Absent);
     }
     assert_eq!(find(store, 1).await, None);
 }
@@ -107,10 +107,10 @@ async fn unused_key_has_nothing_to_change(store: &Records) {
 #[store_test(records)]
 async fn abandoned_key_is_unused(store: &Records) {
     let first = started(begin(store, &ask(1, "one")).await);
-    assert_eq!(abandon(store, 1, "one").await, Abandonment::Abandoned);
+    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Abandoned);
     assert_eq!(find(store, 1).await, None);
-    assert_eq!(abandon(store, 1, "one").await, Abandonment::Absent);
-    let other = Begin { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
+    assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
+    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
     let next = started(begin(store, &other).await);
     assert_eq!(next.attempts, 1);
     assert!(next.fence > first.fence);
@@ -124,7 +124,7 @@ async fn extension_restarts_the_lease(store: &Records) {
     for _ in 0..6 {
         store.advance(LEASE / 2).await;
         for key in [1, 2] {
-            assert_eq!(extend(store, key, "one").await, Extension::Extended);
+            assert_eq!(extend(store, key, "one").await, RunRenewal::Extended);
             let view = found_now(store, key).await;
             assert_near(lease_of(&view), LEASE);
             assert_near(view.expires_in, RETENTION);
@@ -145,7 +145,7 @@ async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
         assert!(run.fence.get() < 1 << 53, "{} is too large for JavaScript", run.fence);
         last = run.fence;
         match round % 3 {
-            0 => assert_eq!(abandon(store, 1, "one").await, Abandonment::Abandoned),
+            0 => assert_eq!(abandon(store, 1, "one").await, AbandonReply::Abandoned),
             1 => store.advance(LEASE).await,
             _ => {
                 kept(complete(store, 1, "one", done("a")).await);
@@ -159,7 +159,7 @@ async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
 async fn one_of_many_concurrent_begins_starts(store: &Records) {
     let asks: Vec<_> = (0..100).map(|n| ask(1, &format!("token {n}"))).collect();
     let answers = join_all(asks.iter().map(|ask| store.begin(ask))).await;
-    let starts = answers.iter().filter(|answer| matches!(answer, Ok(Begun::Started(_))));
+    let starts = answers.iter().filter(|answer| matches!(answer, Ok(BeginReply::Started(_))));
     assert_eq!(starts.count(), 1);
     assert!(answers.iter().all(Result::is_ok));
 }
@@ -173,7 +173,7 @@ async fn keys_that_differ_in_one_bit_are_different_records(store: &Records) {
     };
     let mut fences = BTreeSet::new();
     for bit in 0..256 {
-        let run = started(begin(store, &Begin { key: flipped(bit), ..ask(0, "one") }).await);
+        let run = started(begin(store, &BeginCommand { key: flipped(bit), ..ask(0, "one") }).await);
         fences.insert((run.fence, bit));
     }
     for (fence, bit) in fences {

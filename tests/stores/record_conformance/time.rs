@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    Abandonment, Begin, Completion, Extension, Fingerprint, Phase, Reason, Resolution,
+    AbandonReply, BeginCommand, CompleteReply, Fingerprint, Reason, RecordStatus, ResolveReply,
+    RunRenewal,
 };
 use keylatch_testkit::{Records, store_test};
 
@@ -35,8 +36,8 @@ async fn expired_run_is_an_unknown_outcome(store: &Records) {
     }
     // Whoever ran it was away for too long.
     assert_same(&refused(complete(store, 1, "one", done("a")).await), &view);
-    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
-    let Abandonment::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
+    assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
+    let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
     assert_same(&told, &view);
     assert_same(&found_now(store, 1).await, &view);
 }
@@ -47,16 +48,18 @@ async fn expired_rerunnable_run_restarts_with_a_higher_fencing_token(store: &Rec
     let begun_at = found_now(store, 1).await.begun_at_millis;
     store.advance(LEASE).await;
     let gone = found_now(store, 1).await;
-    assert_eq!(gone.phase, Phase::InFlight { lease: Duration::ZERO });
+    assert_eq!(gone.phase, RecordStatus::InFlight { lease: Duration::ZERO });
     assert_near(gone.expires_in, RETENTION);
     // Not even the one who ran it ends it now.
     assert_same(&refused(complete(store, 1, "one", done("late")).await), &gone);
-    assert_eq!(extend(store, 1, "one").await, Extension::Lost);
-    let Abandonment::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
+    assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
+    let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
     assert_same(&told, &gone);
-    let Resolution::Refused(told) = resolve(store, 1, None, None).await else { panic!("refused") };
+    let ResolveReply::Refused(told) = resolve(store, 1, None, None).await else {
+        panic!("refused")
+    };
     assert_same(&told, &gone);
-    let ask = Begin { lease: LEASE * 2, retention: RETENTION * 2, ..rerun(1, "two") };
+    let ask = BeginCommand { lease: LEASE * 2, retention: RETENTION * 2, ..rerun(1, "two") };
     let second = started(begin(store, &ask).await);
     assert_eq!(second.attempts, 2);
     assert!(second.fence > first.fence);
@@ -91,8 +94,8 @@ async fn completed_run_is_forgotten_after_its_retention(store: &Records) {
     found(begin(store, &ask(1, "two")).await);
     store.advance(SLACK).await;
     assert_eq!(find(store, 1).await, None);
-    assert_eq!(complete(store, 1, "one", done("a")).await, Completion::Absent);
-    let other = Begin { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
+    assert_eq!(complete(store, 1, "one", done("a")).await, CompleteReply::Absent);
+    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
     let next = started(begin(store, &other).await);
     assert_eq!(next.attempts, 1);
     assert!(next.fence > first.fence);
@@ -125,7 +128,7 @@ async fn rerunnable_run_is_forgotten_after_its_retention(store: &Records) {
 
 #[store_test(records)]
 async fn zero_retention_keeps_nothing(store: &Records) {
-    started(begin(store, &Begin { retention: Duration::ZERO, ..ask(1, "one") }).await);
+    started(begin(store, &BeginCommand { retention: Duration::ZERO, ..ask(1, "one") }).await);
     kept(complete(store, 1, "one", done("a")).await);
     store.advance(SLACK).await;
     assert_eq!(find(store, 1).await, None);
@@ -149,7 +152,7 @@ async fn sweep_keeps_unexpired_records(store: &Records) {
         }
         store.pass_a_sweep().await;
         for (key, before) in (0..60).zip(before) {
-            let status = |view: keylatch_core::idempotency::View| {
+            let status = |view: keylatch_core::idempotency::RecordView| {
                 (view.fence, view.attempts, discriminant(&view.phase))
             };
             assert_eq!(find(store, key).await.map(status), before.map(status), "{key}");

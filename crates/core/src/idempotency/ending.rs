@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{Begin, Begun, End, RecordKey};
+use super::{BeginCommand, BeginReply, End, RecordKey};
 use crate::lock::TokenHash;
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
@@ -53,13 +53,13 @@ impl RunEnding {
 }
 
 /// Abandons a run under which nothing was done.
-pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<Begin>) {
+pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
     let ending = RunEnding { key: begin.key, token: begin.token, end: None };
     ending.finish(store, begin.lease).await;
 }
 
 /// Abandons a beginning of which only the answer is known to be lost.
-pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<Begin>) {
+pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
     abandon(Arc::clone(&store), Arc::clone(&begin)).await;
     for pause in AFTER_LOST {
         sleep(pause).await;
@@ -70,12 +70,12 @@ pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<Begin>) {
 /// Waits for the answer to a beginning whose caller has gone, and abandons what it began.
 pub(super) async fn finish(
     store: Arc<dyn Store>,
-    begin: Arc<Begin>,
-    step: BoxFuture<Result<Begun, StoreError>>,
+    begin: Arc<BeginCommand>,
+    step: BoxFuture<Result<BeginReply, StoreError>>,
 ) {
     let began_nothing = match timeout(ANSWER_LIMIT, step).await {
-        Ok(Ok(Begun::Found(_) | Begun::Reused(_))) => true,
-        Ok(Ok(Begun::Started(_) | Begun::Again(_))) | Err(_) => false,
+        Ok(Ok(BeginReply::Found(_) | BeginReply::Reused(_))) => true,
+        Ok(Ok(BeginReply::Started(_) | BeginReply::Again(_))) | Err(_) => false,
         Ok(Err(error)) => error.effect() == Effect::NotExecuted,
     };
     if !began_nothing {

@@ -2,7 +2,7 @@
 //! new and finds what is not.
 //!
 //! This module knows no HTTP server and no store engine. [`RecordState`] holds the rules as a pure
-//! function, [`RecordCommand`] and [`RecordReply`] are the steps as data, and [`Idempotency`] is what
+//! function, [`RecordCommand`] and [`RecordReply`] are the steps as data, and [`IdempotencyService`] is what
 //! a layer or a handler calls.
 
 mod ending;
@@ -17,10 +17,11 @@ mod waiting;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
-pub use once::{Ask, IdempotencyError, Once, Worked};
+pub use once::{IdempotencyError, OnceRun, RunRequest, RunResult};
 pub use record::{
-    Abandonment, Answer, Begin, Begun, Completion, End, Extension, Kept, Malformed, OnCrash, Phase,
-    Reason, RecordCommand, RecordReply, Resolution, Resolve, Run, View,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Malformed, OnCrash, Reason,
+    RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunRenewal, StoredResponse,
 };
 pub use rules::{Record, RecordState, Stage, UNKNOWN_RETENTION};
-pub use service::Idempotency;
+pub use service::IdempotencyService;

@@ -1,13 +1,13 @@
-//! What a caller of [`Idempotency::once`](super::Idempotency::once) asks for and reads.
+//! What a caller of [`IdempotencyService::once`](super::Idempotency::once) asks for and reads.
 
 use std::time::Duration;
 
-use super::{End, Fingerprint, OnCrash, RecordKey, View};
+use super::{End, Fingerprint, OnCrash, RecordKey, RecordView};
 use crate::store::StoreError;
 
 /// What is to be done once.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct RunRequest {
     /// The record.
     pub key: RecordKey,
     /// What is to be done.
@@ -26,16 +26,16 @@ pub struct Ask {
 
 /// What the work of a run came to.
 #[derive(Debug)]
-pub struct Worked<T> {
+pub struct RunResult<T> {
     /// The answer to whoever asked.
     pub answer: T,
     /// What is kept for those who ask again; `None` frees the key.
     pub end: Option<End>,
 }
 
-/// What became of an [`Ask`].
+/// What became of an [`RunRequest`].
 #[derive(Debug)]
-pub enum Once<T> {
+pub enum OnceRun<T> {
     /// It was done now.
     Ran {
         /// The answer.
@@ -44,12 +44,12 @@ pub enum Once<T> {
         kept: Option<Duration>,
     },
     /// It was done before, is being done, or nobody knows.
-    Found(View),
+    Found(RecordView),
     /// The key was used for something else.
-    Reused(View),
+    Reused(RecordView),
 }
 
-/// Why it is not known what became of an [`Ask`]. The work was not begun.
+/// Why it is not known what became of an [`RunRequest`]. The work was not begun.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
     /// The store could not find out.

@@ -17,7 +17,7 @@ use crate::lock::{FencingToken, TokenHash};
 #[derive(Debug, Clone)]
 pub enum RecordCommand {
     /// Starts a run, or finds an earlier one.
-    Begin(Begin),
+    Begin(BeginCommand),
     /// Lets the lease of a run last its full time from now.
     Renew {
         /// The token that began.
@@ -36,7 +36,7 @@ pub enum RecordCommand {
         token: TokenHash,
     },
     /// Settles an unknown outcome.
-    Resolve(Resolve),
+    Resolve(ResolveCommand),
     /// Reads the record.
     Look,
 }
@@ -45,22 +45,22 @@ pub enum RecordCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordReply {
     /// To [`RecordCommand::Begin`].
-    Begin(Begun),
+    Begin(BeginReply),
     /// To [`RecordCommand::Renew`].
-    Renew(Extension),
+    Renew(RunRenewal),
     /// To [`RecordCommand::Complete`].
-    Complete(Completion),
+    Complete(CompleteReply),
     /// To [`RecordCommand::Abandon`].
-    Abandon(Abandonment),
+    Abandon(AbandonReply),
     /// To [`RecordCommand::Resolve`].
-    Resolve(Resolution),
+    Resolve(ResolveReply),
     /// To [`RecordCommand::Look`]: the record, if there is one.
-    Look(Option<View>),
+    Look(Option<RecordView>),
 }
 
 /// What a caller wants when it begins.
 #[derive(Debug, Clone)]
-pub struct Begin {
+pub struct BeginCommand {
     /// The record.
     pub key: RecordKey,
     /// The proof with which the caller will complete it.
@@ -85,17 +85,17 @@ pub enum OnCrash {
     Rerun,
 }
 
-/// What became of a [`Begin`].
+/// What became of a [`BeginCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begun {
+pub enum BeginReply {
     /// The caller is to do it now.
     Started(Run),
     /// The caller's token had started it already, and it is still to be done.
     Again(Run),
     /// It was begun before.
-    Found(View),
+    Found(RecordView),
     /// The key was used for something else.
-    Reused(View),
+    Reused(RecordView),
 }
 
 /// A run that was started.
@@ -113,21 +113,21 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// It was done.
-    Done(Kept),
+    Done(StoredResponse),
     /// Nobody knows.
     Unknown(Reason),
 }
 
 /// What is kept of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
+pub enum StoredResponse {
     /// All of it.
     Answer(Arc<Answer>),
     /// Only that it was given, with this HTTP status: it was too large, or a stream.
     Mark(u16),
 }
 
-impl Kept {
+impl StoredResponse {
     /// The status of the answer.
     pub fn status(&self) -> u16 {
         match self {
@@ -153,7 +153,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// It is not what [`Kept::to_bytes`] gives.
+    /// It is not what [`StoredResponse::to_bytes`] gives.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         Ok(match postcard::from_bytes(bytes).map_err(Malformed)? {
             Written::Answer(answer) => Self::Answer(Arc::new(answer)),
@@ -162,14 +162,14 @@ impl Kept {
     }
 }
 
-/// A [`Kept`] as it is written.
+/// A [`StoredResponse`] as it is written.
 #[derive(Serialize, Deserialize)]
 enum Written {
     Answer(Answer),
     Mark(u16),
 }
 
-/// Bytes that are no [`Kept`].
+/// Bytes that are no [`StoredResponse`].
 #[derive(Debug, thiserror::Error)]
 #[error("what was kept of an answer cannot be read")]
 pub struct Malformed(#[source] postcard::Error);
@@ -226,18 +226,18 @@ impl Reason {
 
 /// What became of a [`RecordCommand::Complete`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Completion {
+pub enum CompleteReply {
     /// The end is kept; the same again is the same end.
-    Kept(View),
+    Kept(RecordView),
     /// The run is no longer the token's: its lease ended, or it never was.
-    Refused(View),
+    Refused(RecordView),
     /// There is no such record.
     Absent,
 }
 
 /// What became of letting a lease last anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extension {
+pub enum RunRenewal {
     /// It lasts its full time from now.
     Extended,
     /// The run is no longer the token's.
@@ -246,42 +246,42 @@ pub enum Extension {
 
 /// What became of an attempt to abandon a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Abandonment {
+pub enum AbandonReply {
     /// The key is as if it had never been used.
     Abandoned,
     /// The run is no longer the token's.
-    Refused(View),
+    Refused(RecordView),
     /// There is no such record.
     Absent,
 }
 
 /// Settles a record of which nobody knew how it ended.
 #[derive(Debug, Clone)]
-pub struct Resolve {
+pub struct ResolveCommand {
     /// The record.
     pub key: RecordKey,
     /// The run that is meant, if the caller wants to be sure that there was no later one.
     pub fence: Option<FencingToken>,
     /// What is known now: what it was answered, or that it was not done and the key is free.
-    pub end: Option<Kept>,
+    pub end: Option<StoredResponse>,
 }
 
-/// What became of a [`Resolve`].
+/// What became of a [`ResolveCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Resolution {
+pub enum ResolveReply {
     /// Settled: every repeat is given the answer.
-    Completed(View),
+    Completed(RecordView),
     /// Settled: the key is free.
     Freed,
     /// There is nothing to settle: it is in flight, or done, or a later run.
-    Refused(View),
+    Refused(RecordView),
     /// There is no such record.
     Absent,
 }
 
 /// A record as everybody may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
+pub struct RecordView {
     /// The fencing token of its last run.
     pub fence: FencingToken,
     /// How many runs there were.
@@ -292,12 +292,12 @@ pub struct View {
     /// How long the key is remembered, at least, by the store's clock.
     pub expires_in: Duration,
     /// How far it is.
-    pub phase: Phase,
+    pub phase: RecordStatus,
 }
 
 /// How far a record is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
+pub enum RecordStatus {
     /// It is being done. Nothing is left of the lease when whoever did it is gone and the next one
     /// may do it again.
     InFlight {
@@ -309,7 +309,7 @@ pub enum Phase {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
         /// The answer.
-        kept: Kept,
+        kept: StoredResponse,
     },
     /// Nobody knows whether it was done.
     Unknown {

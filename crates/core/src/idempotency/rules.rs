@@ -9,8 +9,9 @@
 use std::time::Duration;
 
 use super::{
-    Abandonment, Begin, Begun, Completion, End, Extension, Fingerprint, Kept, OnCrash, Phase,
-    Reason, RecordCommand, RecordReply, Resolution, Resolve, Run, View,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash, Reason,
+    RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunRenewal, StoredResponse,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
@@ -131,7 +132,7 @@ pub enum Stage {
     /// It is being done.
     InFlight,
     /// It was done at this time, in milliseconds since 1970.
-    Done(u64, Kept),
+    Done(u64, StoredResponse),
     /// Nobody knows since this time, in milliseconds since 1970.
     Unknown(u64, Reason),
 }
@@ -173,15 +174,15 @@ impl Record {
         Self { stage, since, ..self.clone() }
     }
 
-    fn view(&self, now: Duration) -> View {
+    fn view(&self, now: Duration) -> RecordView {
         let phase = match &self.stage {
-            Stage::InFlight => Phase::InFlight { lease: self.lease_left(now) },
-            Stage::Done(at, kept) => Phase::Done { at_millis: *at, kept: kept.clone() },
+            Stage::InFlight => RecordStatus::InFlight { lease: self.lease_left(now) },
+            Stage::Done(at, kept) => RecordStatus::Done { at_millis: *at, kept: kept.clone() },
             Stage::Unknown(since, reason) => {
-                Phase::Unknown { since_millis: *since, reason: *reason }
+                RecordStatus::Unknown { since_millis: *since, reason: *reason }
             }
         };
-        View {
+        RecordView {
             fence: self.fence,
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
@@ -208,18 +209,18 @@ impl Record {
     }
 }
 
-impl Begin {
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Begun) {
+impl BeginCommand {
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, BeginReply) {
         let now = moment.now;
         if let Some(record) = record {
             if record.fingerprint != self.fingerprint {
-                return (Some(record.clone()), Begun::Reused(record.view(now)));
+                return (Some(record.clone()), BeginReply::Reused(record.view(now)));
             }
             if record.is_run_by(&self.token, now) {
-                return (Some(record.clone()), Begun::Again(record.run(now)));
+                return (Some(record.clone()), BeginReply::Again(record.run(now)));
             }
             if !record.may_run_again(now) {
-                return (Some(record.clone()), Begun::Found(record.view(now)));
+                return (Some(record.clone()), BeginReply::Found(record.view(now)));
             }
         }
         let started = Record {
@@ -236,17 +237,21 @@ impl Begin {
             since: now,
         };
         let run = started.run(now);
-        (Some(started), Begun::Started(run))
+        (Some(started), BeginReply::Started(run))
     }
 }
 
 /// Lets the lease of a run last its full time from now.
-fn renew(record: Option<&Record>, token: &TokenHash, now: Duration) -> (Option<Record>, Extension) {
+fn renew(
+    record: Option<&Record>,
+    token: &TokenHash,
+    now: Duration,
+) -> (Option<Record>, RunRenewal) {
     match record {
         Some(record) if record.is_run_by(token, now) => {
-            (Some(record.ended(Stage::InFlight, now)), Extension::Extended)
+            (Some(record.ended(Stage::InFlight, now)), RunRenewal::Extended)
         }
-        other => (other.cloned(), Extension::Lost),
+        other => (other.cloned(), RunRenewal::Lost),
     }
 }
 
@@ -256,8 +261,8 @@ fn complete(
     token: &TokenHash,
     end: &End,
     moment: &Moment,
-) -> (Option<Record>, Completion) {
-    let Some(record) = record else { return (None, Completion::Absent) };
+) -> (Option<Record>, CompleteReply) {
+    let Some(record) = record else { return (None, CompleteReply::Absent) };
     let now = moment.now;
     if record.is_run_by(token, now) {
         let at_millis = moment.unix_micros / 1000;
@@ -267,7 +272,7 @@ fn complete(
         };
         let ended = record.ended(stage, now);
         let view = ended.view(now);
-        return (Some(ended), Completion::Kept(view));
+        return (Some(ended), CompleteReply::Kept(view));
     }
     let same_end = match (&record.stage, end) {
         (Stage::Done(_, kept), End::Done(end)) => kept == end,
@@ -276,7 +281,7 @@ fn complete(
     };
     let view = record.view(now);
     let repeated = same_end && record.token == *token;
-    let reply = if repeated { Completion::Kept(view) } else { Completion::Refused(view) };
+    let reply = if repeated { CompleteReply::Kept(view) } else { CompleteReply::Refused(view) };
     (Some(record.clone()), reply)
 }
 
@@ -285,31 +290,31 @@ fn abandon(
     record: Option<&Record>,
     token: &TokenHash,
     now: Duration,
-) -> (Option<Record>, Abandonment) {
+) -> (Option<Record>, AbandonReply) {
     match record {
-        None => (None, Abandonment::Absent),
-        Some(record) if record.is_run_by(token, now) => (None, Abandonment::Abandoned),
-        Some(record) => (Some(record.clone()), Abandonment::Refused(record.view(now))),
+        None => (None, AbandonReply::Absent),
+        Some(record) if record.is_run_by(token, now) => (None, AbandonReply::Abandoned),
+        Some(record) => (Some(record.clone()), AbandonReply::Refused(record.view(now))),
     }
 }
 
-impl Resolve {
-    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, Resolution) {
-        let Some(record) = record else { return (None, Resolution::Absent) };
+impl ResolveCommand {
+    fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, ResolveReply) {
+        let Some(record) = record else { return (None, ResolveReply::Absent) };
         let now = moment.now;
         let meant = self.fence.is_none_or(|fence| fence == record.fence);
         match (&record.stage, &self.end) {
-            (Stage::Unknown(..), None) if meant => (None, Resolution::Freed),
+            (Stage::Unknown(..), None) if meant => (None, ResolveReply::Freed),
             (Stage::Unknown(..), Some(kept)) if meant => {
                 let stage = Stage::Done(moment.unix_micros / 1000, kept.clone());
                 let done = record.ended(stage, now);
                 let view = done.view(now);
-                (Some(done), Resolution::Completed(view))
+                (Some(done), ResolveReply::Completed(view))
             }
             (Stage::Done(_, kept), Some(end)) if meant && kept == end => {
-                (Some(record.clone()), Resolution::Completed(record.view(now)))
+                (Some(record.clone()), ResolveReply::Completed(record.view(now)))
             }
-            _ => (Some(record.clone()), Resolution::Refused(record.view(now))),
+            _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),
         }
     }
 }

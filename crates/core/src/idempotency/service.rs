@@ -1,6 +1,6 @@
 //! The idempotency service: everything about records that has to do with time.
 //!
-//! [`Idempotency::once`] takes the work as a function and runs it under a lease that a watchdog
+//! [`IdempotencyService::once`] takes the work as a function and runs it under a lease that a watchdog
 //! renews. From its first step on, everything is one future that a task of the service finishes when
 //! the caller goes away, so the work ends and its result is stored whether anybody listens or not.
 //! Invariant: work is not begun when the store could not say that it is new. The tests of the
@@ -20,8 +20,9 @@ use tokio_util::task::TaskTracker;
 use super::ending::{self, RunEnding};
 use super::waiting::RunEnd;
 use super::{
-    Abandonment, Ask, Begin, Begun, Completion, End, Extension, IdempotencyError, Once, Phase,
-    Reason, RecordKey, Resolution, Resolve, Run, View, Worked,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, IdempotencyError, OnceRun, Reason,
+    RecordKey, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunRenewal, RunRequest,
+    RunResult,
 };
 use crate::lock::{Token, TokenHash};
 use crate::store::{Store, StoreError};
@@ -36,14 +37,14 @@ const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// Does things once, by the records of a store.
 #[derive(Debug)]
-pub struct Idempotency {
+pub struct IdempotencyService {
     store: Arc<dyn Store>,
     deadline: Duration,
     waiters: WaiterRegistry<RecordKey, RunEnd>,
     tasks: TaskTracker,
 }
 
-impl Idempotency {
+impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
         let (waiters, tasks) = Default::default();
@@ -60,13 +61,13 @@ impl Idempotency {
     /// The store could not find out. Nothing was run.
     pub async fn once<T, W, F>(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: RunRequest,
         work: W,
-    ) -> Result<Once<T>, IdempotencyError>
+    ) -> Result<OnceRun<T>, IdempotencyError>
     where
         T: Send + 'static,
         W: FnOnce(Run) -> F + Send + 'static,
-        F: Future<Output = Worked<T>> + Send + 'static,
+        F: Future<Output = RunResult<T>> + Send + 'static,
     {
         let until = Instant::now() + ask.wait;
         let mut work = work;
@@ -79,10 +80,10 @@ impl Idempotency {
                 Attempt::InFlight(view, work) => (view, work),
             };
             let (Some(waiter), Some(ended)) = (&waiter, ended) else {
-                return Ok(Once::Found(view));
+                return Ok(OnceRun::Found(view));
             };
             if timeout_at(until, self.ended(waiter, &ask.key, ended)).await.is_err() {
-                return Ok(Once::Found(view));
+                return Ok(OnceRun::Found(view));
             }
             work = again;
         }
@@ -96,7 +97,7 @@ impl Idempotency {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn begin(&self, ask: Begin, own: bool) -> Result<Begun, StoreError> {
+    pub async fn begin(&self, ask: BeginCommand, own: bool) -> Result<BeginReply, StoreError> {
         let ask = Arc::new(ask);
         let call: BoxFuture<_> = {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(&ask));
@@ -128,7 +129,7 @@ impl Idempotency {
         key: &RecordKey,
         token: &TokenHash,
         end: End,
-    ) -> Result<Completion, StoreError> {
+    ) -> Result<CompleteReply, StoreError> {
         let step = self.store.complete(key, token, end);
         let completion = with_deadline(self.deadline, step).await;
         self.wake_waiters(key);
@@ -144,7 +145,7 @@ impl Idempotency {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-    ) -> Result<Abandonment, StoreError> {
+    ) -> Result<AbandonReply, StoreError> {
         let abandonment = with_deadline(self.deadline, self.store.abandon(key, token)).await;
         self.wake_waiters(key);
         abandonment
@@ -159,7 +160,7 @@ impl Idempotency {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-    ) -> Result<Extension, StoreError> {
+    ) -> Result<RunRenewal, StoreError> {
         with_deadline(self.deadline, self.store.extend(key, token)).await
     }
 
@@ -168,7 +169,7 @@ impl Idempotency {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn resolve(&self, ask: &Resolve) -> Result<Resolution, StoreError> {
+    pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
         with_deadline(self.deadline, self.store.resolve(ask)).await
     }
 
@@ -177,7 +178,7 @@ impl Idempotency {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn find(&self, key: &RecordKey) -> Result<Option<View>, StoreError> {
+    pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
         with_deadline(self.deadline, self.store.find(key)).await
     }
 
@@ -196,13 +197,13 @@ impl Idempotency {
     /// One try, brought to its end in any case.
     async fn attempt<T, W, F>(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: RunRequest,
         work: W,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
         T: Send + 'static,
         W: FnOnce(Run) -> F + Send + 'static,
-        F: Future<Output = Worked<T>> + Send + 'static,
+        F: Future<Output = RunResult<T>> + Send + 'static,
     {
         if self.tasks.len() > PENDING_MAX {
             let why = "too many runs that nobody waits for are under way";
@@ -215,22 +216,24 @@ impl Idempotency {
 
     async fn begin_and_run<T, W, F>(
         &self,
-        ask: Ask,
+        ask: RunRequest,
         work: W,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
         W: FnOnce(Run) -> F,
-        F: Future<Output = Worked<T>>,
+        F: Future<Output = RunResult<T>>,
     {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
-        let Ask { key, fingerprint, lease, retention, on_crash, .. } = ask;
-        let begin = Begin { key, token, fingerprint, lease, retention, on_crash };
+        let RunRequest { key, fingerprint, lease, retention, on_crash, .. } = ask;
+        let begin = BeginCommand { key, token, fingerprint, lease, retention, on_crash };
         let run = match self.begin(begin.clone(), false).await? {
-            Begun::Started(run) | Begun::Again(run) => run,
-            Begun::Reused(view) => return Ok(Attempt::Over(Once::Reused(view))),
-            Begun::Found(view) if is_running(&view) => return Ok(Attempt::InFlight(view, work)),
-            Begun::Found(view) => return Ok(Attempt::Over(Once::Found(view))),
+            BeginReply::Started(run) | BeginReply::Again(run) => run,
+            BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
+            BeginReply::Found(view) if is_running(&view) => {
+                return Ok(Attempt::InFlight(view, work));
+            }
+            BeginReply::Found(view) => return Ok(Attempt::Over(OnceRun::Found(view))),
         };
         if asked.elapsed() >= run.lease {
             // Whatever it is that took so long, the run may be another's by now.
@@ -247,20 +250,20 @@ impl Idempotency {
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         Ok(Attempt::Over(match ended {
             // Another one runs it meanwhile or has, and that one's answer is what all read.
-            Some(Completion::Refused(view))
-                if is_running(&view) || matches!(view.phase, Phase::Done { .. }) =>
+            Some(CompleteReply::Refused(view))
+                if is_running(&view) || matches!(view.phase, RecordStatus::Done { .. }) =>
             {
-                Once::Found(view)
+                OnceRun::Found(view)
             }
-            Some(Completion::Kept(view)) => Once::Ran { answer, kept: Some(view.expires_in) },
-            _ => Once::Ran { answer, kept: None },
+            Some(CompleteReply::Kept(view)) => OnceRun::Ran { answer, kept: Some(view.expires_in) },
+            _ => OnceRun::Ran { answer, kept: None },
         }))
     }
 
     /// Runs the work, panics and all, under a lease that is renewed.
     async fn run_alive<T>(
         &self,
-        ask: &Ask,
+        ask: &RunRequest,
         token: &TokenHash,
         work: impl Future<Output = T>,
     ) -> std::thread::Result<T> {
@@ -275,7 +278,12 @@ impl Idempotency {
 
     /// Keeps the end of a run, or gives its key back. A store that cannot do that now is asked
     /// again behind the answer.
-    async fn end(&self, ask: &Ask, token: TokenHash, end: Option<End>) -> Option<Completion> {
+    async fn end(
+        &self,
+        ask: &RunRequest,
+        token: TokenHash,
+        end: Option<End>,
+    ) -> Option<CompleteReply> {
         let key = ask.key;
         let Some(end) = end else {
             if let Err(error) = self.abandon(&key, &token).await {
@@ -287,7 +295,7 @@ impl Idempotency {
         };
         match self.complete(&key, &token, end.clone()).await {
             Ok(completion) => {
-                if !matches!(completion, Completion::Kept(_)) {
+                if !matches!(completion, CompleteReply::Kept(_)) {
                     tracing::warn!("an answer came after its lease and is not kept");
                 }
                 Some(completion)
@@ -310,8 +318,8 @@ impl Idempotency {
             tokio::time::sleep_until(begun + schedule.next_try()).await;
             let sent = begun.elapsed();
             match self.extend(key, token).await {
-                Ok(Extension::Extended) => schedule.renewed(sent, sent + lease),
-                Ok(Extension::Lost) => {
+                Ok(RunRenewal::Extended) => schedule.renewed(sent, sent + lease),
+                Ok(RunRenewal::Lost) => {
                     tracing::warn!("a run has lost its lease and continues under its old fence");
                     pending::<()>().await;
                 }
@@ -362,12 +370,12 @@ impl Idempotency {
 
 /// What one try came to.
 enum Attempt<T, W> {
-    Over(Once<T>),
+    Over(OnceRun<T>),
     /// Somebody else is at it; the work is handed back.
-    InFlight(View, W),
+    InFlight(RecordView, W),
 }
 
 /// Whether somebody is at it who may still end it.
-fn is_running(view: &View) -> bool {
-    matches!(view.phase, Phase::InFlight { lease } if !lease.is_zero())
+fn is_running(view: &RecordView) -> bool {
+    matches!(view.phase, RecordStatus::InFlight { lease } if !lease.is_zero())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::rules::{Record, RecordState, Stage};
-use super::{Fingerprint, Kept, OnCrash, Reason};
+use super::{Fingerprint, OnCrash, Reason, StoredResponse};
 use crate::lock::{FencingToken, TokenHash};
 use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
 
@@ -111,7 +111,8 @@ impl RecordParts {
             stage: match self.stage {
                 StageParts::InFlight => Stage::InFlight,
                 StageParts::Done { at_millis, response } => {
-                    let kept = Kept::from_bytes(&response).map_err(|_| SnapshotError::Malformed)?;
+                    let kept = StoredResponse::from_bytes(&response)
+                        .map_err(|_| SnapshotError::Malformed)?;
                     Stage::Done(at_millis, kept)
                 }
                 StageParts::Unknown { since_millis, reason } => {

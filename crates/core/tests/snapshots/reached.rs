@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    Begin, End, Fingerprint, Kept, OnCrash, Reason, RecordCommand, RecordKey, RecordState, Resolve,
+    BeginCommand, End, Fingerprint, OnCrash, Reason, RecordCommand, RecordKey, RecordState,
+    ResolveCommand, StoredResponse,
 };
 use keylatch_core::lock::{
     AcquireCommand, Attempt, FencingToken, LockCommand, LockName, LockState, Moment, Owner,
@@ -56,8 +57,8 @@ fn lock_command() -> impl Strategy<Value = LockCommand> {
     ]
 }
 
-fn kept() -> impl Strategy<Value = Kept> {
-    prop_oneof![Just(answer()), (200_u16..600).prop_map(Kept::Mark)]
+fn kept() -> impl Strategy<Value = StoredResponse> {
+    prop_oneof![Just(answer()), (200_u16..600).prop_map(StoredResponse::Mark)]
 }
 
 fn end() -> impl Strategy<Value = End> {
@@ -76,7 +77,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
     let times = (1_u64..3000, 1_u64..10_000);
     let begin = (token(), 0_u8..2, times, on_crash).prop_map(
         move |(token, fingerprint, (lease, retention), on_crash)| {
-            RecordCommand::Begin(Begin {
+            RecordCommand::Begin(BeginCommand {
                 key,
                 token,
                 fingerprint: Fingerprint::from_bytes([fingerprint; 32]),
@@ -87,7 +88,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
         },
     );
     let resolve = prop::option::of(kept())
-        .prop_map(move |end| RecordCommand::Resolve(Resolve { key, fence: None, end }));
+        .prop_map(move |end| RecordCommand::Resolve(ResolveCommand { key, fence: None, end }));
     prop_oneof![
         4 => begin,
         1 => token().prop_map(|token| RecordCommand::Renew { token }),

@@ -3,7 +3,7 @@
 //! The changes are made where the format has a field that no version has used yet, so that an older
 //! version never drops what a newer one wrote.
 
-use keylatch_core::idempotency::{Kept, OnCrash, RecordState, Stage};
+use keylatch_core::idempotency::{OnCrash, RecordState, Stage, StoredResponse};
 use keylatch_core::lock::{LockState, WaitQueue};
 use keylatch_core::snapshot::SnapshotError;
 use proptest::collection::vec;
@@ -90,8 +90,9 @@ fn a_part_that_breaks_a_rule_is_refused() {
     lock[owner] = b'\n';
     assert_eq!(LockState::decode(&lock), Err(SnapshotError::Malformed));
     // A kept answer is bytes within the bytes: here of a kind that does not exist.
-    let mut record = record(done(Kept::Mark(204)), OnCrash::Unknown).encode().expect("a snapshot");
-    let kept = Kept::Mark(204).to_bytes().expect("bytes");
+    let mut record =
+        record(done(StoredResponse::Mark(204)), OnCrash::Unknown).encode().expect("a snapshot");
+    let kept = StoredResponse::Mark(204).to_bytes().expect("bytes");
     let at = record.windows(kept.len()).position(|bytes| bytes == kept).expect("the kept answer");
     record[at] = 2;
     assert_eq!(RecordState::decode(&record), Err(SnapshotError::Malformed));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, Fingerprint, Kept, OnCrash, Reason, Record, RecordState, Stage,
+    Answer, Fingerprint, OnCrash, Reason, Record, RecordState, Stage, StoredResponse,
 };
 use keylatch_core::lock::{
     Attempt, FencingToken, HolderState, LockState, Owner, QueueEntry, TokenHash, WaitQueue,
@@ -54,7 +54,7 @@ pub(crate) fn record(stage: Stage, on_crash: OnCrash) -> RecordState {
     }))
 }
 
-pub(crate) fn done(kept: Kept) -> Stage {
+pub(crate) fn done(kept: StoredResponse) -> Stage {
     Stage::Done(1_795_332_775_000, kept)
 }
 
@@ -63,9 +63,9 @@ pub(crate) fn unknown(reason: Reason) -> Stage {
 }
 
 /// An answer with a header twice and a body that is no text.
-pub(crate) fn answer() -> Kept {
+pub(crate) fn answer() -> StoredResponse {
     let header = |name: &str, value: &'static [u8]| (name.to_owned(), Bytes::from_static(value));
-    Kept::Answer(Arc::new(Answer {
+    StoredResponse::Answer(Arc::new(Answer {
         status: 201,
         headers: vec![
             header("location", b"/orders/1"),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::row::RowError;
-use keylatch_core::idempotency::{Fingerprint, Kept, OnCrash, Reason, Record, RecordState, Stage};
+use keylatch_core::idempotency::{
+    Fingerprint, OnCrash, Reason, Record, RecordState, Stage, StoredResponse,
+};
 use keylatch_core::lock::{FencingToken, HolderState, LockState, Owner, TokenHash, WaitQueue};
 
 /// The number of the format.
@@ -74,7 +76,7 @@ pub(super) fn decode_record(row: &[u8]) -> Result<RecordState, RowError> {
         stage: match row.stage {
             StageRow::InFlight => Stage::InFlight,
             StageRow::Done(at, kept) => {
-                Stage::Done(at, Kept::from_bytes(&kept).map_err(|_| RowError::Older)?)
+                Stage::Done(at, StoredResponse::from_bytes(&kept).map_err(|_| RowError::Older)?)
             }
             StageRow::Unknown(since, reason) => Stage::Unknown(since, reason),
         },

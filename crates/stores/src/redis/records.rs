@@ -16,8 +16,9 @@ use super::RedisStore;
 use super::connection::NeedsReplicas;
 use super::script::{self, millis, millis_or_none};
 use keylatch_core::idempotency::{
-    Abandonment, Begin, Begun, Completion, End, Extension, Kept, OnCrash, Phase, Reason,
-    RecordCommand, RecordKey, RecordReply, Resolution, Resolve, Run, UNKNOWN_RETENTION, View,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, OnCrash, Reason, RecordCommand,
+    RecordKey, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunRenewal, StoredResponse, UNKNOWN_RETENTION,
 };
 use keylatch_core::lock::{FencingToken, TokenHash};
 use keylatch_core::store::StoreError;
@@ -54,7 +55,7 @@ impl RedisStore {
         })
     }
 
-    async fn begin(&self, key: &RecordKey, begin: &Begin) -> Result<Begun, StoreError> {
+    async fn begin(&self, key: &RecordKey, begin: &BeginCommand) -> Result<BeginReply, StoreError> {
         let (on_crash, outlives) = match begin.on_crash {
             OnCrash::Unknown => ("unknown", UNKNOWN_RETENTION),
             OnCrash::Rerun => ("rerun", begin.retention),
@@ -69,20 +70,20 @@ impl RedisStore {
             .arg(millis(outlives));
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
-            "started" => Ok(Begun::Started(reply.run()?)),
-            "again" => Ok(Begun::Again(reply.run()?)),
-            "found" => Ok(Begun::Found(reply.view()?)),
-            "reused" => Ok(Begun::Reused(reply.view()?)),
+            "started" => Ok(BeginReply::Started(reply.run()?)),
+            "again" => Ok(BeginReply::Again(reply.run()?)),
+            "found" => Ok(BeginReply::Found(reply.view()?)),
+            "reused" => Ok(BeginReply::Reused(reply.view()?)),
             _ => Err(ScriptReply::unexpected()),
         }
     }
 
-    async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<Extension, StoreError> {
+    async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<RunRenewal, StoreError> {
         let mut call = self.record_call(&self.scripts.record.extend, key);
         call.arg(script::token(token)).arg(millis(UNKNOWN_RETENTION));
         match self.run_record(key, &call).await?.found() {
-            "extended" => Ok(Extension::Extended),
-            "lost" => Ok(Extension::Lost),
+            "extended" => Ok(RunRenewal::Extended),
+            "lost" => Ok(RunRenewal::Lost),
             _ => Err(ScriptReply::unexpected()),
         }
     }
@@ -92,7 +93,7 @@ impl RedisStore {
         key: &RecordKey,
         token: &TokenHash,
         end: &End,
-    ) -> Result<Completion, StoreError> {
+    ) -> Result<CompleteReply, StoreError> {
         let (stage, stored) = match end {
             End::Done(kept) => ("done", kept.to_bytes().map_err(refused)?),
             End::Unknown(reason) => ("unknown", reason.as_str().into()),
@@ -101,26 +102,34 @@ impl RedisStore {
         call.arg(script::token(token)).arg(stage).arg(stored).arg(millis(UNKNOWN_RETENTION));
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
-            "kept" => Ok(Completion::Kept(reply.view_with(end)?)),
-            "refused" => Ok(Completion::Refused(reply.view()?)),
-            "absent" => Ok(Completion::Absent),
+            "kept" => Ok(CompleteReply::Kept(reply.view_with(end)?)),
+            "refused" => Ok(CompleteReply::Refused(reply.view()?)),
+            "absent" => Ok(CompleteReply::Absent),
             _ => Err(ScriptReply::unexpected()),
         }
     }
 
-    async fn abandon(&self, key: &RecordKey, token: &TokenHash) -> Result<Abandonment, StoreError> {
+    async fn abandon(
+        &self,
+        key: &RecordKey,
+        token: &TokenHash,
+    ) -> Result<AbandonReply, StoreError> {
         let mut call = self.record_call(&self.scripts.record.abandon, key);
         call.arg(script::token(token));
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
-            "abandoned" => Ok(Abandonment::Abandoned),
-            "refused" => Ok(Abandonment::Refused(reply.view()?)),
-            "absent" => Ok(Abandonment::Absent),
+            "abandoned" => Ok(AbandonReply::Abandoned),
+            "refused" => Ok(AbandonReply::Refused(reply.view()?)),
+            "absent" => Ok(AbandonReply::Absent),
             _ => Err(ScriptReply::unexpected()),
         }
     }
 
-    async fn resolve(&self, key: &RecordKey, resolve: &Resolve) -> Result<Resolution, StoreError> {
+    async fn resolve(
+        &self,
+        key: &RecordKey,
+        resolve: &ResolveCommand,
+    ) -> Result<ResolveReply, StoreError> {
         let fence = resolve.fence.map(|fence| fence.to_string()).unwrap_or_default();
         let kept = resolve.end.as_ref().map(|kept| kept.to_bytes().map_err(refused)).transpose()?;
         let mut call = self.record_call(&self.scripts.record.resolve, key);
@@ -128,11 +137,11 @@ impl RedisStore {
         let reply = self.run_record(key, &call).await?;
         match (reply.found(), &resolve.end) {
             ("completed", Some(kept)) => {
-                Ok(Resolution::Completed(reply.view_with(&End::Done(kept.clone()))?))
+                Ok(ResolveReply::Completed(reply.view_with(&End::Done(kept.clone()))?))
             }
-            ("freed", None) => Ok(Resolution::Freed),
-            ("refused", _) => Ok(Resolution::Refused(reply.view()?)),
-            ("absent", _) => Ok(Resolution::Absent),
+            ("freed", None) => Ok(ResolveReply::Freed),
+            ("refused", _) => Ok(ResolveReply::Refused(reply.view()?)),
+            ("absent", _) => Ok(ResolveReply::Absent),
             _ => Err(ScriptReply::unexpected()),
         }
     }
@@ -185,18 +194,18 @@ impl ScriptReply {
 
     fn run(&self) -> Result<Run, StoreError> {
         let record = self.record()?;
-        let Phase::InFlight { lease } = record.phase(None)? else {
+        let RecordStatus::InFlight { lease } = record.phase(None)? else {
             return Err(Self::unexpected());
         };
         Ok(Run { fence: FencingToken::new(record.fence), attempts: record.attempts, lease })
     }
 
-    fn view(&self) -> Result<View, StoreError> {
+    fn view(&self) -> Result<RecordView, StoreError> {
         self.record()?.view(None)
     }
 
     /// The record with the end that the caller itself sent, which the script does not return.
-    fn view_with(&self, end: &End) -> Result<View, StoreError> {
+    fn view_with(&self, end: &End) -> Result<RecordView, StoreError> {
         self.record()?.view(Some(end))
     }
 
@@ -217,8 +226,8 @@ impl NeedsReplicas for ScriptReply {
 }
 
 impl RecordFields {
-    fn view(&self, end: Option<&End>) -> Result<View, StoreError> {
-        Ok(View {
+    fn view(&self, end: Option<&End>) -> Result<RecordView, StoreError> {
+        Ok(RecordView {
             fence: FencingToken::new(self.fence),
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
@@ -227,11 +236,11 @@ impl RecordFields {
         })
     }
 
-    fn phase(&self, end: Option<&End>) -> Result<Phase, StoreError> {
+    fn phase(&self, end: Option<&End>) -> Result<RecordStatus, StoreError> {
         let at_millis = self.at_millis;
         let end = match (self.stage.as_str(), end) {
             ("in-flight", None) => {
-                return Ok(Phase::InFlight { lease: Duration::from_millis(at_millis) });
+                return Ok(RecordStatus::InFlight { lease: Duration::from_millis(at_millis) });
             }
             ("done", Some(End::Done(kept))) => End::Done(kept.clone()),
             ("unknown", Some(End::Unknown(reason))) => End::Unknown(*reason),
@@ -240,14 +249,14 @@ impl RecordFields {
             _ => return Err(ScriptReply::unexpected()),
         };
         Ok(match end {
-            End::Done(kept) => Phase::Done { at_millis, kept },
-            End::Unknown(reason) => Phase::Unknown { since_millis: at_millis, reason },
+            End::Done(kept) => RecordStatus::Done { at_millis, kept },
+            End::Unknown(reason) => RecordStatus::Unknown { since_millis: at_millis, reason },
         })
     }
 
-    fn kept(&self) -> Result<Kept, StoreError> {
+    fn kept(&self) -> Result<StoredResponse, StoreError> {
         let end = self.end.as_deref().ok_or_else(ScriptReply::unexpected)?;
-        Kept::from_bytes(end).map_err(|error| StoreError::Lost(error.into()))
+        StoredResponse::from_bytes(end).map_err(|error| StoreError::Lost(error.into()))
     }
 
     fn reason(&self) -> Result<Reason, StoreError> {

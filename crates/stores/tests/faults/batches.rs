@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use keylatch_core::idempotency::{Begin, OnCrash, Phase};
+use keylatch_core::idempotency::{BeginCommand, OnCrash, RecordStatus};
 use keylatch_core::lock::{AcquireReply, FencingToken, Ttl};
 use keylatch_stores::test_medium::TestStore;
 use tokio::time::{advance, pause};
@@ -119,9 +119,13 @@ async fn what_expires_or_ends_by_itself_is_written_down() {
     let store = disk.open().unwrap();
     pause();
     let short = Duration::from_secs(60);
-    let gone =
-        Begin { on_crash: OnCrash::Rerun, lease: short, retention: short, ..begin("gone", "one") };
-    let unknown = Begin { lease: short, ..begin("unknown", "one") };
+    let gone = BeginCommand {
+        on_crash: OnCrash::Rerun,
+        lease: short,
+        retention: short,
+        ..begin("gone", "one")
+    };
+    let unknown = BeginCommand { lease: short, ..begin("unknown", "one") };
     for begin in [&gone, &unknown] {
         store.port().begin(begin).await.unwrap();
     }
@@ -131,7 +135,7 @@ async fn what_expires_or_ends_by_itself_is_written_down() {
     let again = Disk::new(disk.content(), 1).open().unwrap();
     assert_eq!(again.port().find(&gone.key).await.unwrap(), None);
     let view = again.port().find(&unknown.key).await.unwrap().expect("a record");
-    assert!(matches!(view.phase, Phase::Unknown { .. }), "{view:?}");
+    assert!(matches!(view.phase, RecordStatus::Unknown { .. }), "{view:?}");
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Abandonment, Answer, Begin, Begun, Completion, End, Extension, Kept, OnCrash, Phase, Reason,
-    RecordKey, Resolution, Resolve, View,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, OnCrash, Reason, RecordKey,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunRenewal, StoredResponse,
 };
 use keylatch_core::lock::{
     AcquireReply, FencingToken, LockName, ReleaseReply, RenewReply, TokenHash, Ttl,
@@ -202,7 +202,7 @@ impl Known {
             .map_err(|()| format!("the store says {found:?}"))?;
         if let (Outcome::Taken(Some(fence)), None) = (&self.answered, &self.or) {
             let same = store.begin(&self.begin(key)).await;
-            if !matches!(&same, Ok(Begun::Again(run)) if run.fence == *fence) {
+            if !matches!(&same, Ok(BeginReply::Again(run)) if run.fence == *fence) {
                 return Err(format!("its runner reads {same:?}"));
             }
         }
@@ -218,18 +218,18 @@ impl Known {
             return Ok(());
         }
         let ended = matches!(self.answered, Outcome::Ended(..));
-        let other = Begin { token: token("another"), ..self.begin(key) };
+        let other = BeginCommand { token: token("another"), ..self.begin(key) };
         let begun = again.begin(&other).await.map_err(|error| error.to_string())?;
         let right = match &begun {
-            Begun::Started(run) => {
+            BeginReply::Started(run) => {
                 !ended && self.on_crash == OnCrash::Rerun && run.fence > self.last_fence
             }
-            Begun::Found(view) if ended => self.answered.is_record(Some(view)),
-            Begun::Found(view) => {
+            BeginReply::Found(view) if ended => self.answered.is_record(Some(view)),
+            BeginReply::Found(view) => {
                 let end = Outcome::Ended(self.last_fence, End::Unknown(Reason::Interrupted));
                 self.on_crash == OnCrash::Unknown && end.is_record(Some(view))
             }
-            Begun::Again(_) | Begun::Reused(_) => false,
+            BeginReply::Again(_) | BeginReply::Reused(_) => false,
         };
         if right { Ok(()) } else { Err(format!("the next one who begins finds {begun:?}")) }
     }
@@ -240,24 +240,30 @@ impl Known {
         acquire
     }
 
-    fn begin(&self, key: &RecordKey) -> Begin {
-        Begin { key: *key, token: self.token, on_crash: self.on_crash, ..begin("any", "client") }
+    fn begin(&self, key: &RecordKey) -> BeginCommand {
+        BeginCommand {
+            key: *key,
+            token: self.token,
+            on_crash: self.on_crash,
+            ..begin("any", "client")
+        }
     }
 }
 
 impl Outcome {
-    fn is_record(&self, found: Option<&View>) -> bool {
+    fn is_record(&self, found: Option<&RecordView>) -> bool {
         match (self, found.map(|view| (view.fence, &view.phase))) {
             (Self::Free, None) => true,
-            (Self::Taken(fence), Some((found, Phase::InFlight { lease }))) => {
+            (Self::Taken(fence), Some((found, RecordStatus::InFlight { lease }))) => {
                 fence.is_none_or(|fence| fence == found) && !lease.is_zero()
             }
-            (Self::Ended(fence, End::Done(end)), Some((found, Phase::Done { kept, .. }))) => {
-                *fence == found && end == kept
-            }
+            (
+                Self::Ended(fence, End::Done(end)),
+                Some((found, RecordStatus::Done { kept, .. })),
+            ) => *fence == found && end == kept,
             (
                 Self::Ended(fence, End::Unknown(end)),
-                Some((found, Phase::Unknown { reason, .. })),
+                Some((found, RecordStatus::Unknown { reason, .. })),
             ) => *fence == found && end == reason,
             _ => false,
         }
@@ -307,7 +313,7 @@ impl Step<'_> {
         match &known.answered {
             Outcome::Free => {
                 let answered = store.begin(&known.begin(key)).await.map(|begun| match begun {
-                    Begun::Started(run) => known.taken(run.fence),
+                    BeginReply::Started(run) => known.taken(run.fence),
                     other => panic!("{key:?} is free: {other:?}"),
                 });
                 (Outcome::Taken(None), answered)
@@ -317,14 +323,15 @@ impl Step<'_> {
                 let kept = (self.dice.below(2) == 0).then(|| kept(self.number));
                 let ended = kept.clone().map(|kept| Outcome::Ended(*fence, End::Done(kept)));
                 let after = ended.unwrap_or(Outcome::Free);
-                let resolve = Resolve { key: *key, fence: Some(*fence), end: kept };
-                let right = |it: &_| matches!(it, Resolution::Completed(_) | Resolution::Freed);
+                let resolve = ResolveCommand { key: *key, fence: Some(*fence), end: kept };
+                let right = |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed);
                 (after.clone(), expect(store.resolve(&resolve).await, right, after))
             }
             Outcome::Ended(_, End::Done(_)) => {
-                let other = Begin { token: token("another"), ..known.begin(key) };
+                let other = BeginCommand { token: token("another"), ..known.begin(key) };
                 let same = known.answered.clone();
-                let right = |it: &_| matches!(it, Begun::Found(view) if same.is_record(Some(view)));
+                let right =
+                    |it: &_| matches!(it, BeginReply::Found(view) if same.is_record(Some(view)));
                 (same.clone(), expect(store.begin(&other).await, right, same.clone()))
             }
         }
@@ -337,22 +344,22 @@ impl Step<'_> {
             0 => {
                 let extended = store.extend(key, &token).await;
                 let same = self.known.answered.clone();
-                (same.clone(), expect(extended, |it| *it == Extension::Extended, same))
+                (same.clone(), expect(extended, |it| *it == RunRenewal::Extended, same))
             }
             1 => {
                 let abandoned = store.abandon(key, &token).await;
-                let right = |it: &_| *it == Abandonment::Abandoned;
+                let right = |it: &_| *it == AbandonReply::Abandoned;
                 (Outcome::Free, expect(abandoned, right, Outcome::Free))
             }
             how => {
                 let end = match how {
                     2 => End::Unknown(Reason::Failed),
-                    3 => End::Done(Kept::Mark(413)),
+                    3 => End::Done(StoredResponse::Mark(413)),
                     _ => End::Done(kept(self.number)),
                 };
                 let completed = store.complete(key, &token, end.clone()).await;
                 let after = Outcome::Ended(fence, end);
-                let right = |it: &_| matches!(it, Completion::Kept(_));
+                let right = |it: &_| matches!(it, CompleteReply::Kept(_));
                 (after.clone(), expect(completed, right, after))
             }
         }
@@ -377,8 +384,8 @@ fn expect<T: fmt::Debug>(
     Ok(after)
 }
 
-fn kept(number: u64) -> Kept {
+fn kept(number: u64) -> StoredResponse {
     let headers = vec![("location".to_owned(), Bytes::from_static(b"/orders/1"))];
     let body = Bytes::from(format!("order {number}"));
-    Kept::Answer(Arc::new(Answer { status: 201, headers, body }))
+    StoredResponse::Answer(Arc::new(Answer { status: 201, headers, body }))
 }

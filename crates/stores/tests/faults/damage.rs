@@ -1,6 +1,6 @@
 //! A file that is damaged, of another format, or not yet synced when the process was killed.
 
-use keylatch_core::idempotency::Begun;
+use keylatch_core::idempotency::BeginReply;
 use keylatch_core::lock::AcquireReply;
 use keylatch_stores::test_medium::NEWEST_FORMAT;
 
@@ -30,7 +30,7 @@ async fn a_flipped_byte_is_noticed_or_does_no_harm() {
                 for (lock, run) in locks.iter().zip(&runs) {
                     let found = (lock.run(store.port()).await, store.port().begin(run).await);
                     let same =
-                        matches!(found, (Ok(AcquireReply::Repeated(_)), Ok(Begun::Again(_))));
+                        matches!(found, (Ok(AcquireReply::Repeated(_)), Ok(BeginReply::Again(_))));
                     assert!(same, "byte {place}: {found:?}");
                 }
             }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, poll};
-use keylatch_core::idempotency::{Abandonment, Begun, End, Kept, Phase};
+use keylatch_core::idempotency::{AbandonReply, BeginReply, End, RecordStatus, StoredResponse};
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::{ListLocks, StoreError};
 use keylatch_stores::test_medium::TestStore;
@@ -42,7 +42,7 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     let (held, done) = (Acquire::new("held", "one"), begin("done", "one"));
     held.run(store).await.unwrap();
     store.begin(&done).await.unwrap();
-    store.complete(&done.key, &done.token, End::Done(Kept::Mark(201))).await.unwrap();
+    store.complete(&done.key, &done.token, End::Done(StoredResponse::Mark(201))).await.unwrap();
     let acquire = hang_an_acquire(&opened, &disk, "new").await;
 
     let (name, two) = (&held.name, token("two"));
@@ -52,8 +52,8 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     assert_eq!(at_once(store.renew(name, &two, Ttl::DEFAULT)), RenewReply::Mismatch);
     assert_eq!(at_once(store.release(name, &two)), ReleaseReply::Mismatch);
     let found = at_once(store.find(&done.key)).expect("a record");
-    assert!(matches!(found.phase, Phase::Done { .. }), "{found:?}");
-    assert!(matches!(at_once(store.begin(&done)), Begun::Found(_)));
+    assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");
+    assert!(matches!(at_once(store.begin(&done)), BeginReply::Found(_)));
     // No reader sees what is not on disk.
     let new = Acquire::new("new", "one").name;
     assert_eq!(at_once(store.look(&new)), None);
@@ -86,8 +86,8 @@ async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
         all.await
     };
     assert!(matches!(acquired.await.unwrap(), Ok(AcquireReply::Granted(_))));
-    assert!(matches!(begun, Begun::Started(_)), "{begun:?}");
-    assert_eq!(abandoned, Abandonment::Abandoned);
+    assert!(matches!(begun, BeginReply::Started(_)), "{begun:?}");
+    assert_eq!(abandoned, AbandonReply::Abandoned);
     assert_eq!(store.look(&acquire.name).await.unwrap(), None);
     assert_eq!(store.find(&run.key).await.unwrap(), None);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::poll;
-use keylatch_core::idempotency::{Begin, OnCrash};
+use keylatch_core::idempotency::{BeginCommand, OnCrash};
 use keylatch_core::lock::AcquireReply;
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::test_medium::TestStore;
@@ -283,7 +283,7 @@ async fn a_panic_in_a_batch_of_the_thread_ends_that_batch_alone() {
 /// over HTTP can ask for one.
 async fn panic_in_a_batch(store: &dyn Store, number: u32) {
     let begin = begin(&format!("record {number}"), "one");
-    let endless = Begin { on_crash: OnCrash::Rerun, retention: Duration::MAX, ..begin };
+    let endless = BeginCommand { on_crash: OnCrash::Rerun, retention: Duration::MAX, ..begin };
     store.begin(&endless).await.unwrap();
     let panicked = timeout(PATIENCE, store.abandon(&endless.key, &endless.token)).await;
     let error = panicked.expect("an answer").unwrap_err();

@@ -4,7 +4,8 @@
 //! was made.
 
 use keylatch_core::idempotency::{
-    Begin, Begun, Completion, End, IdempotencyKey, Kept, Phase, Reason, RecordKey, Scope, View,
+    BeginCommand, BeginReply, CompleteReply, End, IdempotencyKey, Reason, RecordKey, RecordStatus,
+    RecordView, Scope, StoredResponse,
 };
 use keylatch_core::lock::{AcquireReply, Attempt, RenewReply, Token, TokenHash, Ttl};
 use keylatch_core::store::{ListLocks, Store};
@@ -121,11 +122,11 @@ async fn check_records(store: &dyn Store) {
     assert_eq!((in_flight.fence.get(), in_flight.attempts), (1_795_332_930_370_962, 1));
     assert_eq!(in_flight.begun_at_millis, 1_795_332_930_370);
     assert_eq!(in_flight.expires_in.as_secs(), 7200);
-    assert!(matches!(in_flight.phase, Phase::InFlight { .. }), "{in_flight:?}");
+    assert!(matches!(in_flight.phase, RecordStatus::InFlight { .. }), "{in_flight:?}");
     let rerun = find(store, "rerun").await;
-    assert!(matches!(rerun.phase, Phase::InFlight { .. }), "{rerun:?}");
+    assert!(matches!(rerun.phase, RecordStatus::InFlight { .. }), "{rerun:?}");
     let done = find(store, "done").await;
-    let Phase::Done { at_millis, kept: Kept::Answer(answer) } = done.phase else {
+    let RecordStatus::Done { at_millis, kept: StoredResponse::Answer(answer) } = done.phase else {
         panic!("{done:?}")
     };
     assert_eq!((at_millis, answer.status), (1_795_332_930_788, 201));
@@ -133,15 +134,16 @@ async fn check_records(store: &dyn Store) {
     let location = |(name, value): &(String, _)| name == "location" && value == "/mails/4711";
     assert!(answer.headers.iter().any(location), "{:?}", answer.headers);
     let mark = find_guarded(store, "mark", "/v1/orders").await;
-    let marked = Phase::Done { at_millis: 1_795_332_930_859, kept: Kept::Mark(201) };
+    let marked =
+        RecordStatus::Done { at_millis: 1_795_332_930_859, kept: StoredResponse::Mark(201) };
     assert_eq!(mark.phase, marked);
     let failed = find_guarded(store, "failed", "/v1/payments").await;
     let since_millis = 1_795_332_930_921;
-    assert_eq!(failed.phase, Phase::Unknown { since_millis, reason: Reason::Failed });
+    assert_eq!(failed.phase, RecordStatus::Unknown { since_millis, reason: Reason::Failed });
     assert_eq!(failed.fence.get(), LAST_FENCE);
     let interrupted = find(store, "interrupted").await;
     let is_interrupted =
-        matches!(interrupted.phase, Phase::Unknown { reason: Reason::Interrupted, .. });
+        matches!(interrupted.phase, RecordStatus::Unknown { reason: Reason::Interrupted, .. });
     assert!(is_interrupted, "{interrupted:?}");
 }
 
@@ -151,21 +153,21 @@ async fn check_proofs(store: &dyn Store) {
     assert_eq!(renewed.unwrap(), RenewReply::Mismatch);
     let renewed = store.renew(&name("owned"), &token("owned"), Ttl::DEFAULT).await;
     assert!(matches!(renewed.unwrap(), RenewReply::Renewed(_)));
-    let (key, end) = (record("in-flight"), End::Done(Kept::Mark(204)));
+    let (key, end) = (record("in-flight"), End::Done(StoredResponse::Mark(204)));
     let other = store.complete(&key, &token("rerun"), end.clone()).await;
-    assert!(matches!(other.unwrap(), Completion::Refused(_)));
+    assert!(matches!(other.unwrap(), CompleteReply::Refused(_)));
     let own = store.complete(&key, &token("in-flight"), end).await;
-    assert!(matches!(own.unwrap(), Completion::Kept(_)));
-    let other = Begin { key: record("done"), ..begin("done", "another") };
+    assert!(matches!(own.unwrap(), CompleteReply::Kept(_)));
+    let other = BeginCommand { key: record("done"), ..begin("done", "another") };
     let reused = store.begin(&other).await.unwrap();
-    assert!(matches!(reused, Begun::Reused(_)), "another fingerprint: {reused:?}");
+    assert!(matches!(reused, BeginReply::Reused(_)), "another fingerprint: {reused:?}");
 }
 
-async fn find(store: &dyn Store, key: &str) -> View {
+async fn find(store: &dyn Store, key: &str) -> RecordView {
     store.find(&record(key)).await.unwrap().expect("a record")
 }
 
-async fn find_guarded(store: &dyn Store, key: &str, path: &str) -> View {
+async fn find_guarded(store: &dyn Store, key: &str, path: &str) -> RecordView {
     let scope = Scope { principal: "", method: "POST", path };
     let key = scope.record(&IdempotencyKey::parse(key).unwrap());
     store.find(&key).await.unwrap().expect("a record")

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keylatch_core::idempotency::{Begin, Fingerprint, OnCrash, RecordKey};
+use keylatch_core::idempotency::{BeginCommand, Fingerprint, OnCrash, RecordKey};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, LockName, Owner, Token, TokenHash, Ttl,
 };
@@ -39,8 +39,8 @@ impl Acquire {
     }
 }
 
-pub(crate) fn begin(record: &str, runner: &str) -> Begin {
-    Begin {
+pub(crate) fn begin(record: &str, runner: &str) -> BeginCommand {
+    BeginCommand {
         key: key(record),
         token: token(runner),
         fingerprint: Fingerprint::of_text("an order"),
