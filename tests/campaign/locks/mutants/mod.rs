@@ -30,6 +30,8 @@ const SPECIAL: [(&str, &[Kind]); 4] = [
     ("Redlock: a node that came up lately votes", &[Kind::KillMost]),
     ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
 ];
+/// The crate that has the module, because all others see it.
+const CORE: &str = "crates/core/src/";
 /// What a build needs besides the sources.
 const PARTS: [&str; 9] = [
     "Cargo.toml",
@@ -159,9 +161,10 @@ fn build() -> Program {
 
 /// The sources that are not as they were, with all edits made.
 fn mutated() -> BTreeMap<String, String> {
-    let mut sources = BTreeMap::from([("src/mutant.rs".to_owned(), module())]);
+    let mut sources = BTreeMap::from([(format!("{CORE}mutant.rs"), module())]);
     let in_rust = MUTANTS.iter().filter(|mutant| !mutant.is_lua()).map(|mutant| {
-        let asks = format!("crate::mutant::is(\"{}\")", mutant.name);
+        let core = if mutant.edit.file.starts_with(CORE) { "crate" } else { "keylatch_core" };
+        let asks = format!("{core}::mutant::is(\"{}\")", mutant.name);
         (&mutant.edit, mutant.edit.replace.replace("mutant!()", &asks))
     });
     let seams = SEAMS.iter().map(|seam| (seam, seam.replace.to_owned()));
@@ -182,11 +185,11 @@ fn module() -> String {
         let _ = writeln!(scripts, "        ({:?}, {find:?}, {replace:?}),", mutant.name);
     }
     format!(
-        "pub(crate) fn is(name: &str) -> bool {{
+        "pub fn is(name: &str) -> bool {{
     std::env::var(\"MUTANT\").is_ok_and(|mutant| mutant == name)
 }}
 
-pub(crate) fn lua(script: &str) -> String {{
+pub fn lua(script: &str) -> String {{
     let edits = [
 {scripts}    ];
     let edit = edits.iter().find(|(name, ..)| is(name));
