@@ -187,7 +187,7 @@ async fn grant_to_a_disconnected_waiter_is_withdrawn(service: &Service) {
         let client = RawConnection::sending(service.address, &request).await;
         eventually(async || (service.look(&name).await.json["waiting"] == 1).then_some(())).await;
         // The client goes, and its turn comes before the service may have seen that.
-        drop(client);
+        client.hang_up().await;
         let released = service.release(&name, HOLDER).await;
         assert_eq!(released.status, 204);
         let free = async || (service.look(&name).await.status == 404).then_some(());
