@@ -73,6 +73,8 @@ async fn access_log_errors_has_failed_and_slow_requests_only() {
 
     let head = post_head("/v1/locks/b", 2).replace("\r\n\r\n", "\r\nX-Request-Id: slow\r\n\r\n");
     let mut wire = RawConnection::sending(service.address, &head).await;
+    // The service counts from when it has the head.
+    service.has_in_hand(1).await;
     assert!(wire.stays_open(slow).await);
     wire.send("{}").await;
     assert_eq!(wire.answer().await.status, 201);
