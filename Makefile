@@ -10,8 +10,10 @@ QUICK = api stores cli snapshots
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))
-# What starts a Redis of several nodes: its tests have the word in their names.
+# What starts a Redis of several nodes: its tests have the word in their names, and fewer of them run at
+# once, because a node that is late has no vote.
 SEVERAL_NODES = sentinel cluster redlock
+NARROW = --test-threads $$((2 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
 test: redis-server
@@ -22,7 +24,7 @@ test: redis-server
 # All other tests: Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
 test-all: redis-server chromium
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
-		$(WIDE) $(SEVERAL_NODES)
+		$(NARROW) $(SEVERAL_NODES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 
 # The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
