@@ -1,4 +1,4 @@
-//! What a caller of [`IdempotencyService::once`](super::Idempotency::once) asks for and reads.
+//! What a caller of [`IdempotencyService::once`](super::IdempotencyService::once) asks for and reads.
 
 use std::time::Duration;
 
