@@ -17,7 +17,7 @@ use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
 
-/// How long grants that nobody reads may take to be given back at shutdown, after the drain.
+/// How long grants without a reader may take to be given back at shutdown, after the drain.
 const LAST_TASKS: Duration = Duration::from_secs(2);
 
 /// A service that is ready to serve.
@@ -127,7 +127,7 @@ impl App {
         };
         if tokio::time::timeout(LAST_TASKS, closed).await.is_err() {
             tracing::warn!(
-                "what nobody waits for any more is left: grants expire, runs are unknown"
+                "what has no waiting client any more is left: grants expire, runs are unknown"
             );
         }
         Ok(served?)

@@ -125,7 +125,7 @@ impl Config {
         Ok(Self { has_file: flags.config.is_some(), ..config })
     }
 
-    /// Whether the toy shop is served: where somebody tries keylatch, and nowhere else.
+    /// Whether the toy shop is served: where a person tries keylatch, and nowhere else.
     pub fn serves_sandbox(&self) -> bool {
         match self.sandbox {
             http::SandboxMode::Auto => !self.has_file && self.listens_on_loopback(),

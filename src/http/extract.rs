@@ -17,7 +17,7 @@ use keylatch_core::store::{Cursor, ListLocks};
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
 pub(super) const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 
-/// The lock that the path names. A query beside it is refused: whoever writes `?ttl_ms=` believes
+/// The lock that the path names. A query beside it is refused: a client that writes `?ttl_ms=` believes
 /// that it counts.
 pub(super) struct Name(pub(super) LockName);
 

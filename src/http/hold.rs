@@ -102,10 +102,10 @@ fn why(lost: Lost) -> LossEvent {
         Lost::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
         Lost::NotHeld => (
             Code::LockNotHeld.slug(),
-            "Nobody holds the lock: it was released with its token, or has expired.",
+            "No client holds the lock: it was released with its token, or has expired.",
         ),
         Lost::TakenOver => {
-            (Code::TokenMismatch.slug(), "Somebody else holds the lock, with another token.")
+            (Code::TokenMismatch.slug(), "Another client holds the lock, with another token.")
         }
         Lost::Unrenewed => {
             (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")

@@ -87,7 +87,7 @@ pub(super) async fn create(
     request_body(content = Option<RenewLockRequest>, description = "Every member has a default",
         example = json!({"ttl_ms": 60000})),
     responses(
-        (status = 200, description = "The lease goes on", body = Lease<'static>,
+        (status = 200, description = "The lease continues", body = Lease<'static>,
             headers(("Lock-Token" = String, description = "The token of the lease"))),
         RenewProblems,
     )
@@ -111,7 +111,7 @@ pub(super) async fn renew(
 /// Release a lock
 ///
 /// Only the token of the lease releases it. After a lost answer it is safe to repeat: 404 then
-/// says that nobody holds the lock.
+/// says that no client holds the lock.
 #[utoipa::path(
     delete,
     path = "/v1/locks/{name}",
@@ -142,7 +142,7 @@ pub(super) async fn release(
     path = "/v1/locks/{name}",
     tag = "locks",
     params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
-    responses((status = 200, description = "Somebody holds it", body = PublicLock), GetProblems)
+    responses((status = 200, description = "A client holds it", body = PublicLock), GetProblems)
 )]
 pub(super) async fn get(
     State(api): State<Arc<Api>>,

@@ -17,8 +17,8 @@ pub use keylatch_axum::{Code, Problem};
 /// Another client holds the lock, or is before this one in line.
 pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem {
     let detail = match &contention.holder {
-        Some(_) => "Somebody else holds the lock.",
-        None => "The lock is about to be given to somebody else.",
+        Some(_) => "Another client holds the lock.",
+        None => "The lock is about to be given to another client.",
     };
     let free_in = contention.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
     Problem::new(Code::LockHeld, detail)
@@ -28,7 +28,7 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
 }
 
 pub(super) fn lock_not_held() -> Problem {
-    Problem::new(Code::LockNotHeld, "Nobody holds the lock: it was released or has expired.")
+    Problem::new(Code::LockNotHeld, "No client holds the lock: it was released or has expired.")
 }
 
 pub(super) fn token_mismatch() -> Problem {

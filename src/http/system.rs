@@ -56,7 +56,7 @@ fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 
 /// Is the process alive?
 ///
-/// Asks nobody. Restarting the service helps only when this fails.
+/// Asks no store. Restarting the service helps only when this fails.
 #[utoipa::path(
     get,
     path = "/livez",
@@ -145,7 +145,7 @@ pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoRe
     Ok((headers, page))
 }
 
-/// Whoever opens the service in a browser wants to see what it can do.
+/// A person who opens the service in a browser sees what it can do.
 pub(super) async fn index() -> Redirect {
     Redirect::to("/docs/")
 }

@@ -13,7 +13,7 @@ Exit codes:
   64   the arguments are wrong
   69   the service cannot be reached, or cannot answer
   70   something on this machine is missing, such as random bytes
-  73   somebody else held the lock until the wait was over
+  73   another client held the lock until the wait was over
   75   the lock was lost or about to end, and COMMAND was stopped
   76   the service refuses the request, or is no keylatch
   126  COMMAND cannot be executed
@@ -85,7 +85,7 @@ impl fmt::Display for Failure {
                 let Some(holder) = holder else {
                     return write!(f, "others wait for `{name}`; waited {wait:.1} s");
                 };
-                let owner = holder.owner.as_deref().unwrap_or("somebody without a label");
+                let owner = holder.owner.as_deref().unwrap_or("a client without a label");
                 let left = holder.expires_in.as_secs_f64();
                 write!(
                     f,

@@ -60,7 +60,7 @@ impl Group {
 
     /// Sends a signal to all of the group.
     pub(super) fn send(&self, signal: Signal) {
-        // There is nobody to send it to if the group has ended.
+        // A group that has ended takes no signal.
         let _ = killpg(self.id, signal);
     }
 

@@ -15,7 +15,7 @@ use keylatch_core::lock::{LockName, ReleaseReply};
 const MARGIN: Duration = Duration::from_millis(200);
 /// How long the command has to end by itself where the service has said that the lease is over.
 const GONE_GRACE: Duration = Duration::from_secs(1);
-/// How long whoever reads standard error may take for a line.
+/// How long the reader of standard error may take for a line.
 const LISTENING: Duration = Duration::from_millis(200);
 
 /// What is to be run, and under which lock.
@@ -128,7 +128,7 @@ fn suspended(by: Signal, group: &Group, guard: &LockGuard, terminal: &mut Termin
             suspend_job();
             resume(group, guard, terminal, had_terminal);
         }
-        // Somebody wants the command to pause, and it keeps its lock.
+        // A person pauses the command, which keeps its lock.
         _ => {}
     }
 }
@@ -151,7 +151,7 @@ async fn stop(group: Group, guard: &LockGuard) -> Failure {
         LeaseStatus::Held => LossReason::Paused,
     };
     let why = format!("`{}` is lost: {lost}; stopping the command", guard.name());
-    // Nobody may be reading standard error, and the command has to be stopped all the same.
+    // Standard error may have no reader, and the command has to be stopped all the same.
     let saying = tokio::task::spawn_blocking(move || say(&why));
     let left = guard.valid_for();
     let grace = left - MARGIN.min(left / 4);
@@ -164,7 +164,7 @@ async fn stop(group: Group, guard: &LockGuard) -> Failure {
     Failure::Lost(stopped)
 }
 
-/// Tells whoever started this what is the matter.
+/// Tells the caller of the command what is the matter.
 fn say(what: &str) {
     // There is nowhere else to say that standard error is closed.
     let _ = writeln!(io::stderr(), "keylatch: {what}");

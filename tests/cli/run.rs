@@ -196,7 +196,7 @@ async fn lost_lock_stops_the_command() {
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
     let ended = running.ended().await;
-    is(&ended, 75, &["keylatch: `a` is lost: ", "nobody holds", "the command was stopped"]);
+    is(&ended, 75, &["keylatch: `a` is lost: ", "no client holds", "the command was stopped"]);
     assert_eq!(ended.stdout, "stopped\n");
 }
 
@@ -327,7 +327,7 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     let other = service.create("a", &json!({"ttl_ms": 9000})).await;
     stage.left().await;
     assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
-    is(&running.ended().await, 75, &["somebody else holds the lock", "the command was killed"]);
+    is(&running.ended().await, 75, &["another client holds the lock", "the command was killed"]);
     assert_eq!(stage.read("asked"), "asked\n");
     assert_eq!(service.look("a").await.fence(), other.fence(), "it was not given back");
 }

@@ -99,7 +99,7 @@ pub fn repeat_response(view: RecordView) -> Response {
         RecordStatus::Unknown { reason, .. } => refuse(Problem::new(
             Code::OutcomeUnknown,
             match reason {
-                Reason::Interrupted => "It was begun, and whoever carried it out is gone.",
+                Reason::Interrupted => "It was begun, and the process that carried it out is gone.",
                 Reason::Failed => "It was begun, and failed with a server error.",
                 Reason::Panicked => "It was begun, and failed in the middle.",
                 Reason::NoAnswer => "It was sent on, and no answer came back.",

@@ -134,8 +134,8 @@ impl fmt::Display for LeaseStatus {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotHeld => f.write_str("the lease has ended: nobody holds the lock"),
-            Self::TakenOver => f.write_str("the lease has ended: somebody else holds the lock"),
+            Self::NotHeld => f.write_str("the lease has ended: no client holds the lock"),
+            Self::TakenOver => f.write_str("the lease has ended: another client holds the lock"),
             Self::Unrenewed(why) => write!(f, "the lease could not be renewed in time: {why}"),
             Self::Paused => f.write_str("the lease ended while this process was paused"),
         }

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Values by key, each for as long as somebody waits for it. Clones share the values.
+/// Values by key, each for as long as a task waits for it. Clones share the values.
 #[derive(Debug)]
 pub struct WaiterRegistry<K, V> {
     shared: Arc<Shared<K, V>>,
@@ -42,7 +42,7 @@ impl<K: Clone + Eq + Hash, V> WaiterRegistry<K, V> {
         WaiterGuard { registry: self.clone(), key, value }
     }
 
-    /// The value under `key`, if somebody waits for it.
+    /// The value under `key`, if a task waits for it.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         if self.is_empty() {
             return None;
@@ -60,7 +60,7 @@ impl<K: Clone + Eq + Hash, V> WaiterRegistry<K, V> {
         self.shared.lock().keys().cloned().collect()
     }
 
-    /// Whether nobody waits for anything.
+    /// Whether no task waits for any key.
     pub fn is_empty(&self) -> bool {
         self.shared.len.load(Ordering::Acquire) == 0
     }

@@ -251,7 +251,7 @@ impl Page {
     pub fn until<'a>(&'a self, script: &'a str) -> impl Future<Output = ()> + 'a {
         soon(script, async move {
             let mut tick = tokio::time::interval(Duration::from_millis(10));
-            // Between two pages there is nobody to ask.
+            // Between two pages no document answers.
             while self.try_eval(script).await != Ok(Value::Bool(true)) {
                 tick.tick().await;
             }

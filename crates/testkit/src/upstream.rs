@@ -157,7 +157,7 @@ pub async fn raw_upstream(connections: usize) -> (SocketAddr, mpsc::Receiver<Tcp
                 let read = connection.read_buf(&mut request).await.expect("a request");
                 assert!(read > 0, "the request broke off");
             }
-            sender.send(connection).await.expect("the test goes on");
+            sender.send(connection).await.expect("the test still reads");
         }
     });
     (address, receiver)
@@ -183,7 +183,7 @@ async fn run(
         all.push(seen.clone());
     });
     let gone_on = shared.held.subscribe().wait_for(|held| !held).await.map(|_| ());
-    gone_on.expect("the test goes on");
+    gone_on.expect("the test still reads");
     let reply = Arc::clone(&shared.reply.lock().unwrap_or_else(PoisonError::into_inner));
     reply(seen)
 }

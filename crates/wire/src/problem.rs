@@ -83,7 +83,7 @@ problem_table! {
         "There is nothing here"
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
     LockNotHeld = 404 "lock-not-held" NewKey
-        "Nobody holds this lock"
+        "No client holds this lock"
         "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew.";
     NoRecord = 404 "no-record" NewKey
         "There is no record of this key"
@@ -96,12 +96,12 @@ problem_table! {
         "The body took too long. Nothing was done; send the request again.";
     LockHeld = 409 "lock-held" SameKey
         "The lock is held"
-        "Somebody else holds it; `holder` says who and for how long. Try again after `Retry-After` seconds.";
+        "Another client holds it; `holder` says who and for how long. Try again after `Retry-After` seconds.";
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
     OutcomeUnknown = 409 "outcome-unknown" Never
-        "Nobody knows whether the request was carried out"
+        "It is not known whether the request was carried out"
         "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it with `POST /v1/idempotency/{key}/resolve`.";
     AnswerNotKept = 409 "answer-not-kept" Never
         "The request was carried out, and its answer was not kept"
@@ -111,7 +111,7 @@ problem_table! {
         "Only an unknown outcome can be resolved. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";
     TokenMismatch = 412 "token-mismatch" NewKey
         "The lock is held with another token"
-        "Your lease is over and somebody else has the lock. Stop what you did under it.";
+        "Your lease is over and another client has the lock. Stop what you did under it.";
     PayloadTooLarge = 413 "payload-too-large" NewKey
         "The request body is too large"
         "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done.";
@@ -240,7 +240,7 @@ pub struct ProblemDocument {
     #[cfg_attr(feature = "openapi", schema(example = 409))]
     pub status: u16,
     /// What happened to this request, for people.
-    #[cfg_attr(feature = "openapi", schema(example = "Somebody else holds the lock."))]
+    #[cfg_attr(feature = "openapi", schema(example = "Another client holds the lock."))]
     pub detail: Cow<'static, str>,
     /// What happened, for programs.
     #[cfg_attr(feature = "openapi", schema(example = "lock-held"))]
@@ -265,7 +265,7 @@ pub struct ProblemDocument {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub outcome: Option<Effect>,
     /// Which Idempotency-Key to use next: `same-key` (send the same again), `new-key` (what is
-    /// changed is a new request) or `never` (somebody has to find out what happened).
+    /// changed is a new request) or `never` (an operator has to find out what happened).
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub retry: Option<Retry>,

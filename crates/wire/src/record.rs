@@ -32,8 +32,8 @@ pub struct BeginRecordRequest {
         schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
     )]
     pub retention_ms: Option<u64>,
-    /// What you leave behind if you are gone in the middle: `unknown` (nobody does it again before
-    /// somebody has resolved it) or `rerun` (the next one does it, under a higher fencing token).
+    /// What you leave behind if you are gone in the middle: `unknown` (it is not done again before
+    /// an operator has resolved it) or `rerun` (the next one does it, under a higher fencing token).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = "unknown", value_type = Option<String>))]
     pub on_crash: Option<OnCrash>,
@@ -123,7 +123,7 @@ pub struct IdempotencyRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub ended_at: Option<String>,
-    /// How long whoever does it may go unheard.
+    /// How long the run may last without a renewal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_in_ms: Option<u64>,
     /// How long the key is remembered, at least.
@@ -137,10 +137,10 @@ pub struct IdempotencyRecord {
     /// Whether the answer was kept whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_kept: Option<bool>,
-    /// The answer, for whoever begins again.
+    /// The answer, for a client that begins again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<IdempotencyAnswer>,
-    /// The proof that completing asks for, for whoever is to do it. Keep it secret.
+    /// The proof that completing asks for, for the client that is to do it. Keep it secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub token: Option<SecretToken<'static>>,

@@ -121,7 +121,7 @@ pub(crate) async fn complete(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
     ),
-    responses((status = 204, description = "The lease goes on"), ExtendProblems)
+    responses((status = 204, description = "The lease continues"), ExtendProblems)
 )]
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
@@ -166,7 +166,7 @@ pub(crate) async fn abandon(
 /// Look at a record
 ///
 /// How far it is, since when, how many runs there were, and the fencing token of the last. The
-/// answer itself is given only to whoever begins again.
+/// answer itself is given only to a client that begins again.
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
@@ -190,7 +190,7 @@ pub(crate) async fn find(
 
 /// Resolve an unknown outcome
 ///
-/// For somebody who has found out what happened. `completed` keeps an answer that every repeat is
+/// For an operator who has found out what happened. `completed` keeps an answer that every repeat is
 /// given; `not-executed` frees the key. With a `fencing_token`, only if no later run began.
 #[utoipa::path(
     post,
@@ -265,7 +265,7 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
     Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
 }
 
-/// What one who begins is told of an earlier run.
+/// The answer to a begin that finds an earlier run.
 fn found(view: &RecordView) -> Result<Response, Problem> {
     match view.phase {
         RecordStatus::Done { .. } => Ok(Json(api_body::record_with_answer(view)).into_response()),
@@ -275,11 +275,11 @@ fn found(view: &RecordView) -> Result<Response, Problem> {
     }
 }
 
-/// What one is told whose token does not have the run.
+/// The answer to a token that does not have the run.
 fn not_yours(view: &RecordView) -> Problem {
     match view.phase {
         RecordStatus::Unknown { .. } => {
-            let detail = "The lease ended before, so nobody knows what it came to.";
+            let detail = "The lease ended before, so the outcome is unknown.";
             Problem::new(Code::OutcomeUnknown, detail).with_retry()
         }
         RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {

@@ -242,7 +242,7 @@ impl NewOrder {
 async fn read_new(request: Request) -> Result<NewOrder, Problem> {
     let form = content_type(request.headers()).starts_with("application/x-www-form-urlencoded");
     let body = read_body(request.into_body(), LIMITS).await?;
-    // curl sends JSON as a form unless it is told otherwise.
+    // curl calls JSON a form unless the command names a content type.
     let json = body.trim_ascii_start().starts_with(b"{");
     let new = if form && !json { of_form(&body)? } else { parse::<NewOrder>(&body)? };
     let rule = |holds: bool, field: &str, rule: &str| {

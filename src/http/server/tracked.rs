@@ -22,7 +22,7 @@ pub(super) struct TrackedIo<I> {
     inner: I,
     phases: Arc<ConnectionPhases>,
     shut_down: bool,
-    /// How much of what nobody reads is still taken.
+    /// How many unread bytes the service still takes.
     discards: usize,
 }
 

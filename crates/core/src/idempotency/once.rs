@@ -12,7 +12,7 @@ pub struct RunRequest {
     pub key: RecordKey,
     /// What is to be done.
     pub fingerprint: Fingerprint,
-    /// How long whoever does it may go unheard; it is renewed at a third.
+    /// How long the run may last without a renewal; the watchdog renews at a third.
     pub lease: Duration,
     /// How long the answer is kept.
     pub retention: Duration,
@@ -27,7 +27,7 @@ pub struct RunRequest {
 /// What the work of a run came to.
 #[derive(Debug)]
 pub struct RunResult<T> {
-    /// The answer to whoever asked.
+    /// The answer to the caller.
     pub answer: T,
     /// What is kept for those who ask again; `None` frees the key.
     pub end: Option<End>,
@@ -43,7 +43,7 @@ pub enum OnceRun<T> {
         /// For how long it is kept, if it is.
         kept: Option<Duration>,
     },
-    /// It was done before, is being done, or nobody knows.
+    /// It was done before, is being done, or its outcome is unknown.
     Found(RecordView),
     /// The key was used for something else.
     Reused(RecordView),

@@ -79,7 +79,7 @@ pub struct BeginCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnCrash {
-    /// Nobody knows whether it was done, so it is not done again before somebody says so.
+    /// The outcome is unknown, and the work is not done again before an operator resolves it.
     Unknown,
     /// The next one who begins does it again, under a higher fencing token.
     Rerun,
@@ -114,7 +114,7 @@ pub struct Run {
 pub enum End {
     /// It was done.
     Done(StoredResponse),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(Reason),
 }
 
@@ -192,11 +192,11 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Why nobody knows how a run ended.
+/// Why the end of a run is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// Whoever ran it has not been heard of for a whole lease.
+    /// The run was not renewed for a whole lease.
     Interrupted,
     /// It answered with a server error.
     Failed,
@@ -255,7 +255,7 @@ pub enum AbandonReply {
     Absent,
 }
 
-/// Settles a record of which nobody knew how it ended.
+/// Settles a record whose outcome is unknown.
 #[derive(Debug, Clone)]
 pub struct ResolveCommand {
     /// The record.
@@ -311,7 +311,7 @@ pub enum RecordStatus {
         /// The answer.
         kept: StoredResponse,
     },
-    /// Nobody knows whether it was done.
+    /// It is unknown whether it was done.
     Unknown {
         /// Since when, by the store's wall clock, in milliseconds since 1970.
         since_millis: u64,

@@ -2,7 +2,7 @@
 //!
 //! [`IdempotencyService::once`] takes the work as a function and runs it under a lease that a watchdog
 //! renews. From its first step on, everything is one future that a task of the service finishes when
-//! the caller goes away, so the work ends and its result is stored whether anybody listens or not.
+//! the caller goes away, so the work ends and its result is stored whether its caller listens or not.
 //! Invariant: work is not begun when the store could not say that it is new. The tests of the
 //! layer and the campaign of keys hold it.
 
@@ -164,7 +164,7 @@ impl IdempotencyService {
         with_deadline(self.deadline, self.store.extend(key, token)).await
     }
 
-    /// Settles an outcome that nobody knew.
+    /// Settles an outcome that was unknown.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl IdempotencyService {
         F: Future<Output = RunResult<T>> + Send + 'static,
     {
         if self.tasks.len() > PENDING_MAX {
-            let why = "too many runs that nobody waits for are under way";
+            let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
         let service = Arc::clone(self);
@@ -371,11 +371,11 @@ impl IdempotencyService {
 /// What one try came to.
 enum Attempt<T, W> {
     Over(OnceRun<T>),
-    /// Somebody else is at it; the work is handed back.
+    /// Another run is under way; the work is handed back.
     InFlight(RecordView, W),
 }
 
-/// Whether somebody is at it who may still end it.
+/// Whether a run is under way that may still end it.
 fn is_running(view: &RecordView) -> bool {
     matches!(view.phase, RecordStatus::InFlight { lease } if !lease.is_zero())
 }

@@ -8,6 +8,6 @@ pub(super) struct RunEnd {
     /// Notified when the run may have ended.
     pub(super) ended: Notify,
     /// Held by the one waiter that looks at the store for all of them: an end in another process
-    /// wakes nobody here.
+    /// wakes no waiter of this one.
     pub(super) polling: Mutex<()>,
 }

@@ -68,7 +68,8 @@ pub struct Grant {
     pub validity: Validity,
 }
 
-/// Until when a lease is exclusive, as one moment that is told in two spans.
+/// The moment until which a lease is exclusive. The response states it as two spans, `waited` and
+/// `valid_for`.
 ///
 /// The service's clock and the client's are never compared. The client adds both spans to the
 /// moment at which it sent its request, and reaches this end or an earlier moment.

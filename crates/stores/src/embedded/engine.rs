@@ -72,7 +72,7 @@ pub(super) enum Probe {
 pub(super) enum Failure {
     /// It is not, and will not be.
     NotKept(String),
-    /// Nobody can tell before the medium can be opened again.
+    /// It is unknown until the medium can be opened again.
     InDoubt(String),
 }
 
@@ -267,7 +267,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what changes nothing that anybody is told. Whatever fails, what was answered is in the
+    /// Does what changes no reply. Whatever fails, what was answered is in the
     /// log.
     fn maintain(
         &mut self,

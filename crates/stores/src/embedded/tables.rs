@@ -141,7 +141,7 @@ pub(super) fn shrink(connection: &Connection) -> Result<bool, FileError> {
     // Each is a row without columns.
     while pages.next()?.is_some() {}
     drop(pages);
-    // A file that somebody has copied by means of SQL may be one that never shrinks.
+    // A file that was copied by means of SQL may be one that never shrinks.
     Ok(number("freelist_count")? < free)
 }
 

@@ -90,7 +90,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Notified when the thread is to lead, or to end.
     appointed: Condvar,
-    /// Whoever leads has it. `None` once the thread has ended.
+    /// The leader locks it for its term. `None` once the thread has ended.
     committer: Mutex<Option<Committer>>,
     state: Arc<State>,
     runtime: Handle,
@@ -215,7 +215,7 @@ impl Drop for Writer {
 }
 
 impl Shared {
-    /// Queues a request, and appoints a leader where there is none. Whether anybody will commit it.
+    /// Queues a request, and appoints a leader where there is none. Gives whether a leader will commit it.
     fn push(self: &Arc<Self>, request: WriteRequest) -> bool {
         let mut queue = self.queue();
         if queue.closed {
