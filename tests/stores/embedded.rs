@@ -3,6 +3,7 @@
 //! Method: processes that are killed and started again; damaged, full and read-only files and directories.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -72,6 +73,16 @@ async fn second_process_is_refused_and_the_first_is_named() {
     assert_eq!(Api::at(service.address).get("/readyz").await.status, 200);
     service.ended_by("-TERM").await;
     data.serve().await;
+}
+
+#[tokio::test]
+async fn closed_store_leaves_its_directory_at_once() {
+    let data = Data::new();
+    let store = keylatch_stores::embedded(Path::new(&data.path())).await.expect("a new store");
+    let lock = File::open(Path::new(&data.path()).join("lock")).expect("the file of the lock");
+    lock.try_lock().expect_err("the store is open");
+    drop(store);
+    lock.try_lock().expect("the store is closed");
 }
 
 #[tokio::test]

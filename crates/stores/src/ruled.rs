@@ -6,7 +6,7 @@
 //! [`Ruled`].
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -49,27 +49,30 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
 pub(crate) struct Ruled<X> {
     executor: Arc<X>,
     /// Sweeps for as long as the store lives.
-    _sweeper: AbortOnDropHandle<()>,
+    _sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl<X: Executor> Ruled<X> {
     /// A store on `executor`; it has to be called within a tokio runtime.
     pub(crate) fn start(executor: X) -> Self {
         let executor = Arc::new(executor);
-        let sweeper = tokio::spawn(sweep_forever(Arc::clone(&executor)));
-        Self { executor, _sweeper: AbortOnDropHandle::new(sweeper) }
+        let sweeper = tokio::spawn(sweep_while_open(Arc::downgrade(&executor)));
+        Self { executor, _sweeper: Some(AbortOnDropHandle::new(sweeper)) }
     }
 
     /// A store that removes nothing before its executor sweeps.
     #[cfg(feature = "test-medium")]
     pub(crate) fn unswept(executor: Arc<X>) -> Self {
-        Self { executor, _sweeper: AbortOnDropHandle::new(tokio::spawn(async {})) }
+        Self { executor, _sweeper: None }
     }
 }
 
-async fn sweep_forever<X: Executor>(executor: Arc<X>) {
+/// Sweeps until the store is dropped. It owns the executor for a sweep and no longer, because a store
+/// that is dropped closes its file at once, and its task ends later.
+async fn sweep_while_open<X: Executor>(executor: Weak<X>) {
     for sweep in 1_u32.. {
         sleep(LOCK_SWEEP_PERIOD).await;
+        let Some(executor) = executor.upgrade() else { return };
         let records = sweep.is_multiple_of(SWEEPS_PER_RECORD_SWEEP);
         if let Err(error) = executor.sweep(records).await {
             tracing::warn!(%error, "what has expired could not be removed");

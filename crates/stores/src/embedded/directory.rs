@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Directory {
@@ -49,7 +49,7 @@ impl Directory {
         }
         lock.set_len(0).map_err(cannot)?;
         writeln!(lock, "{}", std::process::id()).map_err(cannot)?;
-        let directory = Self { path: path.to_owned(), _lock: lock };
+        let directory = Self { path: path.to_owned(), lock };
         directory.create_data()?;
         Ok(directory)
     }
@@ -115,6 +115,16 @@ impl Directory {
     }
 }
 
+impl Drop for Directory {
+    /// Frees the directory at once. Closing the file alone would not: a child process has it open too,
+    /// from its fork until it runs its program.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, path = %self.path.display(), "the directory was not unlocked");
+        }
+    }
+}
+
 /// SQLite would make a file without content a store without locks.
 fn not_empty(file: &Path) -> Result<(), FileError> {
     match fs::metadata(file)?.len() {
@@ -130,4 +140,19 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(path)?;
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Directory;
+
+    #[test]
+    fn directory_is_free_though_a_child_inherited_its_lock() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let directory = Directory::lock(parent.path()).expect("a free directory");
+        let _inherited = directory.lock.try_clone().expect("a second descriptor");
+        Directory::lock(parent.path()).expect_err("it is in use");
+        drop(directory);
+        Directory::lock(parent.path()).expect("it is free again");
+    }
 }
