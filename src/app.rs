@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, About, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams,
+    self, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -72,7 +72,7 @@ impl App {
             locks: Arc::clone(&locks),
             records: records.clone(),
             metrics: Arc::clone(&metrics),
-            about: About { store: profile.kind },
+            store_kind: profile.kind,
             body_limits: BodyLimits {
                 bytes: config.server.body_limit_bytes,
                 time: Duration::from_millis(config.server.body_timeout_ms),

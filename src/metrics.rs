@@ -61,8 +61,8 @@ impl Metrics {
     }
 
     /// Counts a stream of events for as long as what it gives lives.
-    pub fn stream(&self, kind: StreamKind) -> Counted {
-        Counted::new(&self.streams.get_or_create(&StreamLabels { kind }))
+    pub fn stream(&self, kind: StreamKind) -> GaugeGuard {
+        GaugeGuard::new(&self.streams.get_or_create(&StreamLabels { kind }))
     }
 
     /// All metrics in the OpenMetrics text format.
@@ -113,9 +113,9 @@ impl fmt::Debug for Metrics {
 
 /// A gauge that is one higher for as long as this lives.
 #[derive(Debug)]
-pub struct Counted(Gauge);
+pub struct GaugeGuard(Gauge);
 
-impl Counted {
+impl GaugeGuard {
     /// Counts one more on `gauge`.
     pub fn new(gauge: &Gauge) -> Self {
         gauge.inc();
@@ -123,7 +123,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -23,13 +23,13 @@ pub(super) fn acquire_request(
     token: Option<Token>,
     max_ttl: Ttl,
     max_wait: Duration,
-) -> Result<lock::Request, Problem> {
+) -> Result<lock::AcquireRequest, Problem> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or_default());
     if wait > max_wait {
         return Err(invalid("wait_ms", format!("must be at most {}", millis(max_wait))));
     }
     let owner = Owner::parse(&body.owner.unwrap_or_default());
-    Ok(lock::Request {
+    Ok(lock::AcquireRequest {
         name,
         token,
         wait,
@@ -46,16 +46,16 @@ pub(super) fn hold_request(
     max_ttl: Ttl,
     max_wait: Duration,
     longest: Duration,
-) -> Result<lock::Hold, Problem> {
+) -> Result<lock::HoldRequest, Problem> {
     let HoldLockRequest { ttl_ms, owner, wait_ms, max_hold_ms } = body;
     let max_hold = max_hold_ms.map_or(longest, Duration::from_millis);
     if max_hold.is_zero() || max_hold > longest {
         return Err(invalid("max_hold_ms", format!("must be 1 to {}", millis(longest))));
     }
     let create = CreateLockRequest { ttl_ms, owner, wait_ms };
-    let lock::Request { name, ttl, owner, wait, .. } =
+    let lock::AcquireRequest { name, ttl, owner, wait, .. } =
         acquire_request(create, name, None, max_ttl, max_wait)?;
-    Ok(lock::Hold { name, token, ttl, owner, wait, max_hold })
+    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold })
 }
 
 /// The TTL that a renewal asks for.
@@ -73,7 +73,7 @@ pub(super) fn lease_body<'a>(
     Lease {
         name: name.as_str().into(),
         token: SecretToken::new(token.expose()),
-        fencing_token: lease.fence.get(),
+        fencing_token: lease.fencing_token.get(),
         owner: lease.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
         ttl_ms: millis(lease.ttl),
         waited_ms: millis(validity.waited()),
@@ -87,7 +87,7 @@ pub(super) fn public_lock(holder: &Holder) -> PublicLock {
     PublicLock {
         name: holder.name.as_str().to_owned(),
         owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        fencing_token: holder.fence.get(),
+        fencing_token: holder.fencing_token.get(),
         acquired_at: at_millis(holder.acquired_at_millis),
         expires_in_ms: millis(holder.expires_in),
         waiting: holder.waiting,
@@ -106,7 +106,7 @@ pub(super) fn lock_page(page: &Page) -> LockPage {
 pub(super) fn holder_body(holder: &Holder) -> wire::Holder {
     wire::Holder {
         owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        fencing_token: holder.fence.get(),
+        fencing_token: holder.fencing_token.get(),
         expires_in_ms: millis(holder.expires_in),
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::{Code, Problem};
-use crate::metrics::{Counted, Metrics, StreamKind};
+use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use keylatch_core::store::Effect;
 
 /// Has nginx pass each event on when it comes.
@@ -31,25 +31,25 @@ impl Streams {
     }
 
     /// A place for one more stream.
-    pub(super) fn open(&self, kind: StreamKind) -> Result<Place, Problem> {
+    pub(super) fn open(&self, kind: StreamKind) -> Result<StreamPermit, Problem> {
         let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
             self.metrics.shed.inc();
             return Err(overloaded("The service has too many streams of events."));
         };
         let counted = self.metrics.stream(kind);
-        Ok(Place { heartbeat: self.heartbeat, _counted: counted, _permit: permit })
+        Ok(StreamPermit { heartbeat: self.heartbeat, _counted: counted, _permit: permit })
     }
 }
 
 /// One of the streams that may be open.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StreamPermit {
     heartbeat: Duration,
-    _counted: Counted,
+    _counted: GaugeGuard,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl StreamPermit {
     /// The answer that tells these events. They are dropped when the connection ends.
     pub(super) fn respond<S>(self, events: S) -> Response
     where

@@ -9,7 +9,7 @@ use keylatch_axum::read_body;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
-use super::Api;
+use super::api::Api;
 use super::problem::{Code, Problem};
 use keylatch_core::lock::{InvalidToken, LockName, Token};
 use keylatch_core::store::{Cursor, ListLocks};

@@ -7,14 +7,14 @@ use axum::response::sse::Event;
 use futures_util::stream::{self, StreamExt as _};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::Api;
+use super::api::Api;
 use super::body::{hold_request, in_millis, lease_body};
 use super::events::{event, overloaded};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken};
 use super::problem::{Code, Problem, held, of_lock_error};
 use super::problem_responses::{HoldProblems, TOKEN_EXAMPLE};
 use crate::metrics::StreamKind;
-use keylatch_core::lock::{HoldEvent, LockError, LockName, Lost, Refused, Token};
+use keylatch_core::lock::{HoldEvent, HoldRefusal, LockError, LockName, LossReason, Token};
 use keylatch_wire::{HoldLockRequest, LossEvent, RenewalEvent, WaitingEvent, millis};
 
 /// Hold a lock by a connection
@@ -84,7 +84,7 @@ fn as_sent(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {
         }
         HoldEvent::Renewed { lease, validity } => {
             let renewed = RenewalEvent {
-                fencing_token: lease.fence.get(),
+                fencing_token: lease.fencing_token.get(),
                 waited_ms: millis(validity.waited()),
                 valid_for_ms: millis(validity.valid_for()),
                 expires_at: in_millis(lease.expires_in),
@@ -96,18 +96,18 @@ fn as_sent(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {
     }
 }
 
-fn why(lost: Lost) -> LossEvent {
+fn why(lost: LossReason) -> LossEvent {
     let (reason, detail) = match lost {
-        Lost::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
-        Lost::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
-        Lost::NotHeld => (
+        LossReason::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
+        LossReason::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
+        LossReason::NotHeld => (
             Code::LockNotHeld.slug(),
             "No client holds the lock: it was released with its token, or has expired.",
         ),
-        Lost::TakenOver => {
+        LossReason::TakenOver => {
             (Code::TokenMismatch.slug(), "Another client holds the lock, with another token.")
         }
-        Lost::Unrenewed => {
+        LossReason::Unrenewed => {
             (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")
         }
         _ => (Code::Internal.slug(), "The lock is lost."),
@@ -115,10 +115,10 @@ fn why(lost: Lost) -> LossEvent {
     LossEvent { reason: reason.into(), detail: detail.into() }
 }
 
-fn problem(refused: Refused) -> Problem {
+fn problem(refused: HoldRefusal) -> Problem {
     match refused {
-        Refused::Held { contention, waited } => held(&contention, Some(waited)),
-        Refused::Failed(error) => of_lock_error(error),
-        Refused::Shutdown => overloaded("The service is shutting down."),
+        HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
+        HoldRefusal::Failed(error) => of_lock_error(error),
+        HoldRefusal::Shutdown => overloaded("The service is shutting down."),
     }
 }

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::Api;
+use super::api::Api;
 use super::body::{acquire_request, lease_body, lock_page, public_lock, renewal_ttl};
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
@@ -16,7 +16,7 @@ use super::problem::{held, lock_not_held, of_lock_error, token_mismatch};
 use super::problem_responses::{
     CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
 };
-use keylatch_core::lock::{Acquired, Grant, LockName, ReleaseReply, Renewed};
+use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal};
 use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};
 
 /// What may stand in a path segment as it is.
@@ -60,13 +60,13 @@ pub(super) async fn create(
     let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     let wait = request.wait;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
-        Acquired::New(grant) => {
+        Acquisition::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
-        Acquired::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
-        Acquired::Held { contention, waited } => {
+        Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
+        Acquisition::Held { contention, waited } => {
             Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }
     }
@@ -100,11 +100,11 @@ pub(super) async fn renew(
 ) -> Result<Response, Problem> {
     let ttl = renewal_ttl(&body, api.locks.max_ttl())?;
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
-        Renewed::Renewed { lease, validity } => {
+        Renewal::Renewed { lease, validity } => {
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
-        Renewed::NotHeld => Err(lock_not_held()),
-        Renewed::Mismatch => Err(token_mismatch()),
+        Renewal::NotHeld => Err(lock_not_held()),
+        Renewal::Mismatch => Err(token_mismatch()),
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn get(
     State(api): State<Arc<Api>>,
     Name(name): Name,
 ) -> Result<Json<PublicLock>, Problem> {
-    match api.locks.get(&name).await? {
+    match api.locks.look(&name).await? {
         Some(holder) => Ok(Json(public_lock(&holder))),
         None => Err(lock_not_held()),
     }

@@ -1,5 +1,6 @@
 //! The HTTP surface: what is served where, and how a request becomes a call of the core.
 
+mod api;
 mod assets;
 mod body;
 mod cors;
@@ -20,13 +21,11 @@ mod system;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::middleware::map_response;
 use axum::routing::{any, get};
-use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
@@ -34,13 +33,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
-use self::idempotency::api;
+use self::idempotency::api as records;
 use self::json::Json;
-use crate::metrics::Metrics;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
-use keylatch_core::lock::LockService;
 
+pub use api::Api;
 pub use cors::Cors;
 pub use events::Streams;
 pub use idempotency::Guard;
@@ -49,47 +47,9 @@ pub use origin::{CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
-pub use server::{Accepted, Listener, ServeError, Server, Settings, TcpIo};
+pub use server::{AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo};
 
 pub use crate::telemetry::AccessLog;
-
-/// What the handlers need.
-#[derive(Debug)]
-pub struct Api {
-    /// The locks.
-    pub locks: Arc<LockService>,
-    /// The records of idempotency keys, if the store keeps any.
-    pub records: Option<Arc<IdempotencyService>>,
-    /// The counters behind `/metrics`.
-    pub metrics: Arc<Metrics>,
-    /// What the service says of itself.
-    pub about: About,
-    /// What the body of a request may be.
-    pub body_limits: BodyLimits,
-    /// How long a client may wait in line.
-    pub max_wait: Duration,
-    /// How long a connection may hold a lock.
-    pub max_hold: Duration,
-    /// The streams of events that are open.
-    pub streams: Streams,
-    /// Cancelled when the service begins to shut down.
-    pub closing: CancellationToken,
-}
-
-impl Api {
-    /// The records of idempotency keys, or that the store keeps none.
-    fn records(&self) -> Result<&IdempotencyService, Problem> {
-        let detail = "The store keeps no records of idempotency keys. Nothing was done.";
-        self.records.as_deref().ok_or_else(|| Problem::new(Code::NotSupported, detail))
-    }
-}
-
-/// What the service says of itself.
-#[derive(Debug, Clone, Copy)]
-pub struct About {
-    /// The kind of store, as in its URL's scheme.
-    pub store: &'static str,
-}
 
 /// What is served beside the API itself.
 #[derive(Debug, Clone, Copy)]
@@ -207,9 +167,9 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(locks::list))
         .routes(routes!(hold::hold))
         .routes(routes!(watch::events))
-        .routes(routes!(api::begin, api::complete, api::abandon, api::find))
-        .routes(routes!(api::renew))
-        .routes(routes!(api::resolve))
+        .routes(routes!(records::begin, records::complete, records::abandon, records::find))
+        .routes(routes!(records::renew))
+        .routes(routes!(records::resolve))
         .routes(routes!(system::info))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
-use super::Api;
+use super::api::Api;
 use super::assets::{DOCS_POLICY, POLICY};
 use super::json::Json;
 use super::problem::{Code, Problem};
@@ -32,7 +32,7 @@ pub(super) const PROMISE: [&str; 4] = [
     responses((status = 200, description = "What this service is", body = ServiceInfo), SystemProblems)
 )]
 pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<ServiceInfo> {
-    let health = api.locks.ping().await.ok();
+    let health = api.locks.health().await.ok();
     Json(ServiceInfo {
         name: "keylatch".into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -45,7 +45,7 @@ fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
     let tier = health.as_ref().map(|health| health.tier);
     let facts = health.map(|health| health.facts).unwrap_or_default();
     StoreInfo {
-        kind: api.about.store.into(),
+        kind: api.store_kind.into(),
         reachable: tier.is_some(),
         tier: tier.map(|tier| tier.as_str().into()),
         tier_means: tier.map(|tier| tier.promise().into()),
@@ -89,7 +89,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
             .with_outcome(Effect::NotExecuted)
             .with_retry_after(Duration::from_secs(1)));
     }
-    api.locks.ping().await?;
+    api.locks.health().await?;
     Ok("ok")
 }
 

@@ -7,7 +7,7 @@ use axum::response::sse::Event;
 use futures_util::stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::Api;
+use super::api::Api;
 use super::body::public_lock;
 use super::events::event;
 use super::extract::{WatchLimit, WatchedName};
@@ -61,17 +61,17 @@ pub(super) async fn events(
 #[derive(Default)]
 struct Ids {
     /// The last fencing token, 0 before there was one.
-    fence: u64,
+    fencing_token: u64,
     number: u64,
 }
 
 impl Ids {
     fn of(&mut self, happened: &WatchEvent) -> String {
         if let Some(holder) = holder(happened) {
-            self.fence = holder.fence.get();
+            self.fencing_token = holder.fencing_token.get();
         }
         self.number += 1;
-        format!("{}-{}", self.fence, self.number)
+        format!("{}-{}", self.fencing_token, self.number)
     }
 }
 
@@ -105,6 +105,6 @@ fn ended(holder: &Holder) -> EndEvent<'_> {
     EndEvent {
         name: holder.name.as_str().into(),
         owner: holder.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
-        fencing_token: holder.fence.get(),
+        fencing_token: holder.fencing_token.get(),
     }
 }

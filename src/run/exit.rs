@@ -35,7 +35,7 @@ pub(super) enum Failure {
         program: OsString,
         error: io::Error,
     },
-    Lost(Stopped),
+    Lost(StopResult),
     System(io::Error),
     /// A signal came while the lock was waited for.
     Signal(i32),
@@ -43,7 +43,7 @@ pub(super) enum Failure {
 
 /// What became of a command that was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stopped {
+pub(super) enum StopResult {
     /// It ended.
     Ended,
     /// It was killed.
@@ -102,9 +102,9 @@ impl fmt::Display for Failure {
                     _ => write!(f, "`{program}` cannot be executed: {error}"),
                 }
             }
-            Self::Lost(Stopped::Ended) => f.write_str("the command was stopped"),
-            Self::Lost(Stopped::Killed) => f.write_str("the command was killed"),
-            Self::Lost(Stopped::StillThere) => f.write_str("the command cannot be killed"),
+            Self::Lost(StopResult::Ended) => f.write_str("the command was stopped"),
+            Self::Lost(StopResult::Killed) => f.write_str("the command was killed"),
+            Self::Lost(StopResult::StillThere) => f.write_str("the command cannot be killed"),
             Self::System(error) => error.fmt(f),
             Self::Signal(signal) => write!(f, "ended by signal {signal} before the lock was free"),
         }

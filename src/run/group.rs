@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, interval, timeout_at};
 
-use super::exit::{Stopped, of_signal};
+use super::exit::{StopResult, of_signal};
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
 /// has ended.
@@ -32,7 +32,7 @@ pub(super) struct Group {
 
 /// What happened to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum ProcessChange {
     /// It ended, with this exit code.
     Ended(u8),
     /// A signal stopped it for now.
@@ -65,7 +65,7 @@ impl Group {
     }
 
     /// Waits until the command ends or is suspended. May be dropped and called again.
-    pub(super) async fn changed(&mut self) -> io::Result<Change> {
+    pub(super) async fn changed(&mut self) -> io::Result<ProcessChange> {
         loop {
             if let Some(change) = self.change()? {
                 return Ok(change);
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Ends the group: SIGTERM, and after `grace` SIGKILL.
-    pub(super) async fn stop(mut self, grace: Duration) -> Stopped {
+    pub(super) async fn stop(mut self, grace: Duration) -> StopResult {
         let end = Instant::now() + grace;
         if !grace.is_zero() {
             // What is left behind has its parent by the time that the command ends.
@@ -84,13 +84,13 @@ impl Group {
             // What is suspended would not read it.
             self.send(Signal::SIGCONT);
             if timeout_at(end, self.gone()).await.is_ok() {
-                return Stopped::Ended;
+                return StopResult::Ended;
             }
         }
         self.send(Signal::SIGKILL);
         match timeout_at(Instant::now() + KILL_LIMIT, self.ended()).await {
-            Ok(()) => Stopped::Killed,
-            Err(_) => Stopped::StillThere,
+            Ok(()) => StopResult::Killed,
+            Err(_) => StopResult::StillThere,
         }
     }
 
@@ -106,12 +106,12 @@ impl Group {
     }
 
     async fn ended(&mut self) {
-        while let Ok(Change::Suspended(_)) = self.changed().await {}
+        while let Ok(ProcessChange::Suspended(_)) = self.changed().await {}
     }
 
-    fn change(&mut self) -> io::Result<Option<Change>> {
+    fn change(&mut self) -> io::Result<Option<ProcessChange>> {
         if let Some(code) = self.code {
-            return Ok(Some(Change::Ended(code)));
+            return Ok(Some(ProcessChange::Ended(code)));
         }
         if let Some(status) = self.child.try_wait()? {
             let of_signal = || of_signal(status.signal().unwrap_or_default());
@@ -120,7 +120,7 @@ impl Group {
         }
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         Ok(match waitpid(self.id, Some(flags))? {
-            WaitStatus::Stopped(_, signal) => Some(Change::Suspended(signal)),
+            WaitStatus::Stopped(_, signal) => Some(ProcessChange::Suspended(signal)),
             // It has ended since it was asked for above.
             WaitStatus::Exited(_, code) => Some(self.has_ended(code as u8)),
             WaitStatus::Signaled(_, signal, _) => Some(self.has_ended(of_signal(signal as i32))),
@@ -128,9 +128,9 @@ impl Group {
         })
     }
 
-    fn has_ended(&mut self, code: u8) -> Change {
+    fn has_ended(&mut self, code: u8) -> ProcessChange {
         self.code = Some(code);
-        Change::Ended(code)
+        ProcessChange::Ended(code)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::exit::Failure;
-use super::group::{Change, Group};
+use super::group::{Group, ProcessChange};
 use super::signals::Signals;
 use super::terminal::{Terminal, suspend_job};
 use keylatch_client::{AcquireOptions, AcquireReply, Client, LeaseStatus, LockGuard, LossReason};
@@ -104,8 +104,8 @@ async fn supervise(
                 return Err(stop(group, guard).await);
             }
             changed = group.changed() => match changed.map_err(Failure::System)? {
-                Change::Ended(code) => return Ok(code),
-                Change::Suspended(by) => suspended(by, &group, guard, &mut terminal),
+                ProcessChange::Ended(code) => return Ok(code),
+                ProcessChange::Suspended(by) => suspended(by, &group, guard, &mut terminal),
             },
             signal = signals.next() => match signal {
                 Signal::SIGCONT => resume(&group, guard, &mut terminal, false),

@@ -23,7 +23,11 @@ async fn expired_lock_is_free(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let seen = subject.send("GET", None, "").await;
-    assert_eq!((seen.status.as_u16(), seen.fence()), (200, lease.fence()), "{seen:?}");
+    assert_eq!(
+        (seen.status.as_u16(), seen.fencing_token()),
+        (200, lease.fencing_token()),
+        "{seen:?}"
+    );
     let page = subject.ask(Request::get("/v1/locks"), "").await;
     for shown in [&seen.json, &page.json["locks"][0]] {
         let left = shown["expires_in_ms"].as_u64().unwrap();
@@ -35,7 +39,7 @@ async fn expired_lock_is_free(subject: &Subject) {
     assert_eq!(page.json, json!({"locks": []}));
     let next = subject.create(OTHER).await;
     assert_eq!(next.status, 201, "{next:?}");
-    assert!(next.fence() > lease.fence(), "{next:?} after {lease:?}");
+    assert!(next.fencing_token() > lease.fencing_token(), "{next:?} after {lease:?}");
 }
 
 #[store_test(locks)]
@@ -59,7 +63,7 @@ async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
     }
     subject.create(MINE).await.is_problem(409, "lock-held");
     let seen = subject.send("GET", None, "").await;
-    assert_eq!(seen.fence(), next.fence());
+    assert_eq!(seen.fencing_token(), next.fencing_token());
     assert_eq!(subject.send("DELETE", Some(OTHER), "").await.status, 204);
 }
 
@@ -69,7 +73,7 @@ async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
     subject.advance(TTL).await;
     let second = subject.create(MINE).await;
     assert_eq!(second.status, 201, "{second:?}");
-    assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
+    assert!(second.fencing_token() > first.fencing_token(), "{second:?} after {first:?}");
 }
 
 #[store_test(locks)]
@@ -92,7 +96,11 @@ async fn renewed_lease_outlives_its_first_ttl(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
     let renewed = subject.send("PUT", Some(MINE), r#"{"ttl_ms": 60000}"#).await;
-    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{renewed:?}");
+    assert_eq!(
+        (renewed.status.as_u16(), renewed.fencing_token()),
+        (200, lease.fencing_token()),
+        "{renewed:?}"
+    );
     subject.advance(TTL / 2).await;
     subject.create(OTHER).await.is_problem(409, "lock-held");
     subject.advance(TTL / 2).await;

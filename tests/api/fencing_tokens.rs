@@ -11,29 +11,29 @@ use serde_json::json;
 async fn fencing_tokens_rise_after_flushall() {
     let redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
-    let before = fence(&service).await;
+    let before = fencing_token(&service).await;
     let () = redis.run(&["FLUSHALL"]).await;
-    assert!(fence(&service).await > before);
+    assert!(fencing_token(&service).await > before);
 }
 
 #[tokio::test]
 async fn fencing_tokens_rise_after_redis_loses_its_data() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
-    let before = fence(&service).await;
+    let before = fencing_token(&service).await;
     redis.kill().await;
     redis.restart().await;
     let after = Service::start(&redis.url()).await;
-    assert!(fence(&after).await > before);
+    assert!(fencing_token(&after).await > before);
 }
 
 #[tokio::test]
 async fn fencing_tokens_rise_after_a_restart_of_the_service() {
     let redis = RedisServer::start().await;
     for url in ["memory:".to_owned(), redis.url()] {
-        let before = fence(&Service::start(&url).await).await;
+        let before = fencing_token(&Service::start(&url).await).await;
         let () = redis.run(&["FLUSHALL"]).await;
-        assert!(fence(&Service::start(&url).await).await > before, "{url}");
+        assert!(fencing_token(&Service::start(&url).await).await > before, "{url}");
     }
 }
 
@@ -47,7 +47,7 @@ async fn fencing_tokens_follow_a_counter_ahead_of_the_clock() {
     let counter = format!("keylatch:{{{bucket:02x}}}:fence");
     let () = redis.run(&["SET", &counter, &ahead.to_string()]).await;
     for expected in ahead + 1..ahead + 5 {
-        assert_eq!(fence(&service).await, expected);
+        assert_eq!(fencing_token(&service).await, expected);
     }
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 4).to_string());
 }
@@ -74,9 +74,9 @@ fn fencing_token_is_above_the_last_and_not_below_the_time() {
 }
 
 /// Takes the lock, gives it back if it was given, and says which fencing token it came with.
-async fn fence(service: &Service) -> u64 {
+async fn fencing_token(service: &Service) -> u64 {
     let lease = service.create("deploy", &json!({})).await;
     assert_eq!(lease.status, 201, "{lease:?}");
     assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
-    lease.fence()
+    lease.fencing_token()
 }

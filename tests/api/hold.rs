@@ -20,7 +20,10 @@ async fn lock_is_held_while_the_connection_is_open(service: &Service) {
     let acquired = events.next("acquired").await;
     assert_eq!(acquired.token(), header);
     let seen = service.look("deploy").await;
-    assert_eq!((seen.fence(), &seen.json["owner"]), (acquired.fence(), &json!("the holder")));
+    assert_eq!(
+        (seen.fencing_token(), &seen.json["owner"]),
+        (acquired.fencing_token(), &json!("the holder"))
+    );
     let valid = acquired.data["valid_for_ms"].as_u64().unwrap();
     assert!((20_000..30_000).contains(&valid), "{acquired:?}");
     drop(events);
@@ -30,7 +33,7 @@ async fn lock_is_held_while_the_connection_is_open(service: &Service) {
 #[store_test(service)]
 async fn held_lease_is_renewed_past_its_ttl(service: &Service) {
     let mut events = hold(service, &json!({"ttl_ms": 1500})).await;
-    let fence = events.next("acquired").await.fence();
+    let fencing_token = events.next("acquired").await.fencing_token();
     let mut age = 0;
     for _ in 0..4 {
         let renewed = events.next("renewed").await;
@@ -40,24 +43,24 @@ async fn held_lease_is_renewed_past_its_ttl(service: &Service) {
         let waited = renewed.data["waited_ms"].as_u64().unwrap();
         assert!(waited >= age + 300, "{renewed:?}");
         age = waited;
-        assert_eq!(renewed.fence(), fence, "{renewed:?}");
-        assert_eq!(service.look("deploy").await.fence(), fence);
+        assert_eq!(renewed.fencing_token(), fencing_token, "{renewed:?}");
+        assert_eq!(service.look("deploy").await.fencing_token(), fencing_token);
     }
 }
 
 #[store_test(service)]
 async fn waiting_hold_sees_its_position_then_acquires(service: &Service) {
     let mut first = hold(service, &json!({})).await;
-    let fence = first.next("acquired").await.fence();
+    let fencing_token = first.next("acquired").await.fencing_token();
     let mut second = hold(service, &json!({"wait_ms": 60_000})).await;
     assert_eq!(second.next("waiting").await.data, json!({"ahead": 0}));
     let mut third = hold(service, &json!({"wait_ms": 60_000})).await;
     assert_eq!(third.next("waiting").await.data, json!({"ahead": 1}));
     drop(first);
-    let after = second.next("acquired").await.fence();
+    let after = second.next("acquired").await.fencing_token();
     assert_eq!(third.next("waiting").await.data, json!({"ahead": 0}));
     drop(second);
-    assert!(fence < after && after < third.next("acquired").await.fence());
+    assert!(fencing_token < after && after < third.next("acquired").await.fencing_token());
 }
 
 #[store_test(service)]
@@ -66,7 +69,7 @@ async fn waiting_does_not_extend_validity(service: &Service) {
     let mut events = hold(service, &json!({"ttl_ms": 1500, "wait_ms": 60_000})).await;
     events.next("waiting").await;
     let acquired = events.next("acquired").await;
-    assert!(acquired.fence() > held.fence());
+    assert!(acquired.fencing_token() > held.fencing_token());
     assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 1500, "{acquired:?}");
 }
 
@@ -106,11 +109,11 @@ async fn disconnected_waiting_hold_leaves_queue(service: &Service) {
 #[store_test(service)]
 async fn hold_ends_at_max_hold(service: &Service) {
     let mut events = hold(service, &json!({"max_hold_ms": 300})).await;
-    let fence = events.next("acquired").await.fence();
+    let fencing_token = events.next("acquired").await.fencing_token();
     let lost = events.next("lost").await;
     assert_eq!(lost.data["reason"], "max-hold", "{lost:?}");
     // Whoever reads that has a moment to stop before somebody else has the lock.
-    assert_eq!(service.look("deploy").await.fence(), fence);
+    assert_eq!(service.look("deploy").await.fencing_token(), fencing_token);
     events.ended().await;
     is_free(service).await;
 }
@@ -130,7 +133,7 @@ async fn release_by_token_ends_the_hold(service: &Service) {
     let lost = events.after_renewals("lost").await;
     assert_eq!(lost.data["reason"], "token-mismatch", "{lost:?}");
     events.ended().await;
-    assert_eq!(service.look("deploy").await.fence(), other.fence());
+    assert_eq!(service.look("deploy").await.fencing_token(), other.fencing_token());
 }
 
 #[store_test(service)]
@@ -139,7 +142,7 @@ async fn holders_token_continues_its_lease(service: &Service) {
     let request = request(service, &json!({"ttl_ms": 1500})).header("Lock-Token", TOKEN);
     let mut events = EventStream::of(request).await;
     let acquired = events.next("acquired").await;
-    assert_eq!((acquired.fence(), acquired.token()), (held.fence(), TOKEN));
+    assert_eq!((acquired.fencing_token(), acquired.token()), (held.fencing_token(), TOKEN));
     drop(events);
     is_free(service).await;
 }

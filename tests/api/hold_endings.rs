@@ -69,7 +69,7 @@ async fn sigterm_reports_loss_and_releases_the_lock() {
     let drain = ("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000");
     let process = KEYLATCH.serve(&["--store", &redis.url()], &[drain]).await;
     let mut events = hold(&Api::at(process.address), &json!({"ttl_ms": 60_000})).await;
-    let fence = events.next("acquired").await.fence();
+    let fencing_token = events.next("acquired").await.fencing_token();
     let mut waiting = hold(&Api::at(process.address), &json!({"wait_ms": 60_000})).await;
     waiting.next("waiting").await;
     process.signal("-TERM");
@@ -80,7 +80,7 @@ async fn sigterm_reports_loss_and_releases_the_lock() {
     events.ended().await;
     assert_eq!(process.ended().await.code, Some(0));
     let next = other.create("deploy", &json!({})).await;
-    assert!(next.status == 201 && next.fence() > fence, "{next:?}");
+    assert!(next.status == 201 && next.fencing_token() > fencing_token, "{next:?}");
 }
 
 #[tokio::test]
@@ -102,16 +102,16 @@ async fn failed_release_ends_stream_and_is_retried() {
     let service = Service::start(&redis.url()).await;
     let body = json!({"ttl_ms": 60_000, "max_hold_ms": 300});
     let mut events = hold(&service, &body).await;
-    let fence = events.next("acquired").await.fence();
+    let fencing_token = events.next("acquired").await.fencing_token();
     refuse(&redis).await;
     assert_eq!(events.next("lost").await.data["reason"], "max-hold");
     events.ended().await;
     allow(&redis).await;
     let free = async || {
         let next = service.create("deploy", &json!({})).await;
-        (next.status == 201).then(|| next.fence())
+        (next.status == 201).then(|| next.fencing_token())
     };
-    assert!(eventually(free).await > fence);
+    assert!(eventually(free).await > fencing_token);
 }
 
 #[tokio::test]

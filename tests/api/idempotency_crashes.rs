@@ -51,9 +51,13 @@ async fn in_progress_until(api: &Api, key: &str) -> Answer {
     answer
 }
 
-fn fence(upstream: &Upstream) -> u64 {
-    let fence = upstream.last().headers["idempotency-fence"].clone();
-    fence.to_str().ok().and_then(|fence| fence.parse().ok()).expect("a fence")
+fn fencing_token(upstream: &Upstream) -> u64 {
+    let fencing_token = upstream.last().headers["idempotency-fence"].clone();
+    fencing_token
+        .to_str()
+        .ok()
+        .and_then(|fencing_token| fencing_token.parse().ok())
+        .expect("a fence")
 }
 
 /// A run whose process is killed is in progress until its lease ends, and unknown from then on.
@@ -70,7 +74,7 @@ async fn killed_run_is_unknown_until_resolved(store: &TestStore) {
     api.buy("k-1").await.is_refusal(409, "outcome-unknown", "never");
     let record = api.record("k-1").await;
     assert_eq!((&record["state"], &record["reason"]), (&json!("unknown"), &json!("interrupted")));
-    assert_eq!((&record["fencing_token"], upstream.runs()), (&json!(fence(&upstream)), 1));
+    assert_eq!((&record["fencing_token"], upstream.runs()), (&json!(fencing_token(&upstream)), 1));
 
     let path = "/v1/idempotency/k-1/resolve?method=POST&path=/orders";
     let outcome = json!({"outcome": "completed", "answer": {"status": 201, "json": {"run": 1}}});
@@ -87,13 +91,17 @@ async fn killed_run_is_rerun_where_the_guard_allows(store: &TestStore) {
     let upstream = Upstream::start().await;
     let (one, api) = process(store.url(), &upstream, settings).await;
     let first = begin(&api, &upstream, "k-1").await;
-    let before = fence(&upstream);
+    let before = fencing_token(&upstream);
     one.ended_by("-KILL").await;
     assert!(first.await.expect("an end").is_err(), "nobody answers");
     upstream.resume();
     let (_two, api) = process(store.url(), &upstream, settings).await;
     in_progress_until(&api, "k-1").await.is_run(2);
-    assert!(fence(&upstream) > before, "{before} is not below {}", fence(&upstream));
+    assert!(
+        fencing_token(&upstream) > before,
+        "{before} is not below {}",
+        fencing_token(&upstream)
+    );
     api.buy("k-1").await.is_replay_of(2);
     let record = api.record("k-1").await;
     assert_eq!((&record["attempts"], upstream.runs()), (&json!(2), 2));
@@ -169,7 +177,7 @@ async fn late_response_does_not_replace_a_later_run() {
     })
     .await;
     let first = begin(&api, &upstream, "k-1").await;
-    let before = fence(&upstream);
+    let before = fencing_token(&upstream);
     paused.signal("-STOP");
     // The second run begins when the lease of the first is over, so that its owner surely stands.
     let second_begins = async {
@@ -178,7 +186,7 @@ async fn late_response_does_not_replace_a_later_run() {
     };
     let (second, ()) = tokio::join!(in_progress_until(&other, "k-1"), second_begins);
     second.is_run(2);
-    assert!(fence(&upstream) > before);
+    assert!(fencing_token(&upstream) > before);
     paused.signal("-CONT");
     // All read one answer, also the client of the run that came too late.
     first.await.expect("an end").expect("an answer").is_replay_of(2);

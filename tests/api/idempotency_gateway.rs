@@ -188,12 +188,13 @@ async fn upstream_receives_the_key_and_a_rising_fencing_token() {
         assert!(!body.is_empty() && headers["content-type"] == "application/json", "{headers:?}");
         let fences: Vec<_> = headers.get_all("idempotency-fence").iter().collect();
         assert_eq!(fences.len(), 1, "{fences:?}");
-        let fence: u64 = fences[0].to_str().ok().and_then(|it| it.parse().ok()).expect("a fence");
-        assert!(fence > last && fence < 1 << 53, "{fence} after {last}");
-        assert_eq!(shop.record(key.trim_matches('"')).await["fencing_token"], fence);
+        let fencing_token: u64 =
+            fences[0].to_str().ok().and_then(|it| it.parse().ok()).expect("a fence");
+        assert!(fencing_token > last && fencing_token < 1 << 53, "{fencing_token} after {last}");
+        assert_eq!(shop.record(key.trim_matches('"')).await["fencing_token"], fencing_token);
         // An answer that is kept has to be readable for every client.
         assert!(!headers.contains_key("accept-encoding"), "{headers:?}");
-        last = fence;
+        last = fencing_token;
     }
     for method in [Method::GET, Method::PUT] {
         let request = shop.request(method, "/orders").header("Idempotency-Fence", "1");

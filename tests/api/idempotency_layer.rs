@@ -211,13 +211,14 @@ async fn policy_separates_principals() {
 
 #[tokio::test]
 async fn handler_receives_its_fencing_token() {
-    let fence = async |Extension(fence): Extension<FencingToken>, headers: HeaderMap| {
+    let fencing_token = async |Extension(fencing_token): Extension<FencingToken>,
+                               headers: HeaderMap| {
         let header = headers["idempotency-fence"].to_str().expect("text").to_owned();
-        assert_eq!(header, fence.get().to_string());
+        assert_eq!(header, fencing_token.get().to_string());
         header
     };
     let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
-    let api = serve(Router::new().route("/orders", post(fence)).layer(layer)).await;
+    let api = serve(Router::new().route("/orders", post(fencing_token)).layer(layer)).await;
     let [one, two] = [api.buy("k-1").await.text, api.buy("k-2").await.text]
         .map(|text| text.parse::<u64>().expect("a fence"));
     assert!(one < two, "{one} is not below {two}");

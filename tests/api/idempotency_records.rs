@@ -54,14 +54,14 @@ async fn first_begin_starts_the_run(service: &Service) {
     let members = ["state", "attempts", "lease_expires_in_ms"].map(|name| &first.json[name]);
     assert_eq!(members, [&json!("in-flight"), &json!(1), &json!(30_000)], "{first:?}");
     assert_eq!(first.header("lock-token"), first.token());
-    assert!(first.fence() > 0);
+    assert!(first.fencing_token() > 0);
     for token in ["", OTHER] {
         let second = begin(service, "order-17", token, json!({"fingerprint": "2 coffees"})).await;
         second.is_refusal(409, "request-in-progress", "same-key");
         assert_eq!(second.header("retry-after"), "1");
     }
     let record = find(service, "order-17").await;
-    assert_eq!((record.status.as_u16(), record.fence()), (200, first.fence()));
+    assert_eq!((record.status.as_u16(), record.fencing_token()), (200, first.fencing_token()));
     for member in ["begun_at", "expires_in_ms", "lease_expires_in_ms"] {
         assert!(!record.json[member].is_null(), "{member}: {record:?}");
     }
@@ -76,7 +76,7 @@ async fn repeated_begin_is_the_same_run(service: &Service) {
     let first = begin(service, "k", MINE, json!({})).await;
     let again = begin(service, "k", MINE, json!({})).await;
     assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200), "{again:?}");
-    assert_eq!((first.token(), first.fence()), (again.token(), again.fence()));
+    assert_eq!((first.token(), first.fencing_token()), (again.token(), again.fencing_token()));
     assert_eq!((&again.json["state"], &again.json["attempts"]), (&json!("in-flight"), &json!(1)));
 }
 
@@ -116,7 +116,10 @@ async fn begin_after_completion_returns_the_response(service: &Service) {
     for token in ["", OTHER, MINE] {
         let again = begin(service, "k", token, json!({})).await;
         assert_eq!((again.status.as_u16(), &again.json["answer"]), (200, &expected), "{again:?}");
-        assert_eq!((&again.json["state"], again.fence()), (&json!("done"), begun.fence()));
+        assert_eq!(
+            (&again.json["state"], again.fencing_token()),
+            (&json!("done"), begun.fencing_token())
+        );
         assert!(again.json["token"].is_null() && again.header("lock-token").is_empty());
     }
     let record = find(service, "k").await;
@@ -177,7 +180,7 @@ async fn abandoned_key_is_free(service: &Service) {
     complete(service, "k", MINE, json!({})).await.is_problem(404, "no-record");
     let second = begin(service, "k", OTHER, json!({"fingerprint": "b"})).await;
     assert_eq!((second.status.as_u16(), &second.json["attempts"]), (201, &json!(1)));
-    assert!(second.fence() > first.fence());
+    assert!(second.fencing_token() > first.fencing_token());
 }
 
 #[store_test(service)]
@@ -229,7 +232,10 @@ async fn expired_run_is_an_unknown_outcome(service: &Service) {
     abandon(service, "k", MINE).await.is_refusal(409, "outcome-unknown", "never");
     renew(service, "k", MINE).await.is_problem(412, "token-mismatch");
     let record = find(service, "k").await;
-    assert_eq!((record.fence(), &record.json["reason"]), (first.fence(), &json!("interrupted")));
+    assert_eq!(
+        (record.fencing_token(), &record.json["reason"]),
+        (first.fencing_token(), &json!("interrupted"))
+    );
     assert!(at(&record, "ended_at") >= at(&record, "begun_at"), "{record:?}");
 }
 
@@ -243,7 +249,7 @@ async fn expired_run_is_rerun_where_requested(service: &Service) {
         (second.status == 201).then_some(second)
     })
     .await;
-    assert!(second.fence() > first.fence());
+    assert!(second.fencing_token() > first.fencing_token());
     assert_eq!(second.json["attempts"], 2);
     complete(service, "k", MINE, json!({})).await.is_problem(412, "token-mismatch");
     abandon(service, "k", MINE).await.is_problem(412, "token-mismatch");
@@ -256,9 +262,9 @@ async fn unknown_outcome_is_resolved_once_by_its_fencing_token(service: &Service
     for key in ["a", "b"] {
         begin(service, key, MINE, json!({"lease_ms": 100})).await;
         unheard(service, key).await;
-        let fence = find(service, key).await.fence();
+        let fencing_token = find(service, key).await.fencing_token();
         for outcome in ["completed", "not-executed"] {
-            let other = json!({"outcome": outcome, "fencing_token": fence - 1});
+            let other = json!({"outcome": outcome, "fencing_token": fencing_token - 1});
             resolve(service, key, other).await.is_problem(409, "nothing-to-resolve");
         }
     }
@@ -302,7 +308,7 @@ async fn record_is_forgotten_after_its_retention(service: &Service) {
     eventually(async || (find(service, "k").await.status == 404).then_some(())).await;
     let second = begin(service, "k", OTHER, json!({"fingerprint": "another"})).await;
     assert_eq!((second.status.as_u16(), &second.json["attempts"]), (201, &json!(1)));
-    assert!(second.fence() > first.fence());
+    assert!(second.fencing_token() > first.fencing_token());
 }
 
 #[store_test(service)]

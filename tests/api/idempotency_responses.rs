@@ -196,10 +196,10 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);
-    let fence = shop.record("k-1").await["fencing_token"].clone();
+    let fencing_token = shop.record("k-1").await["fencing_token"].clone();
     let headers = json!({"Location": "/orders/17", "Link": ["</a>", "</b>"]});
     let answer = json!({"status": 201, "headers": headers, "json": {"run": 1}});
-    let outcome = json!({"outcome": "completed", "fencing_token": fence, "answer": answer});
+    let outcome = json!({"outcome": "completed", "fencing_token": fencing_token, "answer": answer});
     let path = "/v1/idempotency/k-1/resolve?method=POST&path=/orders";
     let resolved = Answer::of(shop.request(reqwest::Method::POST, path).json(&outcome)).await;
     assert_eq!((resolved.status.as_u16(), &resolved.json["state"]), (200, &json!("done")));
@@ -244,17 +244,17 @@ async fn unknown_outcome_is_resolved_by_a_rerun(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
     shop.upstream.answers(with_status(500));
     assert_eq!(shop.buy("k-1").await.status, 500);
-    let fence = |seen: &ReceivedRequest| {
+    let fencing_token = |seen: &ReceivedRequest| {
         seen.headers["idempotency-fence"].to_str().ok()?.parse::<u64>().ok()
     };
-    let before = fence(&shop.upstream.last()).expect("a fence");
+    let before = fencing_token(&shop.upstream.last()).expect("a fence");
     let path = "/v1/idempotency/k-1/resolve?method=post&path=/orders/";
     let outcome = json!({"outcome": "not-executed", "fencing_token": before});
     let resolved = Answer::of(shop.request(reqwest::Method::POST, path).json(&outcome)).await;
     assert_eq!(resolved.status, 204, "{resolved:?}");
     shop.upstream.answers(|seen| created(seen.run));
     shop.buy("k-1").await.is_run(2);
-    assert!(fence(&shop.upstream.last()).expect("a fence") > before);
+    assert!(fencing_token(&shop.upstream.last()).expect("a fence") > before);
     shop.buy("k-1").await.is_replay_of(2);
 }
 

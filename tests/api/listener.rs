@@ -14,7 +14,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
-use keylatch::http::{Accepted, Listener};
+use keylatch::http::{AcceptedConnection, Listener};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,10 +32,10 @@ struct Unix {
 impl Listener for Unix {
     type Io = UnixStream;
 
-    async fn accept(&self, _: Duration) -> io::Result<Accepted<UnixStream>> {
+    async fn accept(&self, _: Duration) -> io::Result<AcceptedConnection<UnixStream>> {
         let (io, _) = self.listener.accept().await?;
         let closed = self.gone.clone().cancelled_owned().boxed();
-        Ok(Accepted { io, peer: None, closed })
+        Ok(AcceptedConnection { io, peer: None, closed })
     }
 
     fn is_on_loopback(&self) -> io::Result<bool> {

@@ -105,7 +105,7 @@ async fn create<'a>(service: &Service, names: &[&'a str]) -> BTreeMap<&'a str, u
         let path = name.replace('/', "%2F");
         let answer = service.create_as(&path, TOKEN, &json!({"owner": "ci runner 7"})).await;
         assert_eq!(answer.status, 201, "{answer:?}");
-        fences.insert(*name, answer.fence());
+        fences.insert(*name, answer.fencing_token());
     }
     fences
 }

@@ -50,7 +50,7 @@ async fn name_is_the_decoded_path(service: &Service) {
         assert_eq!(created.json["name"], name, "{path}");
         let seen = ask(service, "GET", &path).await;
         assert_eq!((seen.status.as_u16(), &seen.json["name"]), (200, &json!(name)), "{path}");
-        assert_eq!(seen.fence(), created.fence(), "{path}");
+        assert_eq!(seen.fencing_token(), created.fencing_token(), "{path}");
     }
 }
 
@@ -61,7 +61,7 @@ async fn location_leads_to_the_lock(service: &Service) {
         let location = created.header("location");
         let seen = ask(service, "GET", location).await;
         assert_eq!(seen.json["name"], name, "{path} at {location}");
-        assert_eq!(seen.fence(), created.fence(), "{path} at {location}");
+        assert_eq!(seen.fencing_token(), created.fencing_token(), "{path} at {location}");
         // A client removes `.` and `..` from a URL (RFC 3986, section 5.2.4).
         let dots = location.split('/').any(|segment| [".", ".."].contains(&segment));
         assert!(!dots, "{path} at {location}");
@@ -91,7 +91,10 @@ async fn name_has_up_to_255_bytes(service: &Service) {
         let created = service.create(&name, &json!({})).await;
         assert_eq!(created.status, 201, "{created:?}");
         assert_eq!(created.json["name"], name.as_str());
-        assert_eq!(service.get(created.header("location")).await.fence(), created.fence());
+        assert_eq!(
+            service.get(created.header("location")).await.fencing_token(),
+            created.fencing_token()
+        );
         let longer = service.create(&format!("{name}a"), &json!({})).await;
         longer.is_problem(400, "invalid-name");
         assert_eq!(longer.json["field"], "name");

@@ -90,7 +90,7 @@ async fn same_token_gets_the_same_grant(service: &Service) {
     let again = service.create_as("deploy", MINE, &body).await;
     assert_eq!((again.status.as_u16(), again.token().as_str()), (200, MINE), "{again:?}");
     assert_is_lease(&again, "deploy", 60_000);
-    assert_eq!(again.fence(), first.fence());
+    assert_eq!(again.fencing_token(), first.fencing_token());
     assert_eq!(again.json["owner"], "first");
     let valid_for = again.json["valid_for_ms"].as_u64().expect("a number");
     assert!(valid_for <= 60_000 - 602, "the margin is that of the first TTL: {again:?}");
@@ -107,7 +107,7 @@ async fn second_client_gets_409_with_holder_and_retry_after(service: &Service) {
         let holder = &refused.json["holder"];
         assert_eq!(members(holder), ["expires_in_ms", "fencing_token", "owner"]);
         assert_eq!(holder["owner"], owner);
-        assert_eq!(holder["fencing_token"], lease.fence());
+        assert_eq!(holder["fencing_token"], lease.fencing_token());
         let left = holder["expires_in_ms"].as_u64().unwrap();
         assert!((ttl - 20_000..=ttl).contains(&left), "{left}");
         assert_eq!(refused.json["retry_after_ms"], left);
@@ -131,7 +131,10 @@ async fn renewal_restarts_ttl_and_keeps_fencing_token(service: &Service) {
         assert_eq!(renewed.status, 200, "{renewed:?}");
         assert_is_lease(&renewed, "deploy", seconds * 1000);
         assert_eq!(renewed.json["owner"], "ci runner 7");
-        assert_eq!((renewed.fence(), renewed.token()), (created.fence(), created.token()));
+        assert_eq!(
+            (renewed.fencing_token(), renewed.token()),
+            (created.fencing_token(), created.token())
+        );
         assert_is_valid_for_almost(&renewed, ttl, took);
         let left = service.look("deploy").await.json["expires_in_ms"].as_u64().unwrap();
         assert!(left <= seconds * 1000, "{left}");
@@ -222,7 +225,7 @@ async fn lock_is_public_and_its_token_is_not(service: &Service) {
     );
     assert_eq!(seen.json["name"], "deploy");
     assert_eq!(seen.json["owner"], "ci runner 7");
-    assert_eq!(seen.fence(), lease.fence());
+    assert_eq!(seen.fencing_token(), lease.fencing_token());
     assert_eq!(seen.json["waiting"], 0);
     let left = seen.json["expires_in_ms"].as_u64().unwrap();
     assert!(left <= 60_000 && left + millis(sent.elapsed()) + 1 >= 60_000, "{left}");
@@ -237,8 +240,8 @@ async fn fencing_tokens_rise_across_grants(service: &Service) {
     let mut last = 0;
     for _ in 0..10 {
         let lease = free(service, "deploy").await;
-        assert!(lease.fence() > last, "{} after {last}", lease.fence());
-        last = lease.fence();
+        assert!(lease.fencing_token() > last, "{} after {last}", lease.fencing_token());
+        last = lease.fencing_token();
         assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
     }
 }
@@ -251,7 +254,7 @@ async fn one_of_many_concurrent_clients_acquires(service: &Service) {
     assert_eq!((won.len(), lost.len()), (1, 99));
     for answer in lost {
         answer.is_problem(409, "lock-held");
-        assert_eq!(answer.json["holder"]["fencing_token"], won[0].fence());
+        assert_eq!(answer.json["holder"]["fencing_token"], won[0].fencing_token());
     }
     assert_eq!(service.release("deploy", &won[0].token()).await.status, 204);
 }
@@ -295,7 +298,7 @@ fn assert_is_lease(answer: &Answer, name: &str, ttl_ms: u64) {
     assert_eq!(answer.header("lock-token"), answer.token());
     assert_eq!(answer.json["name"], name);
     assert_eq!(answer.json["ttl_ms"], ttl_ms);
-    assert!((1..1 << 53).contains(&answer.fence()), "{answer:?}");
+    assert!((1..1 << 53).contains(&answer.fencing_token()), "{answer:?}");
 }
 
 /// Asserts that what is valid is a TTL less 1 % and 2 ms, and less what the request took at most.

@@ -38,7 +38,7 @@ async fn waiters_of_three_instances_are_served_in_order() {
             assert_eq!(granted.status, 201, "{number}: {granted:?}");
             let released = service.release("a", &token).await;
             assert_eq!(released.status, 204, "{number}: {released:?}");
-            (granted.fence(), number)
+            (granted.fencing_token(), number)
         });
     }
     in_line(&services[0], WAITERS).await;
@@ -61,7 +61,7 @@ async fn waiters_of_three_instances_are_served_in_order() {
     assert_eq!(numbers, came);
     for greedy in greedy {
         let early = soon("the end of it", greedy).await.unwrap();
-        let early = early.filter(|fence| fence < fences.last().unwrap());
+        let early = early.filter(|fencing_token| fencing_token < fences.last().unwrap());
         assert_eq!(early, None, "who did not wait had the lock before the line was over");
     }
 }
@@ -92,13 +92,13 @@ async fn remaining_waiters_are_served_after_others_leave() {
     timeout(Duration::from_secs(2), left).await.expect("they leave at once");
     assert_eq!(services[0].release("a", HOLDER).await.status, 204);
     let mut waiters: Vec<_> = waiters.into_iter().map(Some).collect();
-    let mut fence = 0;
+    let mut fencing_token = 0;
     for number in came.into_iter().filter(|number| !leaves(*number)) {
         let waiter = waiters[number].take().expect("one place each");
         let granted = soon("the next", waiter).await.unwrap();
         assert_eq!(granted.status, 201, "{number}: {granted:?}");
-        assert!(granted.fence() > fence, "{number} before one that came earlier");
-        fence = granted.fence();
+        assert!(granted.fencing_token() > fencing_token, "{number} before one that came earlier");
+        fencing_token = granted.fencing_token();
         if number % 10 == 5 {
             // This one forgets that it has the lock.
             let body = json!({"ttl_ms": 100});
@@ -135,7 +135,7 @@ async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     assert_eq!(second.api.release("a", &token(1)).await.status, 204);
     let late = paused.answer().await;
     assert_eq!(late.status, 201, "{late:?}");
-    assert!(late.fence() > granted.fence());
+    assert!(late.fencing_token() > granted.fencing_token());
 }
 
 #[tokio::test]
@@ -148,7 +148,11 @@ async fn killed_instance_keeps_its_lease_and_loses_its_queue_entry() {
     let killed = Instant::now();
     first.process.ended_by("-KILL").await;
     let seen = second.api.look("a").await;
-    assert_eq!((seen.fence(), &seen.json["waiting"]), (granted.fence(), &json!(1)), "{seen:?}");
+    assert_eq!(
+        (seen.fencing_token(), &seen.json["waiting"]),
+        (granted.fencing_token(), &json!(1)),
+        "{seen:?}"
+    );
     // Any instance takes it back.
     assert_eq!(second.api.release("a", &token(0)).await.status, 204);
     is_served(next, killed).await;
@@ -204,7 +208,7 @@ fn ask_over_and_over(
         while !served.is_cancelled() {
             let found = service.create("a", &json!({})).await;
             if found.status == 201 {
-                return Some(found.fence());
+                return Some(found.fencing_token());
             }
         }
         None

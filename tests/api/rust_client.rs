@@ -96,11 +96,11 @@ async fn waiting_client_acquires_after_release() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let first = guard(&client, "a", &for_millis(30_000)).await;
-    let fence = first.fencing_token();
+    let fencing_token = first.fencing_token();
     let options = waiting(for_millis(30_000));
     let (second, closed) = tokio::join!(guard(&client, "a", &options), first.close());
     assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
-    assert!(second.fencing_token() > fence);
+    assert!(second.fencing_token() > fencing_token);
     assert!(second.valid_for() > Duration::from_secs(10), "{second:?}");
 }
 
@@ -128,9 +128,9 @@ async fn nearly_expired_lease_is_renewed_before_use() {
             left.is_some_and(|left| left < 1500).then_some(())
         };
         eventually(little).await;
-        let fence = service.look("a").await.fence();
+        let fencing_token = service.look("a").await.fencing_token();
         proxy.forward();
-        fence
+        fencing_token
     };
     let (guard, granted) = tokio::join!(guard(&client, "a", &options), nearly_over);
     assert_eq!(guard.fencing_token().get(), granted, "the same grant");
@@ -171,9 +171,9 @@ async fn lost_answer_of_an_acquire_is_retried() {
             let look = service.look("a").await;
             (look.status == 200).then_some(look)
         });
-        let fence = lease.await.fence();
+        let fencing_token = lease.await.fencing_token();
         proxy.forward();
-        fence
+        fencing_token
     };
     let (guard, granted) = tokio::join!(guard(&client, "a", &options), granted);
     assert_eq!(guard.fencing_token().get(), granted, "the same grant");
@@ -230,7 +230,11 @@ async fn lock_held_by_another_is_reported_lost() {
     assert_eq!(other.status, 201, "{other:?}");
     assert_eq!(lost(&guard).await, LossReason::TakenOver);
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
-    assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
+    assert_eq!(
+        service.look("a").await.fencing_token(),
+        other.fencing_token(),
+        "the other still holds it"
+    );
 }
 
 #[tokio::test]
@@ -244,7 +248,7 @@ async fn unreachable_service_is_reported_before_validity_ends() {
     let still_mine = service.look("a").await;
     assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
     assert!(!guard.valid_for().is_zero());
-    assert_eq!(still_mine.fence(), guard.fencing_token().get(), "{still_mine:?}");
+    assert_eq!(still_mine.fencing_token(), guard.fencing_token().get(), "{still_mine:?}");
 }
 
 #[tokio::test]

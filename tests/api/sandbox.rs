@@ -27,7 +27,7 @@ async fn order_is_created_read_and_listed(service: &Service) {
     for (member, value) in body.as_object().expect("an object") {
         assert_eq!(&first.json[member], value);
     }
-    assert!(first.json["created_at"].is_string() && first.fence() > 0, "{first:?}");
+    assert!(first.json["created_at"].is_string() && first.fencing_token() > 0, "{first:?}");
     for _ in 0..3 {
         let repeat = Answer::of(order(service, "/v1/orders", "\"k-1\"", &body)).await;
         assert_eq!((repeat.status, &repeat.text), (first.status, &first.text));

@@ -25,13 +25,13 @@ async fn client_that_leaves_during_acquire_leaves_no_lock() {
         assert!(request.send().await.is_err_and(|error| error.is_timeout()));
         redis.resume();
         // The acquire that Redis had in its socket is carried out first, and then taken back.
-        let fence =
+        let fencing_token =
             eventually(async || redis.run::<Option<u64>>(&["GET", &fence_key("deploy")]).await)
                 .await;
         eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;
         let next = service.create("deploy", &json!({})).await;
         assert_eq!(next.status, 201, "{next:?}");
-        assert!(next.fence() > fence);
+        assert!(next.fencing_token() > fencing_token);
         assert_eq!(service.release("deploy", &next.token()).await.status, 204);
         let () = redis.run(&["DEL", &fence_key("deploy")]).await;
     }
@@ -50,7 +50,7 @@ async fn repeat_keeps_the_grant_of_a_client_that_left() {
     let ((), repeat) = tokio::join!(async { redis.resume() }, repeat);
     assert!([200, 201].contains(&repeat.status.as_u16()), "{repeat:?}");
     let renewed = service.renew("deploy", TOKEN, &json!({})).await;
-    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, repeat.fence()));
+    assert_eq!((renewed.status.as_u16(), renewed.fencing_token()), (200, repeat.fencing_token()));
 }
 
 #[tokio::test]
@@ -275,7 +275,10 @@ async fn instances_share_the_locks_of_one_redis() {
     let held = two.create("deploy", &json!({})).await;
     held.is_problem(409, "lock-held");
     assert_eq!(held.json["holder"]["owner"], "one");
-    assert_eq!(two.renew("deploy", &lease.token(), &json!({})).await.fence(), lease.fence());
+    assert_eq!(
+        two.renew("deploy", &lease.token(), &json!({})).await.fencing_token(),
+        lease.fencing_token()
+    );
     assert_eq!(two.release("deploy", &lease.token()).await.status, 204);
     one.look("deploy").await.is_problem(404, "lock-not-held");
 }
@@ -293,7 +296,7 @@ async fn removed_expiry_is_restored() {
     assert_eq!(refused.json["holder"]["expires_in_ms"], 60_000);
     let left: i64 = redis.run(&["PTTL", key]).await;
     assert!((1..=60_000).contains(&left), "it ends in {left} ms");
-    assert_eq!(service.look("deploy").await.fence(), lease.fence());
+    assert_eq!(service.look("deploy").await.fencing_token(), lease.fencing_token());
 }
 
 /// Uses each script once, so that the next use is carried out at once.

@@ -105,7 +105,7 @@ async fn waiter_acquires_after_expiry(service: &Service) {
     let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 600})).await;
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
-    assert!(answer.fence() > held.fence());
+    assert!(answer.fencing_token() > held.fencing_token());
     // What was left when the answer was written, and from the sending of the request on as much more
     // as the client waited.
     let (waited, valid_for) =
@@ -136,12 +136,12 @@ async fn waiters_are_served_in_order(service: &Service) {
     let late = soon("one more", wait(service, "one-who-will-not-wait", 1)).await.unwrap();
     assert_eq!(late.json["ahead"], 10, "{late:?}");
     service.release("deploy", HOLDER).await;
-    let mut fence = 0;
+    let mut fencing_token = 0;
     for (number, waiter) in (0..).zip(waiters) {
         let answer = soon("the next", waiter).await.unwrap();
         assert_eq!(answer.status, 201, "{number}: {answer:?}");
-        assert!(answer.fence() > fence, "{number} before one that came earlier");
-        fence = answer.fence();
+        assert!(answer.fencing_token() > fencing_token, "{number} before one that came earlier");
+        fencing_token = answer.fencing_token();
         let released = service.release("deploy", &token(number)).await;
         assert_eq!(released.status, 204, "{number}: {released:?}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use keylatch_core::lock::{
-    Acquired, LockName, LockService, Request, Token, Ttl, WaiterLimits, WatchEvent,
+    AcquireRequest, Acquisition, LockName, LockService, Token, Ttl, WaiterLimits, WatchEvent,
 };
 use keylatch_testkit::{
     Api, EventStream, RedisServer, Service, config, eventually, refusal_of, soon, store_test,
@@ -30,7 +30,7 @@ async fn watch_begins_with_a_snapshot(service: &Service) {
     let held = service.create("deploy", &json!({"owner": "the holder"})).await;
     let mut events = watch(service).await;
     let snapshot = events.next("snapshot").await;
-    assert_eq!(snapshot.id, format!("{}-1", held.fence()));
+    assert_eq!(snapshot.id, format!("{}-1", held.fencing_token()));
     let seen = service.look("deploy").await.json;
     assert_eq!(snapshot.data["held"], true);
     for member in ["name", "owner", "fencing_token", "acquired_at", "waiting"] {
@@ -47,14 +47,18 @@ async fn events_arrive_in_order(service: &Service) {
     service.renew("deploy", &held.token(), &json!({"ttl_ms": 90_000})).await;
     service.release("deploy", &held.token()).await;
     let acquired = events.next("acquired").await;
-    assert_eq!((acquired.fence(), &acquired.data["owner"]), (held.fence(), &json!("the holder")));
+    assert_eq!(
+        (acquired.fencing_token(), &acquired.data["owner"]),
+        (held.fencing_token(), &json!("the holder"))
+    );
     let renewed = events.next("renewed").await;
     assert!(renewed.data["expires_in_ms"].as_u64().unwrap() > 80_000, "{renewed:?}");
     let released = events.next("released").await;
-    let ended = json!({"name": "deploy", "owner": "the holder", "fencing_token": held.fence()});
+    let ended =
+        json!({"name": "deploy", "owner": "the holder", "fencing_token": held.fencing_token()});
     assert_eq!(released.data, ended);
     for (number, event) in (2..).zip([&acquired, &renewed, &released]) {
-        assert_eq!(event.id, format!("{}-{number}", held.fence()));
+        assert_eq!(event.id, format!("{}-{number}", held.fencing_token()));
         assert!(!event.data.to_string().contains(&held.token()), "{event:?}");
     }
 }
@@ -65,8 +69,8 @@ async fn expiry_is_an_event(service: &Service) {
     events.next("snapshot").await;
     for _ in 0..3 {
         let held = service.create("deploy", &json!({"ttl_ms": 200})).await;
-        assert_eq!(events.next("acquired").await.fence(), held.fence());
-        assert_eq!(events.next("expired").await.fence(), held.fence());
+        assert_eq!(events.next("acquired").await.fencing_token(), held.fencing_token());
+        assert_eq!(events.next("expired").await.fencing_token(), held.fencing_token());
         assert_eq!(service.look("deploy").await.status, 404);
     }
 }
@@ -80,8 +84,11 @@ async fn handover_is_two_events(service: &Service) {
     let mut next = EventStream::of(next.json(&json!({"wait_ms": 60_000}))).await;
     next.next("waiting").await;
     service.release("deploy", TOKEN).await;
-    assert_eq!(events.next("released").await.fence(), first.fence());
-    assert_eq!(events.next("acquired").await.fence(), next.next("acquired").await.fence());
+    assert_eq!(events.next("released").await.fencing_token(), first.fencing_token());
+    assert_eq!(
+        events.next("acquired").await.fencing_token(),
+        next.next("acquired").await.fencing_token()
+    );
 }
 
 #[store_test(service)]
@@ -91,8 +98,8 @@ async fn short_grants_are_all_reported(service: &Service) {
     for round in 0..20 {
         let held = service.create_as("deploy", TOKEN, &json!({})).await;
         assert_eq!(service.release("deploy", TOKEN).await.status, 204);
-        assert_eq!(events.next("acquired").await.fence(), held.fence(), "{round}");
-        assert_eq!(events.next("released").await.fence(), held.fence(), "{round}");
+        assert_eq!(events.next("acquired").await.fencing_token(), held.fencing_token(), "{round}");
+        assert_eq!(events.next("released").await.fencing_token(), held.fencing_token(), "{round}");
     }
 }
 
@@ -116,14 +123,14 @@ async fn events_of_another_instance_arrive() {
     events.next("snapshot").await;
     // The other instance has to hear that somebody watches; until then a look finds this.
     let first = there.create_as("deploy", TOKEN, &json!({})).await;
-    assert_eq!(events.next("acquired").await.fence(), first.fence());
+    assert_eq!(events.next("acquired").await.fencing_token(), first.fencing_token());
     there.release("deploy", TOKEN).await;
     events.next("released").await;
     for round in 0..100 {
         let held = there.create_as("deploy", TOKEN, &json!({})).await;
         there.renew("deploy", TOKEN, &json!({"ttl_ms": 60_000})).await;
         there.release("deploy", TOKEN).await;
-        assert_eq!(events.next("acquired").await.fence(), held.fence(), "{round}");
+        assert_eq!(events.next("acquired").await.fencing_token(), held.fencing_token(), "{round}");
         events.next("renewed").await;
         events.next("released").await;
     }
@@ -162,7 +169,7 @@ async fn missed_events_are_reported_with_a_snapshot() {
     let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     assert_eq!(killed, 1);
     events.next("lagged").await;
-    assert_eq!(events.next("snapshot").await.fence(), held.fence());
+    assert_eq!(events.next("snapshot").await.fencing_token(), held.fencing_token());
     service.release("deploy", &held.token()).await;
     events.next("released").await;
 }
@@ -275,13 +282,13 @@ async fn unreachable_store_is_refused_before_the_stream() {
     redis.restart().await;
     let held = async || {
         let held = service.create("deploy", &json!({})).await;
-        (held.status == 201).then(|| held.fence())
+        (held.status == 201).then(|| held.fencing_token())
     };
-    let fence = eventually(held).await;
+    let fencing_token = eventually(held).await;
     loop {
         let event = soon("an event", events.read()).await.expect("the stream goes on");
         if event.name == "acquired" || event.data["held"] == true {
-            assert_eq!(event.fence(), fence);
+            assert_eq!(event.fencing_token(), fencing_token);
             break;
         }
     }
@@ -301,7 +308,7 @@ fn in_memory() -> (Arc<LockService>, LockName) {
 
 async fn grant(service: &LockService, ttl: Ttl) -> Token {
     let (name, wait) = (LockName::parse("deploy").unwrap(), Duration::ZERO);
-    let request = Request { name, token: None, ttl, owner: None, wait };
-    let Ok(Acquired::New(grant)) = service.acquire(request).await else { panic!("a grant") };
+    let request = AcquireRequest { name, token: None, ttl, owner: None, wait };
+    let Ok(Acquisition::New(grant)) = service.acquire(request).await else { panic!("a grant") };
     grant.token
 }

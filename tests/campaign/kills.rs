@@ -93,7 +93,7 @@ struct Recorder {
 struct Known {
     /// The token and the fencing token of the lease, if the client has one.
     lease: Option<(String, u64)>,
-    last_fence: u64,
+    last_fencing_token: u64,
     /// The status that the run was completed with.
     done: Option<u64>,
     /// The request that was not answered.
@@ -135,7 +135,7 @@ impl Recorder {
             return false;
         };
         match (&method, answer.status.as_u16()) {
-            (&Method::POST, 201) => known.began(&thing, token, answer.fence()),
+            (&Method::POST, 201) => known.began(&thing, token, answer.fencing_token()),
             (&Method::PUT, 200) if is_lock => {}
             (&Method::PUT, 200) => {
                 known.done = Some(status);
@@ -153,14 +153,16 @@ impl Recorder {
         for (thing, known) in &self.known {
             let request = request(&self.http, address, Method::GET, thing);
             let answer = Answer::try_of(request).await.map_err(|error| error.to_string())?;
-            let found = (answer.status == 200).then(|| answer.fence());
+            let found = (answer.status == 200).then(|| answer.fencing_token());
             let done = answer.json["status"].as_u64().filter(|_| found.is_some());
-            let told = known.lease.as_ref().map(|(_, fence)| *fence);
+            let told = known.lease.as_ref().map(|(_, fencing_token)| *fencing_token);
             let right = match &known.in_doubt {
                 None => found == told && done == known.done,
                 Some(Method::PUT) => found == told,
                 Some(Method::DELETE) => found == told || found.is_none(),
-                Some(_) => found.is_none_or(|fence| fence > known.last_fence),
+                Some(_) => {
+                    found.is_none_or(|fencing_token| fencing_token > known.last_fencing_token)
+                }
             };
             if !right {
                 return Err(format!("{thing}: {found:?} {done:?}, the client knows {known:?}"));
@@ -172,9 +174,17 @@ impl Recorder {
 }
 
 impl Known {
-    fn began(&mut self, thing: &str, token: String, fence: u64) {
-        assert!(fence > self.last_fence, "{thing}: fence {fence} after {}", self.last_fence);
-        *self = Self { lease: Some((token, fence)), last_fence: fence, ..Self::default() };
+    fn began(&mut self, thing: &str, token: String, fencing_token: u64) {
+        assert!(
+            fencing_token > self.last_fencing_token,
+            "{thing}: fence {fencing_token} after {}",
+            self.last_fencing_token
+        );
+        *self = Self {
+            lease: Some((token, fencing_token)),
+            last_fencing_token: fencing_token,
+            ..Self::default()
+        };
     }
 }
 

@@ -40,7 +40,7 @@ async fn command_runs_under_its_lock_and_releases_it() {
     let ended = running.ended().await;
     is(&ended, 7, &[]);
     assert_eq!(ended.stderr, "");
-    assert_eq!(ended.stdout, format!("a b {}\n", look.fence()));
+    assert_eq!(ended.stdout, format!("a b {}\n", look.fencing_token()));
     assert_eq!(service.look("a%20b").await.status, 404);
 }
 
@@ -69,11 +69,11 @@ async fn lock_is_renewed_while_the_command_runs() {
     let script = "begun; held";
     let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], script);
     stage.begun().await;
-    let fence = service.look("a").await.fence();
+    let fencing_token = service.look("a").await.fencing_token();
     // Somebody who waits for longer than the TTL does not get it.
     let ended = run(&url(&service), &["--wait", "5s", "a", "--", "true"]).await;
     is(&ended, 73, &["`a` is held by"]);
-    assert_eq!(service.look("a").await.fence(), fence);
+    assert_eq!(service.look("a").await.fencing_token(), fencing_token);
     stage.go();
     is(&running.ended().await, 0, &[]);
 }
@@ -92,8 +92,8 @@ async fn command_waits_for_the_lock() {
     let (one, two) = (one.ended().await, two.ended().await);
     is(&one, 0, &[]);
     is(&two, 0, &[]);
-    let fence = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
-    assert!(fence(&one) < fence(&two), "{one:?} {two:?}");
+    let fencing_token = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
+    assert!(fencing_token(&one) < fencing_token(&two), "{one:?} {two:?}");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn held_lock_exits_73_and_names_the_holder() {
     let ended = run(&url(&service), &["--wait", "0s", "a", "--", "echo", "ran"]).await;
     is(&ended, 73, &["keylatch: `a` is held by alice"]);
     assert_eq!(ended.stdout, "");
-    assert_eq!(service.look("a").await.fence(), held.fence());
+    assert_eq!(service.look("a").await.fencing_token(), held.fencing_token());
 }
 
 #[tokio::test]
@@ -265,10 +265,10 @@ async fn unreachable_service_stops_the_command_before_the_lease_ends() {
     let script = "trap '' TERM; begun; held";
     let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "6s", "a"], script);
     stage.begun().await;
-    let fence = service.look("a").await.fence();
+    let fencing_token = service.look("a").await.fencing_token();
     proxy.refuse();
     stage.left().await;
-    assert_eq!(service.look("a").await.fence(), fence, "the lease has not ended");
+    assert_eq!(service.look("a").await.fencing_token(), fencing_token, "the lease has not ended");
     proxy.forward();
     is(&running.ended().await, 75, &["could not be renewed", "the command was killed"]);
     assert_eq!(service.look("a").await.status, 404);
@@ -326,10 +326,18 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     // The command would have been told at 4 s, and had until 12 s were over if it counted alone.
     let other = service.create("a", &json!({"ttl_ms": 9000})).await;
     stage.left().await;
-    assert_eq!(service.look("a").await.fence(), other.fence(), "the other still holds it");
+    assert_eq!(
+        service.look("a").await.fencing_token(),
+        other.fencing_token(),
+        "the other still holds it"
+    );
     is(&running.ended().await, 75, &["another client holds the lock", "the command was killed"]);
     assert_eq!(stage.read("asked"), "asked\n");
-    assert_eq!(service.look("a").await.fence(), other.fence(), "it was not given back");
+    assert_eq!(
+        service.look("a").await.fencing_token(),
+        other.fencing_token(),
+        "it was not given back"
+    );
 }
 
 #[tokio::test]
@@ -352,18 +360,22 @@ async fn paused_holder_stops_its_command_when_resumed() {
     let script = "trap 'echo stopped >stopped' TERM; begun; held; held";
     let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "1s", "a"], script);
     stage.begun().await;
-    let fence = service.look("a").await.fence();
+    let fencing_token = service.look("a").await.fencing_token();
     running.signal("-STOP");
     let next = async || {
         let next = service.create("a", &json!({"ttl_ms": 60_000})).await;
         (next.status == 201).then_some(next)
     };
     let next = eventually(next).await;
-    assert!(next.fence() > fence);
+    assert!(next.fencing_token() > fencing_token);
     assert!(stage.is_alive(), "nobody could stop it before");
     running.signal("-CONT");
     is(&running.ended().await, 75, &["ended while this process was paused", "was killed"]);
     stage.left().await;
     assert_eq!(stage.read("stopped"), "", "there is no time to be asked");
-    assert_eq!(service.look("a").await.fence(), next.fence(), "the other still holds it");
+    assert_eq!(
+        service.look("a").await.fencing_token(),
+        next.fencing_token(),
+        "the other still holds it"
+    );
 }

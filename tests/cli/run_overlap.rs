@@ -34,7 +34,8 @@ async fn commands_of_one_lock_never_overlap() {
         let overlaps = stage.read("overlaps");
         assert_eq!(overlaps, "", "round {round}, {trouble:?}: {ended:?}");
         let fences = stage.read("fences");
-        let fences: Vec<u64> = fences.lines().map(|fence| fence.parse().expect("one")).collect();
+        let fences: Vec<u64> =
+            fences.lines().map(|fencing_token| fencing_token.parse().expect("one")).collect();
         assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
         assert_eq!(fences.len(), 2, "round {round}, {trouble:?}: both ran: {ended:?}");
         let codes = ended.each_ref().map(|ended| ended.code);

@@ -31,10 +31,13 @@ async fn long_wait_keeps_its_queue_position() {
         stage.begun().await;
         stage.go();
     }
-    let fence = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
+    let fencing_token = |ended: &Exit| ended.stdout.trim().parse::<u64>().expect("a fencing token");
     let (one, two) = (one.ended().await, two.ended().await);
     assert_eq!((one.code, two.code), (Some(0), Some(0)), "{one:?} {two:?}");
-    assert!(held.fence() < fence(&one) && fence(&one) < fence(&two), "{one:?} {two:?}");
+    assert!(
+        held.fencing_token() < fencing_token(&one) && fencing_token(&one) < fencing_token(&two),
+        "{one:?} {two:?}"
+    );
 }
 
 #[tokio::test]

@@ -64,7 +64,11 @@ async fn resharding_under_load_fails_less_than_1_percent() {
     for lease in &held {
         let name = lease.json["name"].as_str().expect("a lease");
         let renewed = service.renew(name, &lease.token(), &json!({})).await;
-        assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{name}");
+        assert_eq!(
+            (renewed.status.as_u16(), renewed.fencing_token()),
+            (200, lease.fencing_token()),
+            "{name}"
+        );
     }
 }
 
@@ -91,7 +95,11 @@ async fn migrating_slot_is_found_at_either_node() {
                 from.run(&["MIGRATE", "127.0.0.1", &to.port().to_string(), &key, "0", "99"]).await;
         }
         let renewed = service.renew("deploy", &lease.token(), &json!({})).await;
-        assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{script}");
+        assert_eq!(
+            (renewed.status.as_u16(), renewed.fencing_token()),
+            (200, lease.fencing_token()),
+            "{script}"
+        );
     }
     // A step on keys of which some are not there is taken nowhere until the slot has moved.
     let body = json!({});

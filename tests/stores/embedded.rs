@@ -30,14 +30,14 @@ async fn answered_changes_survive_a_kill_and_leases_restart() {
     let service = data.serve().await;
     let api = Api::at(service.address);
     let again = api.create_as("held", TOKEN, &json!({})).await;
-    assert_eq!((again.status.as_u16(), again.fence()), (200, held.fence()));
+    assert_eq!((again.status.as_u16(), again.fencing_token()), (200, held.fencing_token()));
     assert_eq!((&again.json["owner"], &again.json["ttl_ms"]), (&json!("alice"), &json!(600_000)));
     // The lease began anew when the store was opened, which is less than a minute ago.
     assert!(again.json["valid_for_ms"].as_u64().expect("a number") > 530_000, "{again:?}");
     api.create_as("held", "another-token-than-that", &json!({})).await.is_problem(409, "lock-held");
     let other = api.create_as("gone", "another-token-than-that", &json!({})).await;
     assert_eq!(other.status, 201);
-    assert!(other.fence() > gone.fence());
+    assert!(other.fencing_token() > gone.fencing_token());
     assert_eq!(api.release("held", TOKEN).await.status, 204);
 }
 

@@ -22,7 +22,7 @@ pub(crate) async fn the_line_goes_on(url: &str, kill: impl AsyncFnOnce()) {
     };
     let (waiter, ()) = tokio::join!(soon("the waiter", waiter), failover);
     assert_eq!(waiter.status, 201, "{waiter:?}");
-    assert!(waiter.fence() > holder.fence());
+    assert!(waiter.fencing_token() > holder.fencing_token());
 }
 
 /// The record of the key "order-1" goes over to another master.

@@ -23,7 +23,7 @@ async fn free_lock_is_granted(store: &Locks) {
     assert_eq!(lease.ttl, TTL);
     assert_near(lease.expires_in, TTL);
     let holder = store.look(&name("a")).await.unwrap().expect("it is held");
-    assert_eq!((holder.fence, holder.name.as_str()), (lease.fence, "a"));
+    assert_eq!((holder.fencing_token, holder.name.as_str()), (lease.fencing_token, "a"));
 }
 
 #[store_test(locks)]
@@ -32,7 +32,10 @@ async fn same_token_gets_the_same_grant(store: &Locks) {
     store.advance(TTL / 2).await;
     let longer = Acquire { ttl: ttl(TTL * 10), owner: None, ..ask("a", "one", 2) };
     let again = repeated(store.acquire(&longer).await.unwrap());
-    assert_eq!((again.fence, again.ttl, again.owner), (first.fence, first.ttl, first.owner));
+    assert_eq!(
+        (again.fencing_token, again.ttl, again.owner),
+        (first.fencing_token, first.ttl, first.owner)
+    );
     assert_near(again.expires_in, TTL / 2);
 }
 
@@ -40,9 +43,12 @@ async fn same_token_gets_the_same_grant(store: &Locks) {
 async fn other_token_sees_the_holder(store: &Locks) {
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let holder = held(store.acquire(&ask("a", "two", 2)).await.unwrap());
-    assert_eq!((holder.fence, &holder.owner), (lease.fence, &lease.owner));
+    assert_eq!((holder.fencing_token, &holder.owner), (lease.fencing_token, &lease.owner));
     assert_near(holder.expires_in, TTL);
-    assert_eq!(Some(holder.fence), store.look(&name("a")).await.unwrap().map(|held| held.fence));
+    assert_eq!(
+        Some(holder.fencing_token),
+        store.look(&name("a")).await.unwrap().map(|held| held.fencing_token)
+    );
 }
 
 #[store_test(locks)]
@@ -87,13 +93,13 @@ async fn renewal_restarts_ttl_and_keeps_fencing_token(store: &Locks) {
     let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 2).await;
     let renewed = renewed(store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap());
-    assert_eq!((renewed.fence, &renewed.owner), (first.fence, &first.owner));
+    assert_eq!((renewed.fencing_token, &renewed.owner), (first.fencing_token, &first.owner));
     assert_eq!(renewed.ttl, TTL * 2);
     assert_near(renewed.expires_in, TTL * 2);
     store.advance(TTL).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
     let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
-    assert_eq!((again.fence, again.ttl), (first.fence, TTL * 2));
+    assert_eq!((again.fencing_token, again.ttl), (first.fencing_token, TTL * 2));
 }
 
 #[store_test(locks)]
@@ -125,9 +131,10 @@ async fn only_the_token_releases(store: &Locks) {
 async fn fencing_tokens_rise_over_release_and_expiry(store: &Locks) {
     let mut last = None;
     for attempt in 0..20 {
-        let fence = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap()).fence;
-        assert!(last < Some(fence), "{last:?} then {fence:?}");
-        last = Some(fence);
+        let fencing_token =
+            granted(store.acquire(&ask("a", "one", attempt)).await.unwrap()).fencing_token;
+        assert!(last < Some(fencing_token), "{last:?} then {fencing_token:?}");
+        last = Some(fencing_token);
         if attempt % 2 == 0 {
             store.release(&name("a"), &token("one")).await.unwrap();
         } else {
@@ -139,9 +146,13 @@ async fn fencing_tokens_rise_over_release_and_expiry(store: &Locks) {
 #[store_test(locks)]
 async fn fencing_tokens_fit_in_53_bits_and_follow_the_time(store: &Locks) {
     let before = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - SLACK;
-    let fence = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fence.get();
-    assert!(u128::from(fence) > before.as_micros(), "{fence} is below the time floor");
-    assert!(fence < 1 << 53, "{fence} is too large for JavaScript");
+    let fencing_token =
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fencing_token.get();
+    assert!(
+        u128::from(fencing_token) > before.as_micros(),
+        "{fencing_token} is below the time floor"
+    );
+    assert!(fencing_token < 1 << 53, "{fencing_token} is too large for JavaScript");
 }
 
 #[store_test(locks)]
@@ -218,11 +229,11 @@ async fn similar_names_are_different_locks(store: &Locks) {
     let mut fences = BTreeMap::new();
     for (attempt, text) in (0..).zip(names) {
         let lease = granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
-        fences.insert(text, lease.fence);
+        fences.insert(text, lease.fencing_token);
     }
     for text in names {
         let holder = store.look(&name(text)).await.unwrap().expect("it is held");
-        assert_eq!((holder.name.as_str(), holder.fence), (text, fences[text]));
+        assert_eq!((holder.name.as_str(), holder.fencing_token), (text, fences[text]));
     }
     let listed = list_all(store, "", 5).await;
     assert_eq!(listed.len(), names.len());
@@ -251,12 +262,12 @@ async fn listing_has_every_lock_once(store: &Locks) {
         // On a busy machine the six listings take longer than the usual TTL.
         let long = Acquire { ttl: ttl(TTL * 60), ..ask(&text, "one", attempt) };
         let lease = granted(store.acquire(&long).await.unwrap());
-        expected.insert(text, lease.fence);
+        expected.insert(text, lease.fencing_token);
     }
     for limit in [1000, 500, 499, 100, 7, 1] {
         let listed = list_all(store, "", limit).await;
         let found: BTreeMap<_, _> =
-            listed.iter().map(|held| (held.name.as_str().to_owned(), held.fence)).collect();
+            listed.iter().map(|held| (held.name.as_str().to_owned(), held.fencing_token)).collect();
         assert_eq!(found, expected, "pages of {limit}");
         assert_eq!(listed.len(), expected.len(), "pages of {limit}");
     }

@@ -119,8 +119,8 @@ impl Model {
 
     fn apply(&mut self, lock: u8, name: &LockName, command: &LockCommand) -> LockReply {
         self.steps += 1;
-        let last_fence = FencingToken::new(self.steps);
-        let moment = Moment { now: self.now, unix_micros: 0, last_fence };
+        let last_fencing_token = FencingToken::new(self.steps);
+        let moment = Moment { now: self.now, unix_micros: 0, last_fencing_token };
         let state = self.locks.entry(lock).or_default();
         let (after, reply) = state.apply(name, command, &moment);
         *state = after;
@@ -130,13 +130,13 @@ impl Model {
     /// Whether both worlds found the same: all but the clock and the numbers of the fencing tokens,
     /// of which the order must be the same.
     fn compare(&mut self, expected: &LockReply, found: &LockReply) -> Result<(), String> {
-        if let (Some((left, fence)), Some((found_left, found_fence))) =
+        if let (Some((left, fencing_token)), Some((found_left, found_fence))) =
             (clock(expected), clock(found))
         {
             if found_left > left || found_left + SLACK < left {
                 return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
             }
-            let known = self.fences.insert(fence, found_fence);
+            let known = self.fences.insert(fencing_token, found_fence);
             if known.is_some_and(|known| known != found_fence)
                 || !self.fences.values().is_sorted_by(|a, b| a < b)
             {
@@ -156,19 +156,24 @@ impl Model {
 fn clock(reply: &LockReply) -> Option<(Duration, FencingToken)> {
     match reply {
         LockReply::Acquire(AcquireReply::Granted(lease) | AcquireReply::Repeated(lease))
-        | LockReply::Renew(RenewReply::Renewed(lease)) => Some((lease.expires_in, lease.fence)),
+        | LockReply::Renew(RenewReply::Renewed(lease)) => {
+            Some((lease.expires_in, lease.fencing_token))
+        }
         LockReply::Acquire(AcquireReply::Busy(Contention { holder: Some(holder), .. }))
-        | LockReply::Look(Some(holder)) => Some((holder.expires_in, holder.fence)),
+        | LockReply::Look(Some(holder)) => Some((holder.expires_in, holder.fencing_token)),
         _ => None,
     }
 }
 
 /// A reply without clocks and numbers.
 fn timeless(reply: LockReply) -> LockReply {
-    let lease =
-        |lease: Lease| Lease { fence: FencingToken::NONE, expires_in: Duration::ZERO, ..lease };
+    let lease = |lease: Lease| Lease {
+        fencing_token: FencingToken::NONE,
+        expires_in: Duration::ZERO,
+        ..lease
+    };
     let holder = |holder: Holder| Holder {
-        fence: FencingToken::NONE,
+        fencing_token: FencingToken::NONE,
         expires_in: Duration::ZERO,
         acquired_at_millis: 0,
         ..holder

@@ -20,14 +20,14 @@ async fn first_waiter_is_served_first(store: &Locks) {
     assert_eq!(join(store, "a", "two", 2).await.ahead, 0);
     assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
     assert_eq!(join(store, "a", "four", 4).await.ahead, 2);
-    let mut fence = None;
+    let mut fencing_token = None;
     for (last, first, second) in [("one", "two", "three"), ("two", "three", "four")] {
         assert_eq!(store.release(&name("a"), &token(last)).await.unwrap(), ReleaseReply::Released);
         let early = join(store, "a", second, 5).await;
         assert_eq!((early.holder, early.ahead), (None, 1), "{second} before {first}");
         let lease = granted(store.acquire(&place("a", first, 6)).await.unwrap());
-        assert!(fence < Some(lease.fence));
-        fence = Some(lease.fence);
+        assert!(fencing_token < Some(lease.fencing_token));
+        fencing_token = Some(lease.fencing_token);
         assert_eq!(join(store, "a", second, 7).await.ahead, 0);
     }
 }
@@ -254,10 +254,10 @@ async fn withdrawn_grant_is_reported_as_released(store: &Locks) {
     withdraw(store, "a", "one", 1).await;
     let acquired = soon("a change", changes.next()).await;
     assert!(
-        matches!(&acquired, Some(Hint::Changed(Change::Acquired(by))) if by.fence == lease.fence)
+        matches!(&acquired, Some(Hint::Changed(Change::Acquired(by))) if by.fencing_token == lease.fencing_token)
     );
     let released = soon("a change", changes.next()).await;
-    assert_eq!(released, Some(Hint::Changed(Change::Released(lease.fence))));
+    assert_eq!(released, Some(Hint::Changed(Change::Released(lease.fencing_token))));
 }
 
 /// A place in the line of a lock that is not to be had.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash,
-    Reason, RecordCommand, RecordKey, RecordReply, RecordState, RecordStatus, RecordView,
-    ResolveCommand, ResolveReply, Run, StoredResponse,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash,
+    RecordCommand, RecordKey, RecordReply, RecordState, RecordStatus, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use keylatch_core::store::{Command, Reply};
@@ -66,7 +66,7 @@ enum What {
         on_crash: OnCrash,
     },
     Renew,
-    Complete(End),
+    Complete(RunEnd),
     Abandon,
     Resolve(Meant, Option<StoredResponse>),
     Look,
@@ -96,8 +96,9 @@ fn step() -> impl Strategy<Value = Step> {
         retention,
         on_crash,
     });
-    let reason = select(vec![Reason::Interrupted, Reason::Failed]);
-    let end = prop_oneof![3 => kept().prop_map(End::Done), 2 => reason.prop_map(End::Unknown)];
+    let reason = select(vec![UnknownReason::Interrupted, UnknownReason::Failed]);
+    let end =
+        prop_oneof![3 => kept().prop_map(RunEnd::Done), 2 => reason.prop_map(RunEnd::Unknown)];
     let meant = select(vec![Meant::Any, Meant::Last, Meant::Last, Meant::Another]);
     let resolve = (meant, prop::option::of(kept()));
     // An unknown outcome is kept for 30 days.
@@ -154,7 +155,8 @@ impl Model {
             What::Resolve(meant, _) => self.meant(step.record, meant),
             _ => None,
         };
-        let given = meant.map(|fence| self.fences.get(&fence).copied().unwrap_or_default());
+        let given =
+            meant.map(|fencing_token| self.fences.get(&fencing_token).copied().unwrap_or_default());
         let found = store.execute(Command::Record(key, command(key, step, given))).await;
         let Ok(Reply::Record(found)) = found else { panic!("a reply, not {found:?}") };
         let expected = self.apply(step.record, &command(key, step, meant));
@@ -163,8 +165,8 @@ impl Model {
 
     fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
         self.steps += 1;
-        let last_fence = FencingToken::new(self.steps);
-        let moment = Moment { now: self.now, unix_micros: 0, last_fence };
+        let last_fencing_token = FencingToken::new(self.steps);
+        let moment = Moment { now: self.now, unix_micros: 0, last_fencing_token };
         let state = self.records.entry(record).or_default();
         let (after, reply) = state.apply(command, &moment);
         *state = after;
@@ -175,7 +177,7 @@ impl Model {
     fn meant(&self, record: u8, meant: Meant) -> Option<FencingToken> {
         match meant {
             Meant::Any => None,
-            Meant::Last => self.records.get(&record).and_then(RecordState::fence),
+            Meant::Last => self.records.get(&record).and_then(RecordState::fencing_token),
             Meant::Another => Some(FencingToken::NONE),
         }
     }
@@ -193,10 +195,12 @@ impl Model {
                 return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
             }
         }
-        let (Some(fence), Some(found_fence)) = (left.fence, found_left.fence) else {
+        let (Some(fencing_token), Some(found_fence)) =
+            (left.fencing_token, found_left.fencing_token)
+        else {
             return Ok(());
         };
-        let known = self.fences.insert(fence, found_fence);
+        let known = self.fences.insert(fencing_token, found_fence);
         if known.is_some_and(|known| known != found_fence)
             || !self.fences.values().is_sorted_by(|a, b| a < b)
         {
@@ -224,7 +228,7 @@ fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCo
         What::Complete(end) => RecordCommand::Complete { token, end: end.clone() },
         What::Abandon => RecordCommand::Abandon { token },
         What::Resolve(_, end) => {
-            RecordCommand::Resolve(ResolveCommand { key, fence: meant, end: end.clone() })
+            RecordCommand::Resolve(ResolveCommand { key, fencing_token: meant, end: end.clone() })
         }
         What::Look | What::Pass(_) => RecordCommand::Look,
     }
@@ -233,21 +237,22 @@ fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCo
 /// What differs between the worlds.
 #[derive(Default)]
 struct Stripped {
-    fence: Option<FencingToken>,
+    fencing_token: Option<FencingToken>,
     /// What is left of a lease and of a retention.
     times: Vec<Duration>,
 }
 
 /// Takes out what differs between the worlds.
 fn strip(found: &mut RecordReply) -> Stripped {
-    if let Some(Run { fence, lease, .. }) = run_of(found) {
-        let stripped = Stripped { fence: Some(*fence), times: vec![*lease] };
-        (*fence, *lease) = Default::default();
+    if let Some(Run { fencing_token, lease, .. }) = run_of(found) {
+        let stripped = Stripped { fencing_token: Some(*fencing_token), times: vec![*lease] };
+        (*fencing_token, *lease) = Default::default();
         return stripped;
     }
     let Some(view) = view_of(found) else { return Stripped::default() };
-    let mut stripped = Stripped { fence: Some(view.fence), times: vec![view.expires_in] };
-    (view.fence, view.expires_in, view.begun_at_millis) = Default::default();
+    let mut stripped =
+        Stripped { fencing_token: Some(view.fencing_token), times: vec![view.expires_in] };
+    (view.fencing_token, view.expires_in, view.begun_at_millis) = Default::default();
     match &mut view.phase {
         RecordStatus::InFlight { lease } => stripped.times.push(std::mem::take(lease)),
         RecordStatus::Done { at_millis: at, .. }

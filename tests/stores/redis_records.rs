@@ -36,7 +36,7 @@ async fn first_run_takes_two_round_trips_and_a_replay_one() {
     assert_eq!(spent().await, 2);
     found(store.begin(&ask(1, "two")).await.unwrap());
     assert_eq!(spent().await, 1);
-    let resolve = ResolveCommand { key: key(1), fence: None, end: None };
+    let resolve = ResolveCommand { key: key(1), fencing_token: None, end: None };
     store.extend(&key(1), &token("one")).await.unwrap();
     store.abandon(&key(1), &token("one")).await.unwrap();
     store.resolve(&resolve).await.unwrap();
@@ -80,7 +80,8 @@ async fn records_and_locks_share_only_the_counters() {
     let again = BeginCommand { key: key(lock.bucket()), ..ask(0, "two") };
     store.abandon(&begin.key, &begin.token).await.unwrap();
     let second = started(store.begin(&again).await.unwrap());
-    let fences = [first.fence, lease.fence, second.fence].map(|fence| fence.get());
+    let fences = [first.fencing_token, lease.fencing_token, second.fencing_token]
+        .map(|fencing_token| fencing_token.get());
     assert_eq!(fences, [ahead + 1, ahead + 2, ahead + 3]);
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 3).to_string());
     let all = ListLocks { prefix: String::new(), limit: 100, cursor: None };
@@ -257,7 +258,10 @@ async fn use_each_script(store: &OpenStore) {
     store.abandon(&other.key, &token).await.unwrap();
     let absent = store.complete(&other.key, &token, done("a")).await;
     assert_eq!(absent.unwrap(), CompleteReply::Absent);
-    store.resolve(&ResolveCommand { key: other.key, fence: None, end: None }).await.unwrap();
+    store
+        .resolve(&ResolveCommand { key: other.key, fencing_token: None, end: None })
+        .await
+        .unwrap();
     store.find(&other.key).await.unwrap();
 }
 

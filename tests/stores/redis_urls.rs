@@ -94,7 +94,7 @@ async fn documented_permissions_suffice_for_cluster() {
         let _: String = from.run(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await;
     }
     let renewed = service.renew("moving", &lease.token(), &json!({})).await;
-    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()));
+    assert_eq!((renewed.status.as_u16(), renewed.fencing_token()), (200, lease.fencing_token()));
     nothing_was_denied(&cluster.nodes).await;
 }
 

@@ -39,16 +39,20 @@ async fn lives_through_its_life(service: &Service) {
     let lease = service.create("deploy", &json!({})).await;
     assert_eq!(lease.status, 201, "{lease:?}");
     service.create("deploy", &json!({})).await.is_problem(409, "lock-held");
-    assert_eq!(service.look("deploy").await.fence(), lease.fence());
+    assert_eq!(service.look("deploy").await.fencing_token(), lease.fencing_token());
     let listed = service.get("/v1/locks").await;
     assert_eq!(listed.json["locks"][0]["name"], "deploy", "{listed:?}");
     let renewed = service.renew("deploy", &lease.token(), &json!({"ttl_ms": 20_000})).await;
-    assert_eq!((renewed.status.as_u16(), renewed.fence()), (200, lease.fence()), "{renewed:?}");
+    assert_eq!(
+        (renewed.status.as_u16(), renewed.fencing_token()),
+        (200, lease.fencing_token()),
+        "{renewed:?}"
+    );
     assert_eq!(service.release("deploy", &lease.token()).await.status, 204);
     service.look("deploy").await.is_problem(404, "lock-not-held");
     service.release("deploy", &lease.token()).await.is_problem(404, "lock-not-held");
     let next = service.create("deploy", &json!({})).await;
-    assert!(next.fence() > lease.fence(), "{next:?}");
+    assert!(next.fencing_token() > lease.fencing_token(), "{next:?}");
 }
 
 #[tokio::test]
@@ -143,7 +147,7 @@ async fn renewal_needs_a_majority() {
     }
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL * 2)).await.unwrap();
     let RenewReply::Renewed(renewed) = renewal else { panic!("renewed, not {renewal:?}") };
-    assert_eq!((renewed.fence, renewed.ttl), (lease.fence, TTL * 2));
+    assert_eq!((renewed.fencing_token, renewed.ttl), (lease.fencing_token, TTL * 2));
     nodes.age(TTL).await;
     held(store.acquire(&ask("a", "two", 2)).await.unwrap());
 }

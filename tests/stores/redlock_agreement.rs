@@ -43,12 +43,15 @@ async fn concurrent_requests_of_one_token_get_one_grant() {
         let leases: Vec<_> =
             answers.iter().filter_map(|answer| lease(answer.as_ref().ok()?)).collect();
         assert_eq!(leases.len(), places.len(), "{answers:?}");
-        assert!(leases.iter().all(|lease| lease.fence == leases[0].fence), "{answers:?}");
+        assert!(
+            leases.iter().all(|lease| lease.fencing_token == leases[0].fencing_token),
+            "{answers:?}"
+        );
         let granted = |answer: &&Result<_, _>| matches!(answer, Ok(AcquireReply::Granted(_)));
         assert_eq!(answers.iter().filter(granted).count(), 1, "{answers:?}");
         let again = ask(&lock, "one", attempts.next().unwrap());
         let again = repeated(places[0].0.acquire(&again).await.unwrap());
-        assert_eq!(again.fence, leases[0].fence, "{answers:?}");
+        assert_eq!(again.fencing_token, leases[0].fencing_token, "{answers:?}");
     }
 }
 
@@ -75,8 +78,8 @@ async fn unreported_grant_is_neither_shown_nor_renewed() {
     }
     assert_nobody_is_shown(&store).await;
     put_lock(&nodes[2], "one", 7, 0).await;
-    assert_eq!(held(store.acquire(&ask("a", "two", 2)).await.unwrap()).fence.get(), 7);
-    assert_eq!(store.look(&name("a")).await.unwrap().unwrap().fence.get(), 7);
+    assert_eq!(held(store.acquire(&ask("a", "two", 2)).await.unwrap()).fencing_token.get(), 7);
+    assert_eq!(store.look(&name("a")).await.unwrap().unwrap().fencing_token.get(), 7);
     assert_eq!(listed(&store).await, 1);
 }
 
@@ -98,13 +101,13 @@ async fn listed(store: &OpenStore) -> usize {
 async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     let mut nodes = RedlockNodes::start().await;
     let store = open_redlock(&nodes.config_with_silent_nodes()).await;
-    for (node, (holder, fence)) in
+    for (node, (holder, fencing_token)) in
         nodes.iter().zip([("one", 9), ("one", 9), ("one", 9), ("two", 0), ("two", 0)])
     {
-        put_lock(node, holder, fence, 0).await;
+        put_lock(node, holder, fencing_token, 0).await;
     }
     let asked = held(store.acquire(&ask("a", "three", 3)).await.unwrap());
-    assert_eq!(asked.fence.get(), 9);
+    assert_eq!(asked.fencing_token.get(), 9);
     for node in [0, 1] {
         nodes[node].kill().await;
     }

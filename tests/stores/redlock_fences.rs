@@ -28,7 +28,7 @@ async fn fencing_token_is_above_the_counters_of_every_majority() {
     for node in [0, 1] {
         nodes[node].kill().await;
     }
-    let first = fence(&store, 1).await;
+    let first = fencing_token(&store, 1).await;
     assert_eq!(first, FAR_AHEAD + 1);
     for node in [0, 1] {
         nodes[node].restart().await;
@@ -37,7 +37,7 @@ async fn fencing_token_is_above_the_counters_of_every_majority() {
         nodes[node].kill().await;
     }
     eventually(async || (store.health().await.ok()?.facts["voting"] == "3").then_some(())).await;
-    assert_eq!(fence(&store, 2).await, FAR_AHEAD + 2);
+    assert_eq!(fencing_token(&store, 2).await, FAR_AHEAD + 2);
 }
 
 #[tokio::test]
@@ -77,46 +77,47 @@ async fn fencing_tokens_rise_over_changing_majorities() {
                 Err(_) => None,
             }
         });
-        let fence = lease.await.fence.get();
-        assert!(fence > last, "{fence} after {last}, with {up:?} up");
-        last = fence;
+        let fencing_token = lease.await.fencing_token.get();
+        assert!(fencing_token > last, "{fencing_token} after {last}, with {up:?} up");
+        last = fencing_token;
         nodes.age(TTL).await;
     }
 }
 
 #[tokio::test]
 async fn fencing_token_accepted_by_one_node_is_kept() {
-    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
-    half_granted(&nodes, fence, [fence - 1, fence - 1, fence - 1]).await;
+    let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
+    half_granted(&nodes, fencing_token, [fencing_token - 1, fencing_token - 1, fencing_token - 1])
+        .await;
     let store = nodes.store().await;
     let lease = repeated(store.acquire(&ask("a", "one", 2)).await.unwrap());
-    assert_eq!(lease.fence.get(), fence);
+    assert_eq!(lease.fencing_token.get(), fencing_token);
     let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
-    assert_eq!(again.fence.get(), fence);
+    assert_eq!(again.fencing_token.get(), fencing_token);
     let renewed = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
     let RenewReply::Renewed(renewed) = renewed else { panic!("{renewed:?}") };
-    assert_eq!(renewed.fence.get(), fence);
+    assert_eq!(renewed.fencing_token.get(), fencing_token);
 }
 
 #[tokio::test]
 async fn fencing_token_without_a_possible_quorum_is_replaced() {
-    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
+    let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
     // All the other nodes gave the lock to somebody else in between.
-    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    give(&nodes, fencing_token, [fencing_token - 1, fencing_token + 5, fencing_token + 5]).await;
     for node in &nodes[3..] {
-        let () = node.run(&["SET", &counter_of("a"), &(fence + 5).to_string()]).await;
+        let () = node.run(&["SET", &counter_of("a"), &(fencing_token + 5).to_string()]).await;
     }
     let store = nodes.store().await;
     let lease = granted(store.acquire(&ask("a", "one", 2)).await.unwrap());
-    assert!(lease.fence.get() > fence + 5, "{lease:?}");
+    assert!(lease.fencing_token.get() > fencing_token + 5, "{lease:?}");
     let again = repeated(store.acquire(&ask("a", "one", 3)).await.unwrap());
-    assert_eq!(again.fence, lease.fence);
+    assert_eq!(again.fencing_token, lease.fencing_token);
 }
 
 #[tokio::test]
 async fn possibly_chosen_fencing_token_is_not_replaced() {
-    let (nodes, fence) = (RedlockNodes::start().await, FAR_AHEAD);
-    give(&nodes, fence, [fence - 1, fence + 5, fence + 5]).await;
+    let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
+    give(&nodes, fencing_token, [fencing_token - 1, fencing_token + 5, fencing_token + 5]).await;
     let mut config = nodes.config_with_silent_nodes();
     config.redlock.node_timeout_ms = 300;
     let store = open_redlock(&config).await;
@@ -129,28 +130,28 @@ async fn possibly_chosen_fencing_token_is_not_replaced() {
 
 /// A grant on the first three nodes whose attempt died when the first one had its fence; the others
 /// are held by nobody, and stopped.
-async fn half_granted(nodes: &RedlockNodes, fence: u64, floors: [u64; 3]) {
-    give(nodes, fence, floors).await;
+async fn half_granted(nodes: &RedlockNodes, fencing_token: u64, floors: [u64; 3]) {
+    give(nodes, fencing_token, floors).await;
     for node in &nodes[3..] {
         node.pause();
     }
 }
 
 /// The same with all of them running.
-async fn give(nodes: &RedlockNodes, fence: u64, floors: [u64; 3]) {
+async fn give(nodes: &RedlockNodes, fencing_token: u64, floors: [u64; 3]) {
     for (at, floor) in floors.into_iter().enumerate() {
-        let fence = if at == 0 { fence } else { 0 };
-        let counter = floor.max(fence).to_string();
+        let fencing_token = if at == 0 { fencing_token } else { 0 };
+        let counter = floor.max(fencing_token).to_string();
         let () = nodes[at].run(&["SET", &counter_of("a"), &counter]).await;
-        put_lock(&nodes[at], "one", fence, floor).await;
+        put_lock(&nodes[at], "one", fencing_token, floor).await;
     }
 }
 
 /// Puts the lock `a` on a node, as if its first attempt had got it there.
-pub(crate) async fn put_lock(node: &RedisServer, holder: &str, fence: u64, floor: u64) {
+pub(crate) async fn put_lock(node: &RedisServer, holder: &str, fencing_token: u64, floor: u64) {
     let (lock, hash) = (lock_of("a"), hash_of(holder));
-    let (fence, floor) = (fence.to_string(), floor.to_string());
-    let fields = ["token", &hash, "fence", &fence, "ttl", "60000", "owner", ""];
+    let (fencing_token, floor) = (fencing_token.to_string(), floor.to_string());
+    let fields = ["token", &hash, "fence", &fencing_token, "ttl", "60000", "owner", ""];
     let rest = ["acquired", "1", "attempt", "1", "floor", &floor];
     let _: u64 = node.run(&[&["HSET", &lock][..], &fields, &rest].concat()).await;
     let _: u64 = node.run(&["PEXPIRE", &lock, "60000"]).await;
@@ -164,9 +165,9 @@ async fn late_fencing_token_is_not_used_for_a_later_grant() {
         include_str!("../../crates/stores/src/redis/lua/redlock_accept.lua"),
     );
     let (lock, counter, hash) = (lock_of("a"), counter_of("a"), hash_of("one"));
-    let settled = async |ballot: u64, fence: u64| {
-        let (ballot, fence) = (format!("{ballot:040}"), fence.to_string());
-        let arguments = [&hash, &ballot, &fence, "", "1"];
+    let settled = async |ballot: u64, fencing_token: u64| {
+        let (ballot, fencing_token) = (format!("{ballot:040}"), fencing_token.to_string());
+        let arguments = [&hash, &ballot, &fencing_token, "", "1"];
         let _: redis::Value =
             node.run(&[&["EVAL", settle, "2", &lock, &counter][..], &arguments].concat()).await;
         (
@@ -185,10 +186,10 @@ async fn late_fencing_token_is_not_used_for_a_later_grant() {
     assert_eq!(settled(8, 102).await, (101, FAR_AHEAD), "below what was promised");
 }
 
-async fn fence(store: &OpenStore, attempt: u64) -> u64 {
+async fn fencing_token(store: &OpenStore, attempt: u64) -> u64 {
     let lease = granted(store.acquire(&ask("a", "one", attempt)).await.unwrap());
     store.release(&name("a"), &token("one")).await.unwrap();
-    lease.fence.get()
+    lease.fencing_token.get()
 }
 
 fn counter_of(lock: &str) -> String {

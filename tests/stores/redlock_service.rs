@@ -65,7 +65,7 @@ async fn waiter_acquires_after_release() {
     };
     let (waited, ()) = soon("the lock", async { tokio::join!(waiting, releasing) }).await;
     assert_eq!(waited.status, 201, "{waited:?}");
-    assert!(waited.fence() > lease.fence());
+    assert!(waited.fencing_token() > lease.fencing_token());
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ async fn failover_is_followed_and_fencing_tokens_rise() {
     assert_eq!(service.release("deploy", &first.token()).await.status, 204);
     set.servers[0].kill().await;
     let next = granted(&service, "deploy").await;
-    assert!(next.fence() > first.fence());
+    assert!(next.fencing_token() > first.fencing_token());
     let info = service.get("/v1/info").await;
     assert_eq!(info.json["store"]["tier"], "fenced", "{info:?}");
     assert_eq!(info.json["store"]["kind"], "redis+sentinel", "{info:?}");
@@ -237,7 +237,7 @@ async fn is_held_at(server: &RedisServer, grant: &Answer) -> bool {
     let name = grant.json["name"].as_str().expect("a lease");
     let bucket = LockName::parse(name).expect("a name").bucket();
     let key = format!("keylatch:{{{bucket:02x}}}:lock:{name}");
-    server.run::<Option<u64>>(&["HGET", &key, "fence"]).await == Some(grant.fence())
+    server.run::<Option<u64>>(&["HGET", &key, "fence"]).await == Some(grant.fencing_token())
 }
 
 /// Waits until the sentinels have made a server a replica, for which they cut its connections.

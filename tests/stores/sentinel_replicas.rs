@@ -27,7 +27,7 @@ async fn grant_with_too_few_replicas_is_withdrawn() {
         // A renewal is not counted on, and takes nothing.
         let renewed = service.renew("held", &held.token(), &json!({})).await;
         renewed.is_problem(503, "store-unavailable");
-        assert_eq!(service.look("held").await.fence(), held.fence());
+        assert_eq!(service.look("held").await.fencing_token(), held.fencing_token());
         // Who is told that the lock is held needs no replica for that.
         assert_eq!(service.create("held", &json!({})).await.status, 409);
         set.servers[1].resume();
@@ -59,7 +59,7 @@ async fn repeated_grant_waits_for_the_replicas() {
         (again.status == 200).then_some(again)
     })
     .await;
-    assert_eq!(again.fence(), first.fence());
+    assert_eq!(again.fencing_token(), first.fencing_token());
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn refused_wait_command_is_unknown_and_leaves_nothing_held() {
         assert_eq!(order().await.status, 201);
         let () = master.run(&["ACL", "SETUSER", "keylatch", "-wait"]).await;
         is_unknown(&service.renew("deploy", &held.token(), &json!({})).await);
-        assert_eq!(service.look("deploy").await.fence(), held.fence());
+        assert_eq!(service.look("deploy").await.fencing_token(), held.fencing_token());
         let () = master.run(&may).await;
         assert_eq!(service.release("deploy", &held.token()).await.status, 204);
         set.flush().await;

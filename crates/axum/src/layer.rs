@@ -123,7 +123,7 @@ impl IdempotencyLayer {
         };
         let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
         let work = move |run: Run| async move {
-            let Ok(response) = inner.call(with_fence(request, run)).await;
+            let Ok(response) = inner.call(with_fencing_token(request, run)).await;
             response::run_result(response, &policy, &service).await
         };
         let response = match self.service.once(ask, work).await {
@@ -136,8 +136,8 @@ impl IdempotencyLayer {
     }
 }
 
-fn with_fence(mut request: Request, run: Run) -> Request {
-    request.headers_mut().insert(IDEMPOTENCY_FENCE, run.fence.get().into());
-    request.extensions_mut().insert(run.fence);
+fn with_fencing_token(mut request: Request, run: Run) -> Request {
+    request.headers_mut().insert(IDEMPOTENCY_FENCE, run.fencing_token.get().into());
+    request.extensions_mut().insert(run.fencing_token);
     request
 }

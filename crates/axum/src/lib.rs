@@ -24,7 +24,7 @@
 //! /// Runs once for each key. The fencing token is for what the order changes: a database that
 //! /// remembers the largest one it saw refuses a run that was overtaken.
 //! async fn order(Extension(fence): Extension<FencingToken>, what: String) -> (StatusCode, String) {
-//!     (StatusCode::CREATED, format!("ordered {what} under fencing token {fence}"))
+//!     (StatusCode::CREATED, format!("ordered {what} under fencing token {fencing_token}"))
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]

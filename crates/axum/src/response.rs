@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{Code, Policy, Problem, RetentionPolicy, stream};
 use keylatch_core::idempotency::{
-    Answer, End, IdempotencyService, Reason, RecordStatus, RecordView, RunResult, StoredResponse,
+    Answer, IdempotencyService, RecordStatus, RecordView, RunEnd, RunResult, StoredResponse,
+    UnknownReason,
 };
 use keylatch_core::store::Effect;
 
@@ -73,10 +74,10 @@ pub(crate) async fn run_result(
         RetentionPolicy::Release => RunResult { answer: response, end: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {
-                StatusCode::GATEWAY_TIMEOUT => Reason::NoAnswer,
-                _ => Reason::Failed,
+                StatusCode::GATEWAY_TIMEOUT => UnknownReason::NoAnswer,
+                _ => UnknownReason::Failed,
             };
-            RunResult { answer: response, end: Some(End::Unknown(reason)) }
+            RunResult { answer: response, end: Some(RunEnd::Unknown(reason)) }
         }
         RetentionPolicy::Answer => store(response, policy, service).await,
     }
@@ -99,10 +100,12 @@ pub fn repeat_response(view: RecordView) -> Response {
         RecordStatus::Unknown { reason, .. } => refuse(Problem::new(
             Code::OutcomeUnknown,
             match reason {
-                Reason::Interrupted => "It was begun, and the process that carried it out is gone.",
-                Reason::Failed => "It was begun, and failed with a server error.",
-                Reason::Panicked => "It was begun, and failed in the middle.",
-                Reason::NoAnswer => "It was sent on, and no answer came back.",
+                UnknownReason::Interrupted => {
+                    "It was begun, and the process that carried it out is gone."
+                }
+                UnknownReason::Failed => "It was begun, and failed with a server error.",
+                UnknownReason::Panicked => "It was begun, and failed in the middle.",
+                UnknownReason::NoAnswer => "It was sent on, and no answer came back.",
             },
         )),
     };
@@ -186,7 +189,7 @@ async fn store(
     if too_much {
         let body = stream::relayed_body(chunks, body, service);
         let answer = Response::from_parts(parts, body);
-        return RunResult { answer, end: Some(End::Done(StoredResponse::Mark(status))) };
+        return RunResult { answer, end: Some(RunEnd::Done(StoredResponse::Mark(status))) };
     }
     let body = concatenated(&chunks);
     let kept = Answer { status, headers: stored_headers(&parts.headers), body: body.clone() };
@@ -194,7 +197,7 @@ async fn store(
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    RunResult { answer, end: Some(End::Done(StoredResponse::Answer(Arc::new(kept)))) }
+    RunResult { answer, end: Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept)))) }
 }
 
 async fn next_frame(
@@ -211,7 +214,7 @@ fn broken_result(error: axum::Error) -> RunResult<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
-    RunResult { answer: refuse(problem), end: Some(End::Unknown(Reason::NoAnswer)) }
+    RunResult { answer: refuse(problem), end: Some(RunEnd::Unknown(UnknownReason::NoAnswer)) }
 }
 
 /// The whole body, in memory of its own: a chunk is a part of the buffer that it was read into,

@@ -103,8 +103,8 @@ impl Client {
             let wait = whole_millis(end.left().min(longest));
             let (reply, pause) = match try_acquire(&mut session, options, wait).await {
                 AcquireStep::Granted(lease, until) => {
-                    let fence = FencingToken::new(lease.fencing_token);
-                    let guard = LockGuard::start(session, options.ttl, fence, until);
+                    let fencing_token = FencingToken::new(lease.fencing_token);
+                    let guard = LockGuard::start(session, options.ttl, fencing_token, until);
                     return Ok(AcquireReply::Granted(guard));
                 }
                 AcquireStep::WaitRefused => {

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use futures_util::Stream;
 
 use crate::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, RecordCommand, RecordKey,
-    RecordReply, RecordView, ResolveCommand, ResolveReply, RunRenewal,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, RecordCommand, RecordKey, RecordReply,
+    RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, Holder, LockCommand, LockName, LockReply,
@@ -417,7 +417,7 @@ impl dyn Store + '_ {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-        end: End,
+        end: RunEnd,
     ) -> Result<CompleteReply, StoreError> {
         match self.record(*key, RecordCommand::Complete { token: *token, end }).await? {
             RecordReply::Complete(reply) => Ok(reply),

@@ -15,7 +15,7 @@ const BACKLOG: usize = 64;
 
 /// The watchers of this process, by lock.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Changes {
+pub(crate) struct ChangeWatchers {
     watchers: WaiterRegistry<LockName, Sender<Hint>>,
 }
 
@@ -26,7 +26,7 @@ struct Watcher {
     _guard: WaiterGuard<LockName, Sender<Hint>>,
 }
 
-impl Changes {
+impl ChangeWatchers {
     /// The changes of `name` from now on.
     pub(crate) fn subscribe(&self, name: LockName) -> Hints {
         let guard = self.watchers.join(name, || broadcast::channel(BACKLOG).0);

@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::changes::Changes;
+use super::changes::ChangeWatchers;
 use super::wakeups::Wakeups;
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordReply, RecordState};
 use keylatch_core::lock::{
@@ -31,13 +31,13 @@ const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 pub(super) struct Table {
     start: Instant,
     wakeups: Wakeups,
-    changes: Changes,
+    changes: ChangeWatchers,
     shards: Box<[Mutex<Shard>]>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    last_fence: FencingToken,
+    last_fencing_token: FencingToken,
     locks: BTreeMap<LockName, LockState>,
     records: BTreeMap<RecordKey, RecordState>,
 }
@@ -69,7 +69,7 @@ pub(super) trait Entry: Clone + Default + PartialEq + Send + 'static {
     /// The waiter whose turn it is, if there is one.
     fn next_waiter(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
     /// Reports to its watchers how it changed when it became `after`.
-    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &Changes);
+    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
 }
 
 impl Entry for LockState {
@@ -113,7 +113,7 @@ impl Entry for LockState {
         state.next_waiter().map(|token| (name.clone(), *token))
     }
 
-    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &Changes) {
+    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
         if let Some(change) = self.change(after, name, now) {
             changes.report(name, change);
         }
@@ -155,7 +155,7 @@ impl Entry for RecordState {
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
-        self.fence()
+        self.fencing_token()
     }
 
     fn is_empty(&self) -> bool {
@@ -166,7 +166,7 @@ impl Entry for RecordState {
         None
     }
 
-    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &Changes) {}
+    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
 }
 
 /// What a command comes to: its reply, and the entry's new state if it changed.
@@ -177,11 +177,11 @@ pub(super) struct Step<E: Entry> {
 }
 
 impl Table {
-    /// A table without locks and records, whose fencing tokens rise above `last_fence`.
-    pub(super) fn new(last_fence: FencingToken) -> Self {
-        let shard = || Mutex::new(Shard { last_fence, ..Shard::default() });
+    /// A table without locks and records, whose fencing tokens rise above `last_fencing_token`.
+    pub(super) fn new(last_fencing_token: FencingToken) -> Self {
+        let shard = || Mutex::new(Shard { last_fencing_token, ..Shard::default() });
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
-        let (wakeups, changes) = (Wakeups::default(), Changes::default());
+        let (wakeups, changes) = (Wakeups::default(), ChangeWatchers::default());
         Self { start: Instant::now(), wakeups, changes, shards }
     }
 
@@ -207,7 +207,7 @@ impl Table {
 
     fn run<E: Entry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
-        let moment = self.moment(shard.last_fence);
+        let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
         let waiter = change.and_then(|state| self.put(&mut shard, key, state));
         drop(shard);
@@ -217,7 +217,7 @@ impl Table {
 
     fn consider<E: Entry>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
         let shard = self.shard(E::bucket(key));
-        let moment = self.moment(shard.last_fence);
+        let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
         change.is_none().then_some(reply)
     }
@@ -226,7 +226,7 @@ impl Table {
     pub(super) fn look<E: Entry>(&self, key: &E::Key) -> (E, Moment) {
         let shard = self.shard(E::bucket(key));
         let state = E::all(&shard).get(key).cloned().unwrap_or_default();
-        (state, self.moment(shard.last_fence))
+        (state, self.moment(shard.last_fencing_token))
     }
 
     /// Makes `state` the entry's.
@@ -243,10 +243,10 @@ impl Table {
         }
     }
 
-    /// Lets the bucket's fencing tokens rise above `fence`.
-    pub(super) fn raise(&self, bucket: u8, fence: FencingToken) {
+    /// Lets the bucket's fencing tokens rise above `fencing_token`.
+    pub(super) fn raise(&self, bucket: u8, fencing_token: FencingToken) {
         let mut shard = self.shard(bucket);
-        shard.last_fence = shard.last_fence.max(fence);
+        shard.last_fencing_token = shard.last_fencing_token.max(fencing_token);
     }
 
     /// What the table's clock shows.
@@ -277,7 +277,7 @@ impl Table {
     /// Forgets what has expired in one bucket, and writes down what has ended by itself.
     pub(super) fn forget_expired<E: Entry>(&self, bucket: u8) {
         let mut shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fence);
+        let moment = self.moment(shard.last_fencing_token);
         for key in shard.stale::<E>(moment.now) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
             let waiter = self.put(&mut shard, &key, live.unwrap_or_default());
@@ -305,7 +305,7 @@ impl Table {
         locks: &mut Vec<Holder>,
     ) {
         let shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fence);
+        let moment = self.moment(shard.last_fencing_token);
         let from = match after {
             Some(name) if name.as_str() >= query.prefix.as_str() => Bound::Excluded(name.as_str()),
             _ => Bound::Included(query.prefix.as_str()),
@@ -339,8 +339,8 @@ impl Table {
         }
     }
 
-    fn moment(&self, last_fence: FencingToken) -> Moment {
-        Moment { now: self.now(), unix_micros: unix_micros(), last_fence }
+    fn moment(&self, last_fencing_token: FencingToken) -> Moment {
+        Moment { now: self.now(), unix_micros: unix_micros(), last_fencing_token }
     }
 
     fn shard(&self, bucket: u8) -> MutexGuard<'_, Shard> {
@@ -359,7 +359,8 @@ impl Shard {
     /// Gives the waiter whose turn it is now.
     fn install<E: Entry>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
         let waiter = E::next_waiter(key, &state);
-        self.last_fence = self.last_fence.max(state.fencing_token().unwrap_or_default());
+        self.last_fencing_token =
+            self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);

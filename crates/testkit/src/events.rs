@@ -98,7 +98,7 @@ impl Event {
     }
 
     /// The fencing token in it.
-    pub fn fence(&self) -> u64 {
+    pub fn fencing_token(&self) -> u64 {
         self.data["fencing_token"].as_u64().unwrap_or_else(|| panic!("a grant: {self:?}"))
     }
 

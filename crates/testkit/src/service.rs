@@ -153,7 +153,7 @@ impl Answer {
     }
 
     /// The fencing token of a lease or a lock.
-    pub fn fence(&self) -> u64 {
+    pub fn fencing_token(&self) -> u64 {
         self.json["fencing_token"].as_u64().unwrap_or_else(|| panic!("a lease: {self:?}"))
     }
 

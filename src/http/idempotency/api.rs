@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::api_body;
-use crate::http::Api;
+use crate::http::api::Api;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
 use crate::http::json::Json;
 use crate::http::problem::{Code, Problem};
@@ -16,8 +16,8 @@ use crate::http::problem_responses::{
 };
 use keylatch_axum::{normalize_path, repeat_response};
 use keylatch_core::idempotency::{
-    AbandonReply, BeginReply, CompleteReply, End, IdempotencyKey, RecordKey, RecordStatus,
-    RecordView, ResolveReply, RunRenewal, Scope,
+    AbandonReply, BeginReply, CompleteReply, IdempotencyKey, RecordKey, RecordStatus, RecordView,
+    ResolveReply, RunEnd, RunRenewal, Scope,
 };
 use keylatch_core::lock::Token;
 use keylatch_wire::{
@@ -53,7 +53,7 @@ use keylatch_wire::{
 )]
 pub(crate) async fn begin(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<BeginRecordRequest>,
 ) -> Result<Response, Problem> {
@@ -97,11 +97,11 @@ pub(crate) async fn begin(
 )]
 pub(crate) async fn complete(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
-    let end = End::Done(api_body::answer(body)?);
+    let end = RunEnd::Done(api_body::answer(body)?);
     match api.records()?.complete(&key, &token.hash(), end).await? {
         CompleteReply::Kept(view) => Ok(Json(api_body::record(&view))),
         CompleteReply::Refused(view) => Err(not_yours(&view)),
@@ -125,7 +125,7 @@ pub(crate) async fn complete(
 )]
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.extend(&key, &token.hash()).await? {
@@ -153,7 +153,7 @@ pub(crate) async fn renew(
 )]
 pub(crate) async fn abandon(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.abandon(&key, &token.hash()).await? {
@@ -182,7 +182,7 @@ pub(crate) async fn abandon(
 )]
 pub(crate) async fn find(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let view = api.records()?.find(&key).await?.ok_or_else(no_record)?;
     Ok(Json(api_body::record(&view)))
@@ -212,7 +212,7 @@ pub(crate) async fn find(
 )]
 pub(crate) async fn resolve(
     State(api): State<Arc<Api>>,
-    Key(key): Key,
+    RecordKeyPath(key): RecordKeyPath,
     OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
     match api.records()?.resolve(&api_body::resolve(body, key)?).await? {
@@ -227,9 +227,9 @@ pub(crate) async fn resolve(
 }
 
 /// The record that the path and the query name.
-pub(crate) struct Key(RecordKey);
+pub(crate) struct RecordKeyPath(RecordKey);
 
-impl axum::extract::FromRequestParts<Arc<Api>> for Key {
+impl axum::extract::FromRequestParts<Arc<Api>> for RecordKeyPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {

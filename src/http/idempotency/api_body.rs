@@ -103,7 +103,7 @@ pub(super) fn resolve(
     body: ResolveRecordRequest,
     key: RecordKey,
 ) -> Result<ResolveCommand, Problem> {
-    let fence = body.fencing_token.map(FencingToken::new);
+    let fencing_token = body.fencing_token.map(FencingToken::new);
     let end = match (body.outcome.as_deref(), body.answer) {
         (Some("completed"), given) => Some(answer(given.unwrap_or_default())?),
         (Some("not-executed"), None) => None,
@@ -112,7 +112,7 @@ pub(super) fn resolve(
         }
         _ => return Err(invalid("outcome", "must be `completed` or `not-executed`")),
     };
-    Ok(ResolveCommand { key, fence, end })
+    Ok(ResolveCommand { key, fencing_token, end })
 }
 
 /// The record of a run that was begun, with the token that completes it.
@@ -120,7 +120,7 @@ pub(super) fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> Ide
     IdempotencyRecord {
         token: Some(SecretToken::new(token.expose().to_owned())),
         lease_expires_in_ms: Some(millis(run.lease)),
-        ..bare_record("in-flight", run.fence, run.attempts, begin.lease + begin.retention)
+        ..bare_record("in-flight", run.fencing_token, run.attempts, begin.lease + begin.retention)
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn record(view: &RecordView) -> IdempotencyRecord {
     let mut record = IdempotencyRecord {
         begun_at: Some(at_millis(view.begun_at_millis)),
         ended_at: ended_at_millis.map(at_millis),
-        ..bare_record(state, view.fence, view.attempts, view.expires_in)
+        ..bare_record(state, view.fencing_token, view.attempts, view.expires_in)
     };
     match &view.phase {
         RecordStatus::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
@@ -160,13 +160,13 @@ pub(super) fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
 
 fn bare_record(
     state: &'static str,
-    fence: FencingToken,
+    fencing_token: FencingToken,
     attempts: u32,
     expires: Duration,
 ) -> IdempotencyRecord {
     IdempotencyRecord {
         state: state.into(),
-        fencing_token: fence.get(),
+        fencing_token: fencing_token.get(),
         attempts,
         begun_at: None,
         ended_at: None,

@@ -107,7 +107,7 @@ impl Gateway {
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
-            return self.send_once(request, end).await.unwrap_or_else(Unsent::into_response);
+            return self.send_once(request, end).await.unwrap_or_else(SendFailure::into_response);
         }
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
@@ -115,17 +115,17 @@ impl Gateway {
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
         let mut tried = self.send_once(again(), end).await;
         for _ in 1..self.tries {
-            if !matches!(tried, Err(Unsent::Silent(_))) || Instant::now() + PAUSE >= end {
+            if !matches!(tried, Err(SendFailure::Silent(_))) || Instant::now() + PAUSE >= end {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             // Whatever becomes of it, an earlier try may have been carried out.
-            tried = self.send_once(again(), end).await.map_err(Unsent::or_silent);
+            tried = self.send_once(again(), end).await.map_err(SendFailure::or_silent);
         }
-        tried.unwrap_or_else(Unsent::into_response)
+        tried.unwrap_or_else(SendFailure::into_response)
     }
 
-    async fn send_once(&self, request: Request, end: Instant) -> Result<Response, Unsent> {
+    async fn send_once(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
         let method = request.method().clone();
         match timeout_at(end, self.client.request(request)).await {
             Ok(Ok(response)) => {
@@ -135,22 +135,22 @@ impl Gateway {
                 response.extensions_mut().insert(BodyDeadline(end));
                 Ok(response)
             }
-            Ok(Err(error)) if error.is_connect() => Err(Unsent::Never(error.to_string())),
-            Ok(Err(error)) => Err(Unsent::Silent(format!("{method}: {error}"))),
-            Err(_) => Err(Unsent::Silent("no answer came in time".to_owned())),
+            Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.to_string())),
+            Ok(Err(error)) => Err(SendFailure::Silent(format!("{method}: {error}"))),
+            Err(_) => Err(SendFailure::Silent("no answer came in time".to_owned())),
         }
     }
 }
 
 /// Why there is no answer.
-enum Unsent {
+enum SendFailure {
     /// Nothing of the request was sent.
     Never(String),
     /// Some of it was.
     Silent(String),
 }
 
-impl Unsent {
+impl SendFailure {
     /// The same for a request of which some was sent before.
     fn or_silent(self) -> Self {
         let (Self::Never(cause) | Self::Silent(cause)) = self;
@@ -158,7 +158,7 @@ impl Unsent {
     }
 }
 
-impl IntoResponse for Unsent {
+impl IntoResponse for SendFailure {
     fn into_response(self) -> Response {
         match self {
             Self::Never(cause) => {

@@ -17,8 +17,8 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::routes::Order;
 use keylatch_core::idempotency::{
-    Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, IdempotencyError,
-    IdempotencyKey, IdempotencyService, OnCrash, RecordKey, RecordStatus, Scope, StoredResponse,
+    Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
+    IdempotencyService, OnCrash, RecordKey, RecordStatus, RunEnd, Scope, StoredResponse,
 };
 use keylatch_core::lock::Token;
 use keylatch_core::store::StoreError;
@@ -83,7 +83,7 @@ impl OrderBook {
             order.id = number.to_string();
             let json = serde_json::to_vec(&order).unwrap_or_default();
             let answer = Answer { status: 201, headers: Vec::new(), body: Bytes::from(json) };
-            let end = End::Done(StoredResponse::Answer(Arc::new(answer)));
+            let end = RunEnd::Done(StoredResponse::Answer(Arc::new(answer)));
             let completed = self.records.complete(&claim.key, &claim.token, end).await;
             return match completed.map_err(OrderError::InDoubt)? {
                 CompleteReply::Kept(_) => Ok(order),

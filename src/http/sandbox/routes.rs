@@ -142,7 +142,7 @@ pub(super) fn document(path: &str) -> Paths {
 )]
 async fn create(
     State(orders): State<Arc<OrderBook>>,
-    Extension(fence): Extension<FencingToken>,
+    Extension(fencing_token): Extension<FencingToken>,
     request: Request,
 ) -> Response {
     let wants_page = wants_page(request.headers());
@@ -158,7 +158,7 @@ async fn create(
         let body = serde_json::json!({"error": "failed, as asked", "status": status.as_u16()});
         return (status, Json(body)).into_response();
     }
-    match orders.place(new.into_order(fence)).await {
+    match orders.place(new.into_order(fencing_token)).await {
         Ok(order) if wants_page => {
             Redirect::to(&format!("/demo?order={}", order.id)).into_response()
         }
@@ -227,14 +227,14 @@ fn not_read(error: StoreError) -> Problem {
 
 impl NewOrder {
     /// The order, but for its id, as the run with this fencing token places it.
-    fn into_order(self, fence: FencingToken) -> Order {
+    fn into_order(self, fencing_token: FencingToken) -> Order {
         Order {
             id: String::new(),
             amount: self.amount.unwrap_or_default(),
             currency: self.currency.unwrap_or_default(),
             items: self.items,
             created_at: Timestamp::now(),
-            fencing_token: fence.get(),
+            fencing_token: fencing_token.get(),
         }
     }
 }

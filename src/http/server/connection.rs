@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 use super::Settings;
-use super::listener::Accepted;
+use super::listener::AcceptedConnection;
 use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts};
 use super::tracked::{TrackedBody, TrackedIo};
 use crate::http::origin::Arrival;
-use crate::metrics::{Counted, Metrics};
+use crate::metrics::{GaugeGuard, Metrics};
 
 /// How long a client may send on after the service ended the connection.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
@@ -71,13 +71,13 @@ impl Connections {
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
     pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
         self: Arc<Self>,
-        accepted: Accepted<I>,
+        accepted: AcceptedConnection<I>,
         router: Router,
         keep_alive: bool,
         _place: OwnedSemaphorePermit,
     ) {
-        let _open = Counted::new(&self.metrics.connections);
-        let Accepted { io, peer, closed } = accepted;
+        let _open = GaugeGuard::new(&self.metrics.connections);
+        let AcceptedConnection { io, peer, closed } = accepted;
         let arrival = Arrival { on_loopback: self.on_loopback, peer };
         let phases = Arc::new(ConnectionPhases::new());
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));

@@ -33,7 +33,7 @@ pub trait Listener: fmt::Debug + Send + Sync + 'static {
     fn accept(
         &self,
         write_timeout: Duration,
-    ) -> impl Future<Output = io::Result<Accepted<Self::Io>>> + Send;
+    ) -> impl Future<Output = io::Result<AcceptedConnection<Self::Io>>> + Send;
 
     /// Whether it has a loopback address, which web pages reach by a browser on this machine.
     ///
@@ -44,7 +44,7 @@ pub trait Listener: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A connection that was accepted.
-pub struct Accepted<I> {
+pub struct AcceptedConnection<I> {
     /// Its bytes.
     pub io: I,
     /// The address of the other end, if the transport has such addresses.
@@ -54,7 +54,7 @@ pub struct Accepted<I> {
     pub closed: BoxFuture<'static, ()>,
 }
 
-impl<I> fmt::Debug for Accepted<I> {
+impl<I> fmt::Debug for AcceptedConnection<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Accepted").field("peer", &self.peer).finish_non_exhaustive()
     }
@@ -64,7 +64,7 @@ impl<I> fmt::Debug for Accepted<I> {
 pub(super) async fn accept<L: Listener>(
     listener: &L,
     write_timeout: Duration,
-) -> io::Result<Accepted<L::Io>> {
+) -> io::Result<AcceptedConnection<L::Io>> {
     loop {
         match listener.accept(write_timeout).await {
             Ok(accepted) => return Ok(accepted),

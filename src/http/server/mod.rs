@@ -30,7 +30,7 @@ use super::request::RequestLayer;
 use crate::metrics::Metrics;
 use keylatch_core::store::Effect;
 
-pub use listener::{Accepted, Listener};
+pub use listener::{AcceptedConnection, Listener};
 pub use tcp::TcpIo;
 
 /// How many connections beyond the cap are answered 503; more are closed without an answer.

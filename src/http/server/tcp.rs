@@ -23,7 +23,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::listener::{Accepted, Listener};
+use super::listener::{AcceptedConnection, Listener};
 
 /// What is ready when the client has ended its side, and not whenever bytes can be read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -37,14 +37,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Listener for TcpListener {
     type Io = TcpIo;
 
-    async fn accept(&self, write_timeout: Duration) -> io::Result<Accepted<TcpIo>> {
+    async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<TcpIo>> {
         let (stream, peer) = Self::accept(self).await?;
         prepare(&stream, write_timeout);
         let (reader, writer) = stream.into_split();
         let writer = WriteHalf(Arc::new(writer));
         let closed = writer.clone().read_closed().boxed();
         let peer = Some(peer.ip().to_canonical());
-        Ok(Accepted { io: TcpIo(join(reader, writer)), peer, closed })
+        Ok(AcceptedConnection { io: TcpIo(join(reader, writer)), peer, closed })
     }
 
     fn is_on_loopback(&self) -> io::Result<bool> {

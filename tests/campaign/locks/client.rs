@@ -147,15 +147,15 @@ fn told(ask: Ask, answer: &Answer) -> Told {
 fn lease(json: &Value) -> Option<Lease> {
     let valid_for = json["waited_ms"].as_u64()? + json["valid_for_ms"].as_u64()?;
     let valid_for = Duration::from_millis(valid_for);
-    Some(Lease { fence: json["fencing_token"].as_u64()?, valid_for: micros(valid_for) })
+    Some(Lease { fencing_token: json["fencing_token"].as_u64()?, valid_for: micros(valid_for) })
 }
 
 fn holder(json: &Value) -> Option<Holder> {
     let number = json["owner"].as_str()?.parse().ok()?;
-    Some(Holder { fence: json["fencing_token"].as_u64()?, number })
+    Some(Holder { fencing_token: json["fencing_token"].as_u64()?, number })
 }
 
 /// When a lease that was told ends.
 pub(super) fn ends(event: &Event) -> Option<(u64, Micros)> {
-    event.told.lease().map(|lease| (lease.fence, event.sent + lease.valid_for))
+    event.told.lease().map(|lease| (lease.fencing_token, event.sent + lease.valid_for))
 }

@@ -62,7 +62,9 @@ fn denials(history: &History, spans: &[Span]) -> Vec<Violation> {
         }
     }
     for write in history.writes.iter().filter(|write| write.lock == lock && !write.taken) {
-        let own = |span: &&Span| (span.key.token, span.key.fence) == (write.token, write.fence);
+        let own = |span: &&Span| {
+            (span.key.token, span.key.fencing_token) == (write.token, write.fencing_token)
+        };
         for span in within(write.sent, write.read).filter(own) {
             let what = format!("{span:?} was certain, and its write was refused: {write:?}");
             found.push(violation(history, span, write.read, what));
@@ -77,7 +79,7 @@ fn denies(event: &Event, span: &Span) -> bool {
         Told::NotHeld => is_own || event.ask == Ask::Look,
         Told::Mismatch => is_own,
         Told::Held(None) => true,
-        told => told.holder().is_some_and(|holder| holder.fence != span.key.fence),
+        told => told.holder().is_some_and(|holder| holder.fencing_token != span.key.fencing_token),
     }
 }
 

@@ -50,8 +50,8 @@ const INNOCENT: [(&str, Change); 9] = [
         history.events.push(renewed(9, 8, [860_000, 870_000], 30));
     }),
     ("a write that is late, refused", |history| {
-        let (token, fence, sent, read) = (1, 10, 300_000, 310_000);
-        history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
+        let (token, fencing_token, sent, read) = (1, 10, 300_000, 310_000);
+        history.writes.push(Write { lock: 0, token, fencing_token, sent, read, taken: false });
     }),
 ];
 
@@ -74,8 +74,8 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(event(9, 3, ask, [230_000, 240_000], Told::Mismatch));
     }),
     (Exclusive, "a write refused while certain", |history| {
-        let (token, fence, sent, read) = (3, 20, 230_000, 240_000);
-        history.writes.push(Write { lock: 0, token, fence, sent, read, taken: false });
+        let (token, fencing_token, sent, read) = (3, 20, 230_000, 240_000);
+        history.writes.push(Write { lock: 0, token, fencing_token, sent, read, taken: false });
     }),
     (Rising, "a lower one later", |history| told_fence(&mut history.events[2], 9)),
     (Rising, "the same one again", |history| told_fence(&mut history.events[2], 10)),
@@ -86,8 +86,8 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(granted(9, 3, [195_000, 240_000], 20));
     }),
     (Fenced, "a lower one taken", |history| history.taken.swap(0, 1)),
-    (Fenced, "the same one of another", |history| history.taken[1].fence = 10),
-    (Fenced, "one that nobody was granted", |history| history.taken[1].fence = 15),
+    (Fenced, "the same one of another", |history| history.taken[1].fencing_token = 10),
+    (Fenced, "one that nobody was granted", |history| history.taken[1].fencing_token = 15),
     (Released, "shown after its release", |history| {
         history.events.push(look([150_000, 160_000], 10, 1));
     }),
@@ -189,11 +189,11 @@ fn checker_separates_losses_by_failover_from_others() {
 
 /// Two who have a lock one after the other, and write; the second one's is still valid.
 fn innocent() -> History {
-    let write = |token, fence, sent| {
+    let write = |token, fencing_token, sent| {
         let read = sent + 5000;
-        Write { lock: 0, token, fence, sent, read, taken: true }
+        Write { lock: 0, token, fencing_token, sent, read, taken: true }
     };
-    let taken = |token, fence| Taken { lock: 0, token, fence };
+    let taken = |token, fencing_token| Taken { lock: 0, token, fencing_token };
     History {
         events: vec![
             granted(1, 1, [1000, 10_000], 10),
@@ -218,24 +218,24 @@ fn event(number: u64, token: u64, ask: Ask, [sent, read]: [u64; 2], told: Told) 
     Event { number, lock: 0, token, ask, sent, read, told }
 }
 
-fn granted(number: u64, token: u64, when: [u64; 2], fence: u64) -> Event {
-    let told = Told::Granted(Lease { fence, valid_for: 500_000 });
+fn granted(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
+    let told = Told::Granted(Lease { fencing_token, valid_for: 500_000 });
     event(number, token, ACQUIRE, when, told)
 }
 
-fn renewed(number: u64, token: u64, when: [u64; 2], fence: u64) -> Event {
-    let told = Told::Renewed(Lease { fence, valid_for: 500_000 });
+fn renewed(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
+    let told = Told::Renewed(Lease { fencing_token, valid_for: 500_000 });
     event(number, token, Ask::Renew { ttl: 510_000 }, when, told)
 }
 
-fn again(fence: u64, valid_for: u64) -> Told {
-    Told::Again(Lease { fence, valid_for })
+fn again(fencing_token: u64, valid_for: u64) -> Told {
+    Told::Again(Lease { fencing_token, valid_for })
 }
 
-fn look(when: [u64; 2], fence: u64, number: u64) -> Event {
-    event(99, 0, Ask::Look, when, Told::Shown(Holder { fence, number }))
+fn look(when: [u64; 2], fencing_token: u64, number: u64) -> Event {
+    event(99, 0, Ask::Look, when, Told::Shown(Holder { fencing_token, number }))
 }
 
-fn told_fence(event: &mut Event, fence: u64) {
-    event.told = Told::Granted(Lease { fence, valid_for: 500_000 });
+fn told_fence(event: &mut Event, fencing_token: u64) {
+    event.told = Told::Granted(Lease { fencing_token, valid_for: 500_000 });
 }

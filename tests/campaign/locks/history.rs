@@ -76,13 +76,13 @@ pub(super) enum Told {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lease {
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
     pub(super) valid_for: Micros,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Holder {
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
     /// The number of the request that got the grant.
     pub(super) number: u64,
 }
@@ -92,7 +92,7 @@ pub(super) struct Holder {
 pub(super) struct Write {
     pub(super) lock: usize,
     pub(super) token: u64,
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
     pub(super) sent: Micros,
     pub(super) read: Micros,
     pub(super) taken: bool,
@@ -103,7 +103,7 @@ pub(super) struct Write {
 pub(super) struct Taken {
     pub(super) lock: usize,
     pub(super) token: u64,
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
 }
 
 /// Something that was done to the deployment.
@@ -185,7 +185,7 @@ impl Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GrantKey {
     pub(super) lock: usize,
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
     pub(super) token: u64,
 }
 
@@ -202,7 +202,7 @@ pub(super) struct Grant {
 
 impl fmt::Display for GrantKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {} fence {} token {}", self.lock, self.fence, self.token)
+        write!(f, "lock {} fence {} token {}", self.lock, self.fencing_token, self.token)
     }
 }
 
@@ -217,7 +217,11 @@ impl History {
         let mut grants = BTreeMap::new();
         for (place, event) in self.events.iter().enumerate() {
             let Some(lease) = event.told.lease() else { continue };
-            let key = GrantKey { lock: event.lock, fence: lease.fence, token: event.token };
+            let key = GrantKey {
+                lock: event.lock,
+                fencing_token: lease.fencing_token,
+                token: event.token,
+            };
             let sent = match event.told {
                 Told::Granted(_) => event.sent,
                 _ => first_sent.get(&(event.lock, event.token)).copied().unwrap_or(event.sent),

@@ -6,16 +6,16 @@ use super::history::Taken;
 
 /// Takes a write unless a higher fencing token was here, or the same one from somebody else.
 const TAKE: &str = r"
-local fence, token = ARGV[1], ARGV[2]
-local last = redis.call('HMGET', KEYS[1], 'fence', 'token')
+local fencing_token, token = ARGV[1], ARGV[2]
+local last = redis.call('HMGET', KEYS[1], 'fencing_token', 'token')
 if last[1] then
   local before = tonumber(last[1])
-  if tonumber(fence) < before or (tonumber(fence) == before and token ~= last[2]) then
+  if tonumber(fencing_token) < before or (tonumber(fencing_token) == before and token ~= last[2]) then
     return 0
   end
 end
-redis.call('HSET', KEYS[1], 'fence', fence, 'token', token)
-redis.call('RPUSH', 'log', ARGV[3] .. ' ' .. fence .. ' ' .. token)
+redis.call('HSET', KEYS[1], 'fencing_token', fencing_token, 'token', token)
+redis.call('RPUSH', 'log', ARGV[3] .. ' ' .. fencing_token .. ' ' .. token)
 return 1";
 
 /// What the locks protect: a process of its own, which no fault touches, and which refuses what is
@@ -54,7 +54,7 @@ impl Access {
     /// Whether a write was taken; `None` when the resource did not say.
     pub(super) async fn write(&mut self, write: Taken) -> Option<bool> {
         let mut call = self.script.prepare_invoke();
-        call.key(write.lock).arg(write.fence).arg(write.token).arg(write.lock);
+        call.key(write.lock).arg(write.fencing_token).arg(write.token).arg(write.lock);
         let taken: Result<u8, _> = call.invoke_async(&mut self.connection).await;
         taken.ok().map(|taken| taken == 1)
     }
@@ -63,6 +63,6 @@ impl Access {
 fn parse(line: &str) -> Option<Taken> {
     let mut numbers = line.split(' ').map(str::parse);
     let mut next = || numbers.next()?.ok();
-    let (lock, fence, token) = (next()?, next()?, next()?);
-    Some(Taken { lock: usize::try_from(lock).ok()?, token, fence })
+    let (lock, fencing_token, token) = (next()?, next()?, next()?);
+    Some(Taken { lock: usize::try_from(lock).ok()?, token, fencing_token })
 }

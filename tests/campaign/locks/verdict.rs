@@ -89,18 +89,18 @@ impl Seen {
     fn of(history: &History) -> Self {
         let mut seen = BTreeMap::<usize, Vec<(Micros, u64)>>::new();
         for event in &history.events {
-            let own = event.told.lease().map(|lease| lease.fence);
-            let others = event.told.holder().map(|holder| holder.fence);
-            if let Some(fence) = own.or(others) {
-                seen.entry(event.lock).or_default().push((event.read, fence));
+            let own = event.told.lease().map(|lease| lease.fencing_token);
+            let others = event.told.holder().map(|holder| holder.fencing_token);
+            if let Some(fencing_token) = own.or(others) {
+                seen.entry(event.lock).or_default().push((event.read, fencing_token));
             }
         }
         for fences in seen.values_mut() {
             fences.sort_unstable();
             let mut largest = 0;
-            for (_, fence) in fences {
-                largest = largest.max(*fence);
-                *fence = largest;
+            for (_, fencing_token) in fences {
+                largest = largest.max(*fencing_token);
+                *fencing_token = largest;
             }
         }
         Self(seen)
@@ -114,9 +114,9 @@ impl Seen {
     }
 
     /// When somebody had first read a larger fencing token.
-    fn above(&self, lock: usize, fence: u64) -> Option<Micros> {
+    fn above(&self, lock: usize, fencing_token: u64) -> Option<Micros> {
         let fences = self.0.get(&lock)?;
-        fences.iter().find(|(_, seen)| *seen > fence).map(|(read, _)| *read)
+        fences.iter().find(|(_, seen)| *seen > fencing_token).map(|(read, _)| *read)
     }
 }
 
@@ -133,13 +133,14 @@ impl Case<'_> {
         let mut last: Option<&GrantKey> = None;
         for (key, grant) in self.grants {
             // They are sorted by lock and fence.
-            if let Some(last) = last.filter(|last| (last.lock, last.fence) == (key.lock, key.fence))
+            if let Some(last) =
+                last.filter(|last| (last.lock, last.fencing_token) == (key.lock, key.fencing_token))
             {
                 found.push(self.wrong(Invariant::Rising, *key, grant.read, &format!("as {last}")));
             }
             last = Some(key);
             let earlier = self.seen.before(key.lock, grant.sent);
-            if earlier >= key.fence {
+            if earlier >= key.fencing_token {
                 let what = format!("it was granted after {earlier} was seen");
                 found.push(self.wrong(Invariant::Rising, *key, grant.read, &what));
             }
@@ -156,9 +157,15 @@ impl Case<'_> {
     fn fenced(&self) -> Vec<Violation> {
         let (mut found, mut last) = (Vec::new(), BTreeMap::new());
         for taken in &self.history.taken {
-            let key = GrantKey { lock: taken.lock, fence: taken.fence, token: taken.token };
+            let key = GrantKey {
+                lock: taken.lock,
+                fencing_token: taken.fencing_token,
+                token: taken.token,
+            };
             let before = last.insert(taken.lock, key).unwrap_or(key);
-            if before.fence > key.fence || (before.fence == key.fence && before != key) {
+            if before.fencing_token > key.fencing_token
+                || (before.fencing_token == key.fencing_token && before != key)
+            {
                 let what = format!("it was taken after {before}");
                 found.push(self.wrong(Invariant::Fenced, key, 0, &what));
             }
@@ -184,15 +191,16 @@ impl Case<'_> {
             }
             for key in self.grants_of(event.lock, event.token) {
                 if self.grants[&key].read <= event.sent {
-                    let read = freed.entry((key.lock, key.fence)).or_insert(event.read);
+                    let read = freed.entry((key.lock, key.fencing_token)).or_insert(event.read);
                     *read = event.read.min(*read);
                 }
             }
         }
         for event in &self.history.events {
-            let own = event.told.lease().map(|lease| lease.fence);
-            let fence = own.or(event.told.holder().map(|holder| holder.fence));
-            let freed = fence.and_then(|fence| freed.get(&(event.lock, fence)));
+            let own = event.told.lease().map(|lease| lease.fencing_token);
+            let fencing_token = own.or(event.told.holder().map(|holder| holder.fencing_token));
+            let freed =
+                fencing_token.and_then(|fencing_token| freed.get(&(event.lock, fencing_token)));
             if freed.is_some_and(|freed| *freed < event.sent) {
                 let mut wrong =
                     self.event(Invariant::Released, event, "held after it was released");
@@ -210,7 +218,7 @@ impl Case<'_> {
         let doubtful = self.doubtful();
         for event in &self.history.events {
             let Told::Renewed(lease) = event.told else { continue };
-            let other = self.seen.above(event.lock, lease.fence);
+            let other = self.seen.above(event.lock, lease.fencing_token);
             if let Some(other) = other.filter(|other| *other < event.sent) {
                 let wrong = self.event(Invariant::Gapless, event, "another was granted before");
                 let by_forgetting = self.history.may_have_forgotten(other, event.read);
@@ -220,7 +228,8 @@ impl Case<'_> {
             let is_known = grants.any(|key| {
                 let told = &self.grants[&key].told;
                 let of_acquire = |&place: &usize| self.history.events[place].ask.is_acquire();
-                key.fence == lease.fence && told.iter().copied().any(|place| of_acquire(&place))
+                key.fencing_token == lease.fencing_token
+                    && told.iter().copied().any(|place| of_acquire(&place))
             });
             if !is_known && !doubtful.contains(&(event.lock, event.token)) {
                 found.push(self.event(Invariant::Gapless, event, "renewed what it was not given"));
@@ -239,7 +248,7 @@ impl Case<'_> {
                     && event.read <= healing.at + healing.within
             });
             if !had {
-                let key = GrantKey { lock: healing.lock, fence: 0, token: 0 };
+                let key = GrantKey { lock: healing.lock, fencing_token: 0, token: 0 };
                 let events = self.history.events.iter().filter(|event| event.lock == healing.lock);
                 let told: Vec<_> = events.filter(|event| event.sent >= healing.at).collect();
                 let what = format!("not had within {} us: {told:?}", healing.within);
@@ -321,8 +330,8 @@ impl Case<'_> {
     }
 
     fn event(&self, invariant: Invariant, event: &Event, what: &str) -> Violation {
-        let fence = event.told.lease().map_or(0, |lease| lease.fence);
-        let key = GrantKey { lock: event.lock, fence, token: event.token };
+        let fencing_token = event.told.lease().map_or(0, |lease| lease.fencing_token);
+        let key = GrantKey { lock: event.lock, fencing_token, token: event.token };
         self.wrong(invariant, key, event.read, &format!("{what}: {event:?}"))
     }
 

@@ -67,14 +67,14 @@ impl Worker {
             self.pause(60).await;
         }
         match got {
-            Some((fence, _)) => self.hold(lock, token, fence).await,
+            Some((fencing_token, _)) => self.hold(lock, token, fencing_token).await,
             None if self.dice.below(2) == 0 => self.give_back(lock, token).await,
             None => {}
         }
     }
 
     /// Works under a lock, sometimes for longer than it lasts.
-    async fn hold(&mut self, lock: usize, token: u64, mut fence: u64) {
+    async fn hold(&mut self, lock: usize, token: u64, mut fencing_token: u64) {
         let longest = if self.dice.below(2) == 0 { 100_000 } else { TTLS[lock] * 1300 };
         let until = now() + self.dice.below(longest);
         while now() < until && !self.ending.is_cancelled() {
@@ -84,7 +84,7 @@ impl Worker {
                 1 => self.ask(Request::acquire(lock, token, ttl, 0)).await,
                 2 => self.ask(Request::new(lock, token, Ask::Look)).await,
                 3 | 4 => {
-                    self.write(lock, token, fence).await;
+                    self.write(lock, token, fencing_token).await;
                     continue;
                 }
                 5 => {
@@ -96,7 +96,7 @@ impl Worker {
                     continue;
                 }
             };
-            fence = ends(&event).map_or(fence, |(fence, _)| fence);
+            fencing_token = ends(&event).map_or(fencing_token, |(fencing_token, _)| fencing_token);
             let lost = matches!(event.told, Told::NotHeld | Told::Mismatch | Told::Held(_));
             if lost && event.ask != Ask::Look {
                 break;
@@ -107,7 +107,7 @@ impl Worker {
         }
         if self.dice.below(4) == 0 {
             // Too late.
-            self.write(lock, token, fence).await;
+            self.write(lock, token, fencing_token).await;
             self.ask(Request::renew(lock, token, TTLS[lock])).await;
         }
     }
@@ -125,12 +125,12 @@ impl Worker {
         }
     }
 
-    async fn write(&mut self, lock: usize, token: u64, fence: u64) {
+    async fn write(&mut self, lock: usize, token: u64, fencing_token: u64) {
         let sent = now();
-        let taken = self.resource.write(Taken { lock, token, fence }).await;
+        let taken = self.resource.write(Taken { lock, token, fencing_token }).await;
         let read = now();
         if let Some(taken) = taken {
-            self.writes.push(Write { lock, token, fence, sent, read, taken });
+            self.writes.push(Write { lock, token, fencing_token, sent, read, taken });
         }
     }
 

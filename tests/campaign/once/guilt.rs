@@ -58,13 +58,13 @@ fn judge(rerun: bool, change: impl FnOnce(&mut Vec<Run>, &mut Vec<Told>)) -> Res
     Case { key, runs: &runs, history: &history }.judge()
 }
 
-fn ran(fence: u64) -> Run {
-    let answer = Some((201, body(fence)));
-    Run { fence, stale: false, effect: Some(body(fence)), answer }
+fn ran(fencing_token: u64) -> Run {
+    let answer = Some((201, body(fencing_token)));
+    Run { fencing_token, stale: false, effect: Some(body(fencing_token)), answer }
 }
 
-fn body(fence: u64) -> String {
-    format!("fence {fence}")
+fn body(fencing_token: u64) -> String {
+    format!("fence {fencing_token}")
 }
 
 fn unknown() -> Told {

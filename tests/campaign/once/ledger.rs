@@ -41,7 +41,7 @@ struct Book {
 /// A request that arrived, in the order of arrival.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Run {
-    pub(super) fence: u64,
+    pub(super) fencing_token: u64,
     /// A later run under the key was here before it, so it was refused.
     pub(super) stale: bool,
     /// What it did, if it did something.
@@ -87,10 +87,10 @@ impl Book {
     }
 
     /// Writes down that a run arrived; gives its place among those of its key.
-    fn arrive(&self, key: Key, fence: u64) -> usize {
+    fn arrive(&self, key: Key, fencing_token: u64) -> usize {
         let mut runs = self.runs();
         let runs = runs.entry(key.number).or_default();
-        runs.push(Run { fence, ..Run::default() });
+        runs.push(Run { fencing_token, ..Run::default() });
         runs.len() - 1
     }
 
@@ -102,13 +102,14 @@ impl Book {
     fn perform(&self, key: Key, place: usize) -> (StatusCode, String) {
         let mut runs = self.runs();
         let runs = runs.get_mut(&key.number).expect("it arrived");
-        let last = runs.iter().map(|run| run.fence).max();
+        let last = runs.iter().map(|run| run.fencing_token).max();
         let run = &mut runs[place];
-        run.stale = last > Some(run.fence);
+        run.stale = last > Some(run.fencing_token);
         if run.stale {
-            return (StatusCode::CONFLICT, json!({"stale": run.fence}).to_string());
+            return (StatusCode::CONFLICT, json!({"stale": run.fencing_token}).to_string());
         }
-        let effect = json!({"key": key.number, "fence": run.fence, "run": place}).to_string();
+        let effect =
+            json!({"key": key.number, "fence": run.fencing_token, "run": place}).to_string();
         run.effect = Some(effect.clone());
         (StatusCode::CREATED, effect)
     }
@@ -119,13 +120,16 @@ impl Book {
 async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, _body: Bytes) -> Response {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let key = text("idempotency-key").and_then(Key::parse).expect("a key of the campaign");
-    let fence = text("idempotency-fence").map_or(0, |fence| fence.parse().expect("a fence"));
-    let place = book.arrive(key, fence);
+    let fencing_token = text("idempotency-fence")
+        .map_or(0, |fencing_token| fencing_token.parse().expect("a fence"));
+    let place = book.arrive(key, fencing_token);
     let _in_hand = InHand::new(&book.in_hand);
     book.steps.pass().await;
     let kind = if place == 0 { key.kind() } else { key.kind().later() };
     let (status, body) = match kind {
-        Kind::Invalid => (StatusCode::UNPROCESSABLE_ENTITY, json!({"invalid": fence}).to_string()),
+        Kind::Invalid => {
+            (StatusCode::UNPROCESSABLE_ENTITY, json!({"invalid": fencing_token}).to_string())
+        }
         Kind::Busy => (StatusCode::TOO_MANY_REQUESTS, String::new()),
         Kind::FailsBefore => (StatusCode::INTERNAL_SERVER_ERROR, String::new()),
         Kind::ResetBefore => return reset(),

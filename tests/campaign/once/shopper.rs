@@ -111,13 +111,13 @@ impl Shopper {
     /// Settles an outcome that nobody knew, by what was done, and asks again.
     pub(super) async fn resolve(&self, effect: Option<&str>) -> Told {
         let (record, _) = self.willing(|record| self.http.get(record), "").await;
-        let fence = record.json["fencing_token"].as_u64();
+        let fencing_token = record.json["fencing_token"].as_u64();
         let outcome = match effect.map(serde_json::from_str::<Value>) {
             Some(json) => {
                 let answer = json!({"status": 201, "json": json.expect("an effect is JSON")});
-                json!({"outcome": "completed", "fencing_token": fence, "answer": answer})
+                json!({"outcome": "completed", "fencing_token": fencing_token, "answer": answer})
             }
-            None => json!({"outcome": "not-executed", "fencing_token": fence}),
+            None => json!({"outcome": "not-executed", "fencing_token": fencing_token}),
         };
         let post = |url| self.http.post(url).json(&outcome);
         let (resolved, refused) = self.willing(post, "/resolve").await;

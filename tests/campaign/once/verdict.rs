@@ -67,10 +67,10 @@ impl Case<'_> {
         let mut last = None;
         for run in self.runs.iter().filter(|run| !run.stale) {
             // The resource refuses what is smaller, so what is left is the same fence twice.
-            if last >= Some(run.fence) {
+            if last >= Some(run.fencing_token) {
                 return guilty("a run has the fence of an earlier one");
             }
-            last = Some(run.fence);
+            last = Some(run.fencing_token);
         }
         Ok(())
     }
@@ -101,8 +101,8 @@ impl Case<'_> {
         let Some(kept) = self.history.told.iter().find(|told| told.is_kept()) else {
             return Ok(());
         };
-        let largest = self.runs.iter().map(|run| run.fence).max();
-        if self.run_of(kept).map(|run| run.fence) != largest {
+        let largest = self.runs.iter().map(|run| run.fencing_token).max();
+        if self.run_of(kept).map(|run| run.fencing_token) != largest {
             return guilty("what is kept is not the answer of the run with the largest fence");
         }
         for told in &self.history.told {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, End, Reason, ResolveReply, RunRenewal, StoredResponse,
+    AbandonReply, Answer, ResolveReply, RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
@@ -17,15 +17,19 @@ use super::{
     unknown,
 };
 
-const REASONS: [Reason; 4] =
-    [Reason::Interrupted, Reason::Failed, Reason::Panicked, Reason::NoAnswer];
+const REASONS: [UnknownReason; 4] = [
+    UnknownReason::Interrupted,
+    UnknownReason::Failed,
+    UnknownReason::Panicked,
+    UnknownReason::NoAnswer,
+];
 
 #[store_test(records)]
 async fn completed_run_is_found_and_not_restarted(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;
     let view = kept(complete(store, 1, "one", done("a")).await);
-    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
     assert_near(view.expires_in, RETENTION);
     assert_ended(&view, &done("a"));
     for token in ["one", "two"] {
@@ -72,7 +76,7 @@ async fn responses_are_returned_unchanged(store: &Records) {
         StoredResponse::Mark(503),
     ];
     for (key, answer) in (1..).zip(answers) {
-        let end = End::Done(answer);
+        let end = RunEnd::Done(answer);
         started(begin(store, &ask(key, "one")).await);
         assert_ended(&kept(complete(store, key, "one", end.clone()).await), &end);
         assert_ended(&found_now(store, key).await, &end);
@@ -94,8 +98,12 @@ async fn repeated_completion_is_the_same_completion(store: &Records) {
 
 #[store_test(records)]
 async fn other_completion_is_refused(store: &Records) {
-    let ends =
-        [done("a"), done("b"), End::Done(StoredResponse::Mark(200)), unknown(Reason::Failed)];
+    let ends = [
+        done("a"),
+        done("b"),
+        RunEnd::Done(StoredResponse::Mark(200)),
+        unknown(UnknownReason::Failed),
+    ];
     for (key, first) in (1..).zip(&ends) {
         started(begin(store, &ask(key, "one")).await);
         let view = kept(complete(store, key, "one", first.clone()).await);
@@ -110,7 +118,7 @@ async fn other_completion_is_refused(store: &Records) {
 
 #[store_test(records)]
 async fn ended_run_is_neither_abandoned_nor_extended(store: &Records) {
-    for (key, end) in (1..).zip([done("a"), unknown(Reason::Failed)]) {
+    for (key, end) in (1..).zip([done("a"), unknown(UnknownReason::Failed)]) {
         started(begin(store, &ask(key, "one")).await);
         let view = kept(complete(store, key, "one", end).await);
         let AbandonReply::Refused(told) = abandon(store, key, "one").await else {
@@ -128,22 +136,22 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     started(begin(store, &ask(2, "one")).await);
-    kept(complete(store, 2, "one", unknown(Reason::Panicked)).await);
+    kept(complete(store, 2, "one", unknown(UnknownReason::Panicked)).await);
     for key in [1, 2] {
-        let fence = found_now(store, key).await.fence;
+        let fencing_token = found_now(store, key).await.fencing_token;
         let ResolveReply::Completed(view) =
-            resolve(store, key, Some(fence), Some(answer("a"))).await
+            resolve(store, key, Some(fencing_token), Some(answer("a"))).await
         else {
             panic!("key {key} is completed")
         };
         assert_ended(&view, &done("a"));
         assert_near(view.expires_in, RETENTION);
-        assert_eq!((view.fence, view.attempts), (fence, 1));
+        assert_eq!((view.fencing_token, view.attempts), (fencing_token, 1));
         assert_same(&found(begin(store, &ask(key, "two")).await), &view);
         // The same answer again is the same, for whoever resolved it and for whoever ran it.
         store.advance(LEASE).await;
-        for fence in [None, Some(fence)] {
-            let again = resolve(store, key, fence, Some(answer("a"))).await;
+        for fencing_token in [None, Some(fencing_token)] {
+            let again = resolve(store, key, fencing_token, Some(answer("a"))).await;
             let ResolveReply::Completed(again) = again else { panic!("completed") };
             assert_near(again.expires_in, RETENTION - LEASE);
         }
@@ -155,13 +163,13 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
 async fn unknown_outcome_is_resolved_as_not_executed(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
-    let first = found_now(store, 1).await.fence;
+    let first = found_now(store, 1).await.fencing_token;
     assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Freed);
     assert_eq!(find(store, 1).await, None);
     assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Absent);
     let next = started(begin(store, &ask(1, "two")).await);
     assert_eq!(next.attempts, 1);
-    assert!(next.fence > first);
+    assert!(next.fencing_token > first);
 }
 
 #[store_test(records)]
@@ -172,7 +180,7 @@ async fn only_an_unknown_outcome_can_be_resolved(store: &Records) {
     for key in [1, 2] {
         let view = found_now(store, key).await;
         for end in [None, Some(answer("b")), Some(StoredResponse::Mark(200))] {
-            let told = resolve(store, key, Some(view.fence), end).await;
+            let told = resolve(store, key, Some(view.fencing_token), end).await;
             let ResolveReply::Refused(told) = told else { panic!("refused, not {told:?}") };
             assert_same(&told, &view);
         }
@@ -183,10 +191,10 @@ async fn only_an_unknown_outcome_can_be_resolved(store: &Records) {
 #[store_test(records)]
 async fn resolution_needs_the_fencing_token_of_its_run(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
-    let view = kept(complete(store, 1, "one", unknown(Reason::Failed)).await);
-    for fence in [view.fence.get() - 1, view.fence.get() + 1, 0] {
+    let view = kept(complete(store, 1, "one", unknown(UnknownReason::Failed)).await);
+    for fencing_token in [view.fencing_token.get() - 1, view.fencing_token.get() + 1, 0] {
         for end in [None, Some(answer("a"))] {
-            let told = resolve(store, 1, Some(FencingToken::new(fence)), end).await;
+            let told = resolve(store, 1, Some(FencingToken::new(fencing_token)), end).await;
             let ResolveReply::Refused(told) = told else { panic!("refused, not {told:?}") };
             assert_same(&told, &view);
         }

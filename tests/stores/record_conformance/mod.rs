@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash,
-    Reason, RecordKey, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunRenewal,
-    StoredResponse,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
+    StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash};
 use keylatch_testkit::Records;
@@ -30,7 +30,7 @@ async fn begin(store: &Records, ask: &BeginCommand) -> BeginReply {
     store.begin(ask).await.unwrap()
 }
 
-async fn complete(store: &Records, record: u8, runner: &str, end: End) -> CompleteReply {
+async fn complete(store: &Records, record: u8, runner: &str, end: RunEnd) -> CompleteReply {
     store.complete(&key(record), &token(runner), end).await.unwrap()
 }
 
@@ -45,10 +45,10 @@ async fn abandon(store: &Records, record: u8, runner: &str) -> AbandonReply {
 async fn resolve(
     store: &Records,
     record: u8,
-    fence: Option<FencingToken>,
+    fencing_token: Option<FencingToken>,
     end: Option<StoredResponse>,
 ) -> ResolveReply {
-    store.resolve(&ResolveCommand { key: key(record), fence, end }).await.unwrap()
+    store.resolve(&ResolveCommand { key: key(record), fencing_token, end }).await.unwrap()
 }
 
 async fn find(store: &Records, record: u8) -> Option<RecordView> {
@@ -94,12 +94,12 @@ fn answer(body: &'static str) -> StoredResponse {
     }))
 }
 
-pub(crate) fn done(body: &'static str) -> End {
-    End::Done(answer(body))
+pub(crate) fn done(body: &'static str) -> RunEnd {
+    RunEnd::Done(answer(body))
 }
 
-fn unknown(reason: Reason) -> End {
-    End::Unknown(reason)
+fn unknown(reason: UnknownReason) -> RunEnd {
+    RunEnd::Unknown(reason)
 }
 
 #[track_caller]
@@ -135,11 +135,11 @@ fn lease_of(view: &RecordView) -> Duration {
 }
 
 #[track_caller]
-fn end_of(view: &RecordView) -> End {
+fn end_of(view: &RecordView) -> RunEnd {
     match &view.phase {
         RecordStatus::InFlight { .. } => panic!("ended, not {view:?}"),
-        RecordStatus::Done { kept, .. } => End::Done(kept.clone()),
-        RecordStatus::Unknown { reason, .. } => End::Unknown(*reason),
+        RecordStatus::Done { kept, .. } => RunEnd::Done(kept.clone()),
+        RecordStatus::Unknown { reason, .. } => RunEnd::Unknown(*reason),
     }
 }
 
@@ -154,7 +154,7 @@ fn ended_at(view: &RecordView) -> u64 {
 
 /// The record has this end since a moment ago by the wall clock, which no test moves.
 #[track_caller]
-fn assert_ended(view: &RecordView, end: &End) {
+fn assert_ended(view: &RecordView, end: &RunEnd) {
     assert_eq!(end_of(view), *end);
     assert_wall(ended_at(view), Duration::ZERO);
 }
@@ -162,7 +162,7 @@ fn assert_ended(view: &RecordView, end: &End) {
 /// Two looks at one record between which nothing happened.
 #[track_caller]
 fn assert_same(view: &RecordView, before: &RecordView) {
-    assert_eq!((view.fence, view.attempts), (before.fence, before.attempts));
+    assert_eq!((view.fencing_token, view.attempts), (before.fencing_token, before.attempts));
     assert_eq!(view.begun_at_millis, before.begun_at_millis);
     assert_near(view.expires_in, before.expires_in);
     match (&view.phase, &before.phase) {

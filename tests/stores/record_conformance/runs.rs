@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, Reason, RecordKey,
-    ResolveReply, RunRenewal,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
+    ResolveReply, RunRenewal, UnknownReason,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
@@ -26,7 +26,7 @@ async fn new_key_starts_a_run(store: &Records) {
     assert_eq!(run.attempts, 1);
     assert_near(run.lease, LEASE);
     let view = found_now(store, 1).await;
-    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
     assert_near(lease_of(&view), LEASE);
     assert_near(view.expires_in, RETENTION);
     assert_wall(view.begun_at_millis, Duration::ZERO);
@@ -38,7 +38,7 @@ async fn same_token_gets_the_same_run(store: &Records) {
     store.advance(LEASE / 2).await;
     let other = BeginCommand { lease: LEASE * 9, on_crash: OnCrash::Rerun, ..ask(1, "one") };
     let BeginReply::Again(again) = begin(store, &other).await else { panic!("not the same run") };
-    assert_eq!((again.fence, again.attempts), (first.fence, 1));
+    assert_eq!((again.fencing_token, again.attempts), (first.fencing_token, 1));
     assert_near(again.lease, LEASE / 2);
     assert_near(lease_of(&found_now(store, 1).await), LEASE / 2);
 }
@@ -48,7 +48,7 @@ async fn other_token_sees_the_run_in_flight(store: &Records) {
     let run = started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 4).await;
     let view = found(begin(store, &ask(1, "two")).await);
-    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
     assert_near(lease_of(&view), LEASE * 3 / 4);
     assert_near(view.expires_in, RETENTION);
     kept(complete(store, 1, "one", done("a")).await);
@@ -62,7 +62,7 @@ async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
     started(begin(store, &ask(2, "one")).await);
     started(begin(store, &ask(3, "one")).await);
     kept(complete(store, 2, "one", done("a")).await);
-    kept(complete(store, 3, "one", unknown(Reason::Failed)).await);
+    kept(complete(store, 3, "one", unknown(UnknownReason::Failed)).await);
     // The first may be run again after its lease, but only for the same request.
     for pass in [Duration::ZERO, LEASE] {
         store.advance(pass).await;
@@ -95,7 +95,10 @@ async fn only_the_token_completes_extends_or_abandons(store: &Records) {
 #[store_test(records)]
 async fn unused_key_has_nothing_to_change(store: &Records) {
     assert_eq!(complete(store, 1, "one", done("a")).await, CompleteReply::Absent);
-    assert_eq!(complete(store, 1, "one", unknown(Reason::Failed)).await, CompleteReply::Absent);
+    assert_eq!(
+        complete(store, 1, "one", unknown(UnknownReason::Failed)).await,
+        CompleteReply::Absent
+    );
     assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
     assert_eq!(abandon(store, 1, "one").await, AbandonReply::Absent);
     for end in [None, Some(answer("a"))] {
@@ -113,7 +116,7 @@ async fn abandoned_key_is_unused(store: &Records) {
     let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
     let next = started(begin(store, &other).await);
     assert_eq!(next.attempts, 1);
-    assert!(next.fence > first.fence);
+    assert!(next.fencing_token > first.fencing_token);
 }
 
 #[store_test(records)]
@@ -132,7 +135,7 @@ async fn extension_restarts_the_lease(store: &Records) {
         }
     }
     let view = kept(complete(store, 1, "one", done("a")).await);
-    assert_eq!(view.fence, run.fence);
+    assert_eq!(view.fencing_token, run.fencing_token);
 }
 
 #[store_test(records)]
@@ -141,9 +144,13 @@ async fn fencing_tokens_of_runs_rise_and_fit_in_53_bits(store: &Records) {
     let mut last = FencingToken::new(u64::try_from(before.as_micros()).unwrap());
     for round in 0..30 {
         let run = started(begin(store, &rerun(1, "one")).await);
-        assert!(run.fence > last, "{last} then {}", run.fence);
-        assert!(run.fence.get() < 1 << 53, "{} is too large for JavaScript", run.fence);
-        last = run.fence;
+        assert!(run.fencing_token > last, "{last} then {}", run.fencing_token);
+        assert!(
+            run.fencing_token.get() < 1 << 53,
+            "{} is too large for JavaScript",
+            run.fencing_token
+        );
+        last = run.fencing_token;
         match round % 3 {
             0 => assert_eq!(abandon(store, 1, "one").await, AbandonReply::Abandoned),
             1 => store.advance(LEASE).await,
@@ -174,10 +181,10 @@ async fn keys_that_differ_in_one_bit_are_different_records(store: &Records) {
     let mut fences = BTreeSet::new();
     for bit in 0..256 {
         let run = started(begin(store, &BeginCommand { key: flipped(bit), ..ask(0, "one") }).await);
-        fences.insert((run.fence, bit));
+        fences.insert((run.fencing_token, bit));
     }
-    for (fence, bit) in fences {
+    for (fencing_token, bit) in fences {
         let view = store.find(&flipped(bit)).await.unwrap().expect("it is in flight");
-        assert_eq!(view.fence, fence);
+        assert_eq!(view.fencing_token, fencing_token);
     }
 }

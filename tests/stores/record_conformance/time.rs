@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, CompleteReply, Fingerprint, Reason, RecordStatus, ResolveReply,
-    RunRenewal,
+    AbandonReply, BeginCommand, CompleteReply, Fingerprint, RecordStatus, ResolveReply, RunRenewal,
+    UnknownReason,
 };
 use keylatch_testkit::{Records, store_test};
 
@@ -27,10 +27,10 @@ async fn expired_run_is_an_unknown_outcome(store: &Records) {
     lease_of(&found(begin(store, &ask(1, "two")).await));
     store.advance(SLACK + DAY).await;
     let view = found_now(store, 1).await;
-    assert_eq!(end_of(&view), unknown(Reason::Interrupted));
+    assert_eq!(end_of(&view), unknown(UnknownReason::Interrupted));
     assert_wall(ended_at(&view), DAY);
     assert_near(view.expires_in, UNKNOWN - DAY);
-    assert_eq!((view.fence, view.attempts), (run.fence, 1));
+    assert_eq!((view.fencing_token, view.attempts), (run.fencing_token, 1));
     for token in ["one", "two"] {
         assert_same(&found(begin(store, &ask(1, token)).await), &view);
     }
@@ -62,11 +62,11 @@ async fn expired_rerunnable_run_restarts_with_a_higher_fencing_token(store: &Rec
     let ask = BeginCommand { lease: LEASE * 2, retention: RETENTION * 2, ..rerun(1, "two") };
     let second = started(begin(store, &ask).await);
     assert_eq!(second.attempts, 2);
-    assert!(second.fence > first.fence);
+    assert!(second.fencing_token > first.fencing_token);
     assert_near(second.lease, LEASE * 2);
     refused(complete(store, 1, "one", done("late")).await);
     let view = kept(complete(store, 1, "two", done("a")).await);
-    assert_eq!((view.fence, view.attempts), (second.fence, 2));
+    assert_eq!((view.fencing_token, view.attempts), (second.fencing_token, 2));
     assert_eq!(view.begun_at_millis, begun_at);
     assert_near(view.expires_in, RETENTION * 2);
     assert_ended(&view, &done("a"));
@@ -81,7 +81,7 @@ async fn latest_run_decides_what_its_crash_leaves(store: &Records) {
     assert_near(found_now(store, 1).await.expires_in, RETENTION);
     store.advance(LEASE).await;
     let view = found(begin(store, &rerun(1, "two")).await);
-    assert_ended(&view, &unknown(Reason::Interrupted));
+    assert_ended(&view, &unknown(UnknownReason::Interrupted));
     assert_eq!(view.attempts, 2);
 }
 
@@ -98,7 +98,7 @@ async fn completed_run_is_forgotten_after_its_retention(store: &Records) {
     let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(1, "two") };
     let next = started(begin(store, &other).await);
     assert_eq!(next.attempts, 1);
-    assert!(next.fence > first.fence);
+    assert!(next.fencing_token > first.fencing_token);
 }
 
 #[store_test(records)]
@@ -106,7 +106,7 @@ async fn unknown_outcome_is_kept_for_30_days(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     started(begin(store, &ask(2, "one")).await);
-    kept(complete(store, 2, "one", unknown(Reason::NoAnswer)).await);
+    kept(complete(store, 2, "one", unknown(UnknownReason::NoAnswer)).await);
     store.advance(UNKNOWN - SLACK).await;
     for key in [1, 2] {
         found(begin(store, &ask(key, "two")).await);
@@ -140,7 +140,7 @@ async fn sweep_keeps_unexpired_records(store: &Records) {
         started(begin(store, &ask(key, "one")).await);
         match key % 3 {
             0 => drop(kept(complete(store, key, "one", done("a")).await)),
-            1 => drop(kept(complete(store, key, "one", unknown(Reason::Failed)).await)),
+            1 => drop(kept(complete(store, key, "one", unknown(UnknownReason::Failed)).await)),
             _ => {}
         }
     }
@@ -153,7 +153,7 @@ async fn sweep_keeps_unexpired_records(store: &Records) {
         store.pass_a_sweep().await;
         for (key, before) in (0..60).zip(before) {
             let status = |view: keylatch_core::idempotency::RecordView| {
-                (view.fence, view.attempts, discriminant(&view.phase))
+                (view.fencing_token, view.attempts, discriminant(&view.phase))
             };
             assert_eq!(find(store, key).await.map(status), before.map(status), "{key}");
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{BeginCommand, BeginReply, End, RecordKey};
+use super::{BeginCommand, BeginReply, RecordKey, RunEnd};
 use crate::lock::TokenHash;
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
@@ -31,7 +31,7 @@ pub(super) struct RunEnding {
     pub(super) key: RecordKey,
     pub(super) token: TokenHash,
     /// `None` frees the key.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<RunEnd>,
 }
 
 impl RunEnding {

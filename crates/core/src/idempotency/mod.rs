@@ -19,9 +19,9 @@ pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
 pub use once::{IdempotencyError, OnceRun, RunRequest, RunResult};
 pub use record::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, Malformed, OnCrash, Reason,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, MalformedResponse, OnCrash,
     RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunRenewal, StoredResponse,
+    RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
-pub use rules::{Record, RecordState, Stage, UNKNOWN_RETENTION};
+pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use service::IdempotencyService;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{End, Fingerprint, OnCrash, RecordKey, RecordView};
+use super::{Fingerprint, OnCrash, RecordKey, RecordView, RunEnd};
 use crate::store::StoreError;
 
 /// What is to be done once.
@@ -30,7 +30,7 @@ pub struct RunResult<T> {
     /// The answer to the caller.
     pub answer: T,
     /// What is kept for those who ask again; `None` frees the key.
-    pub end: Option<End>,
+    pub end: Option<RunEnd>,
 }
 
 /// What became of an [`RunRequest`].

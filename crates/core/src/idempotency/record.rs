@@ -28,7 +28,7 @@ pub enum RecordCommand {
         /// The token that began.
         token: TokenHash,
         /// How it ended.
-        end: End,
+        end: RunEnd,
     },
     /// Frees a key under which nothing was done.
     Abandon {
@@ -102,7 +102,7 @@ pub enum BeginReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Larger than that of every earlier run under the key.
-    pub fence: FencingToken,
+    pub fencing_token: FencingToken,
     /// Which run it is, from 1.
     pub attempts: u32,
     /// What is left of its lease, by the store's clock.
@@ -111,11 +111,11 @@ pub struct Run {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// It was done.
     Done(StoredResponse),
     /// The outcome is unknown.
-    Unknown(Reason),
+    Unknown(UnknownReason),
 }
 
 /// What is kept of an answer.
@@ -141,12 +141,12 @@ impl StoredResponse {
     /// # Errors
     ///
     /// The answer cannot be written, which no answer of HTTP is.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Malformed> {
+    pub fn to_bytes(&self) -> Result<Vec<u8>, MalformedResponse> {
         let written = match self {
-            Self::Answer(answer) => Written::Answer(Answer::clone(answer)),
-            Self::Mark(status) => Written::Mark(*status),
+            Self::Answer(answer) => StoredForm::Answer(Answer::clone(answer)),
+            Self::Mark(status) => StoredForm::Mark(*status),
         };
-        postcard::to_allocvec(&written).map_err(Malformed)
+        postcard::to_allocvec(&written).map_err(MalformedResponse)
     }
 
     /// Reads what a store wrote down.
@@ -154,17 +154,17 @@ impl StoredResponse {
     /// # Errors
     ///
     /// It is not what [`StoredResponse::to_bytes`] gives.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
-        Ok(match postcard::from_bytes(bytes).map_err(Malformed)? {
-            Written::Answer(answer) => Self::Answer(Arc::new(answer)),
-            Written::Mark(status) => Self::Mark(status),
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedResponse> {
+        Ok(match postcard::from_bytes(bytes).map_err(MalformedResponse)? {
+            StoredForm::Answer(answer) => Self::Answer(Arc::new(answer)),
+            StoredForm::Mark(status) => Self::Mark(status),
         })
     }
 }
 
 /// A [`StoredResponse`] as it is written.
 #[derive(Serialize, Deserialize)]
-enum Written {
+enum StoredForm {
     Answer(Answer),
     Mark(u16),
 }
@@ -172,7 +172,7 @@ enum Written {
 /// Bytes that are no [`StoredResponse`].
 #[derive(Debug, thiserror::Error)]
 #[error("what was kept of an answer cannot be read")]
-pub struct Malformed(#[source] postcard::Error);
+pub struct MalformedResponse(#[source] postcard::Error);
 
 /// An answer that every repeat is given.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ impl fmt::Debug for Answer {
 /// Why the end of a run is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reason {
+pub enum UnknownReason {
     /// The run was not renewed for a whole lease.
     Interrupted,
     /// It answered with a server error.
@@ -206,7 +206,7 @@ pub enum Reason {
     NoAnswer,
 }
 
-impl Reason {
+impl UnknownReason {
     /// The reason as stores and the API write it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -217,7 +217,7 @@ impl Reason {
         }
     }
 
-    /// Reads what [`Reason::as_str`] gives.
+    /// Reads what [`UnknownReason::as_str`] gives.
     pub fn parse(text: &str) -> Option<Self> {
         let all = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
         all.into_iter().find(|reason| reason.as_str() == text)
@@ -261,7 +261,7 @@ pub struct ResolveCommand {
     /// The record.
     pub key: RecordKey,
     /// The run that is meant, if the caller wants to be sure that there was no later one.
-    pub fence: Option<FencingToken>,
+    pub fencing_token: Option<FencingToken>,
     /// What is known now: what it was answered, or that it was not done and the key is free.
     pub end: Option<StoredResponse>,
 }
@@ -283,7 +283,7 @@ pub enum ResolveReply {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordView {
     /// The fencing token of its last run.
-    pub fence: FencingToken,
+    pub fencing_token: FencingToken,
     /// How many runs there were.
     pub attempts: u32,
     /// When it was first begun by the store's wall clock, in milliseconds since 1970. For people
@@ -316,6 +316,6 @@ pub enum RecordStatus {
         /// Since when, by the store's wall clock, in milliseconds since 1970.
         since_millis: u64,
         /// Why.
-        reason: Reason,
+        reason: UnknownReason,
     },
 }

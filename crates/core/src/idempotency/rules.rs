@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, Fingerprint, OnCrash, Reason,
-    RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunRenewal, StoredResponse,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordCommand,
+    RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
+    StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
@@ -80,8 +80,8 @@ impl RecordState {
     }
 
     /// The fencing token of the last run, if there is a record.
-    pub fn fence(&self) -> Option<FencingToken> {
-        self.record.as_ref().map(|record| record.fence)
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.record.as_ref().map(|record| record.fencing_token)
     }
 
     /// The record, if there is one.
@@ -108,7 +108,7 @@ pub struct Record {
     /// What is to be done.
     pub fingerprint: Fingerprint,
     /// The fencing token of the last run.
-    pub fence: FencingToken,
+    pub fencing_token: FencingToken,
     /// How many runs there were.
     pub attempts: u32,
     /// When it was first begun, in milliseconds since 1970.
@@ -120,7 +120,7 @@ pub struct Record {
     /// What a run that was interrupted leaves behind.
     pub on_crash: OnCrash,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: RecordStage,
     /// When the stage or its lease began, on the store's monotonic clock. This alone does not
     /// outlive the process.
     pub since: Duration,
@@ -128,22 +128,22 @@ pub struct Record {
 
 /// How far a [`Record`] is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum RecordStage {
     /// It is being done.
     InFlight,
     /// It was done at this time, in milliseconds since 1970.
     Done(u64, StoredResponse),
     /// Nobody knows since this time, in milliseconds since 1970.
-    Unknown(u64, Reason),
+    Unknown(u64, UnknownReason),
 }
 
 impl Record {
     fn expires(&self) -> Duration {
         let kept = match (&self.stage, self.on_crash) {
-            (Stage::InFlight, OnCrash::Rerun) => self.lease + self.retention,
-            (Stage::InFlight, OnCrash::Unknown) => self.lease + UNKNOWN_RETENTION,
-            (Stage::Done(..), _) => self.retention,
-            (Stage::Unknown(..), _) => UNKNOWN_RETENTION,
+            (RecordStage::InFlight, OnCrash::Rerun) => self.lease + self.retention,
+            (RecordStage::InFlight, OnCrash::Unknown) => self.lease + UNKNOWN_RETENTION,
+            (RecordStage::Done(..), _) => self.retention,
+            (RecordStage::Unknown(..), _) => UNKNOWN_RETENTION,
         };
         self.since + kept
     }
@@ -154,7 +154,7 @@ impl Record {
 
     /// Whether it is in flight and its lease is over.
     fn is_interrupted(&self, now: Duration) -> bool {
-        self.stage == Stage::InFlight && self.lease_left(now).is_zero()
+        self.stage == RecordStage::InFlight && self.lease_left(now).is_zero()
     }
 
     fn may_run_again(&self, now: Duration) -> bool {
@@ -170,25 +170,27 @@ impl Record {
         let since = self.since + self.lease;
         let over_millis = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
         let ended = (moment.unix_micros / 1000).saturating_sub(over_millis);
-        let stage = Stage::Unknown(ended, Reason::Interrupted);
+        let stage = RecordStage::Unknown(ended, UnknownReason::Interrupted);
         Self { stage, since, ..self.clone() }
     }
 
     fn view(&self, now: Duration) -> RecordView {
         let phase = match &self.stage {
-            Stage::InFlight => RecordStatus::InFlight { lease: self.lease_left(now) },
-            Stage::Done(at, kept) => RecordStatus::Done { at_millis: *at, kept: kept.clone() },
-            Stage::Unknown(since, reason) => {
+            RecordStage::InFlight => RecordStatus::InFlight { lease: self.lease_left(now) },
+            RecordStage::Done(at, kept) => {
+                RecordStatus::Done { at_millis: *at, kept: kept.clone() }
+            }
+            RecordStage::Unknown(since, reason) => {
                 RecordStatus::Unknown { since_millis: *since, reason: *reason }
             }
         };
         RecordView {
-            fence: self.fence,
+            fencing_token: self.fencing_token,
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
             expires_in: match self.stage {
                 // If it were done now, it would be kept for so long.
-                Stage::InFlight if !self.is_interrupted(now) => self.retention,
+                RecordStage::InFlight if !self.is_interrupted(now) => self.retention,
                 _ => self.expires().saturating_sub(now),
             },
             phase,
@@ -196,15 +198,19 @@ impl Record {
     }
 
     fn run(&self, now: Duration) -> Run {
-        Run { fence: self.fence, attempts: self.attempts, lease: self.lease_left(now) }
+        Run {
+            fencing_token: self.fencing_token,
+            attempts: self.attempts,
+            lease: self.lease_left(now),
+        }
     }
 
     /// Whether `token` is running it at `now`.
     fn is_run_by(&self, token: &TokenHash, now: Duration) -> bool {
-        self.stage == Stage::InFlight && self.token == *token && !self.is_interrupted(now)
+        self.stage == RecordStage::InFlight && self.token == *token && !self.is_interrupted(now)
     }
 
-    fn ended(&self, stage: Stage, now: Duration) -> Self {
+    fn ended(&self, stage: RecordStage, now: Duration) -> Self {
         Self { stage, since: now, ..self.clone() }
     }
 }
@@ -226,14 +232,14 @@ impl BeginCommand {
         let started = Record {
             token: self.token,
             fingerprint: self.fingerprint,
-            fence: moment.last_fence.next(moment.unix_micros),
+            fencing_token: moment.last_fencing_token.next(moment.unix_micros),
             attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
             begun_at_millis: record
                 .map_or(moment.unix_micros / 1000, |record| record.begun_at_millis),
             lease: self.lease,
             retention: self.retention,
             on_crash: self.on_crash,
-            stage: Stage::InFlight,
+            stage: RecordStage::InFlight,
             since: now,
         };
         let run = started.run(now);
@@ -249,7 +255,7 @@ fn renew(
 ) -> (Option<Record>, RunRenewal) {
     match record {
         Some(record) if record.is_run_by(token, now) => {
-            (Some(record.ended(Stage::InFlight, now)), RunRenewal::Extended)
+            (Some(record.ended(RecordStage::InFlight, now)), RunRenewal::Extended)
         }
         other => (other.cloned(), RunRenewal::Lost),
     }
@@ -259,7 +265,7 @@ fn renew(
 fn complete(
     record: Option<&Record>,
     token: &TokenHash,
-    end: &End,
+    end: &RunEnd,
     moment: &Moment,
 ) -> (Option<Record>, CompleteReply) {
     let Some(record) = record else { return (None, CompleteReply::Absent) };
@@ -267,16 +273,16 @@ fn complete(
     if record.is_run_by(token, now) {
         let at_millis = moment.unix_micros / 1000;
         let stage = match end {
-            End::Done(kept) => Stage::Done(at_millis, kept.clone()),
-            End::Unknown(reason) => Stage::Unknown(at_millis, *reason),
+            RunEnd::Done(kept) => RecordStage::Done(at_millis, kept.clone()),
+            RunEnd::Unknown(reason) => RecordStage::Unknown(at_millis, *reason),
         };
         let ended = record.ended(stage, now);
         let view = ended.view(now);
         return (Some(ended), CompleteReply::Kept(view));
     }
     let same_end = match (&record.stage, end) {
-        (Stage::Done(_, kept), End::Done(end)) => kept == end,
-        (Stage::Unknown(_, reason), End::Unknown(end)) => reason == end,
+        (RecordStage::Done(_, kept), RunEnd::Done(end)) => kept == end,
+        (RecordStage::Unknown(_, reason), RunEnd::Unknown(end)) => reason == end,
         _ => false,
     };
     let view = record.view(now);
@@ -302,16 +308,17 @@ impl ResolveCommand {
     fn apply(&self, record: Option<&Record>, moment: &Moment) -> (Option<Record>, ResolveReply) {
         let Some(record) = record else { return (None, ResolveReply::Absent) };
         let now = moment.now;
-        let meant = self.fence.is_none_or(|fence| fence == record.fence);
+        let meant =
+            self.fencing_token.is_none_or(|fencing_token| fencing_token == record.fencing_token);
         match (&record.stage, &self.end) {
-            (Stage::Unknown(..), None) if meant => (None, ResolveReply::Freed),
-            (Stage::Unknown(..), Some(kept)) if meant => {
-                let stage = Stage::Done(moment.unix_micros / 1000, kept.clone());
+            (RecordStage::Unknown(..), None) if meant => (None, ResolveReply::Freed),
+            (RecordStage::Unknown(..), Some(kept)) if meant => {
+                let stage = RecordStage::Done(moment.unix_micros / 1000, kept.clone());
                 let done = record.ended(stage, now);
                 let view = done.view(now);
                 (Some(done), ResolveReply::Completed(view))
             }
-            (Stage::Done(_, kept), Some(end)) if meant && kept == end => {
+            (RecordStage::Done(_, kept), Some(end)) if meant && kept == end => {
                 (Some(record.clone()), ResolveReply::Completed(record.view(now)))
             }
             _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),

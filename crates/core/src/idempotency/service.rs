@@ -18,11 +18,11 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::ending::{self, RunEnding};
-use super::waiting::RunEnd;
+use super::waiting::RunWaiters;
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, IdempotencyError, OnceRun, Reason,
-    RecordKey, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunRenewal, RunRequest,
-    RunResult,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnceRun, RecordKey,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, RunRequest,
+    RunResult, UnknownReason,
 };
 use crate::lock::{Token, TokenHash};
 use crate::store::{Store, StoreError};
@@ -40,7 +40,7 @@ const POLL_PERIOD: Duration = Duration::from_millis(50);
 pub struct IdempotencyService {
     store: Arc<dyn Store>,
     deadline: Duration,
-    waiters: WaiterRegistry<RecordKey, RunEnd>,
+    waiters: WaiterRegistry<RecordKey, RunWaiters>,
     tasks: TaskTracker,
 }
 
@@ -73,7 +73,8 @@ impl IdempotencyService {
         let mut work = work;
         loop {
             // Taken before asking, or an end in between would go unheard.
-            let waiter = (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunEnd::default));
+            let waiter =
+                (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunWaiters::default));
             let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
             let (view, again) = match self.attempt(ask, work).await? {
                 Attempt::Over(once) => return Ok(once),
@@ -128,7 +129,7 @@ impl IdempotencyService {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-        end: End,
+        end: RunEnd,
     ) -> Result<CompleteReply, StoreError> {
         let step = self.store.complete(key, token, end);
         let completion = with_deadline(self.deadline, step).await;
@@ -244,7 +245,7 @@ impl IdempotencyService {
         let (answer, end) = match worked {
             Ok(worked) => (Ok(worked.answer), worked.end),
             Err(panic) if ask.panic_releases => (Err(panic), None),
-            Err(panic) => (Err(panic), Some(End::Unknown(Reason::Panicked))),
+            Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked))),
         };
         let ended = self.end(&ask, token, end).await;
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
@@ -282,7 +283,7 @@ impl IdempotencyService {
         &self,
         ask: &RunRequest,
         token: TokenHash,
-        end: Option<End>,
+        end: Option<RunEnd>,
     ) -> Option<CompleteReply> {
         let key = ask.key;
         let Some(end) = end else {
@@ -338,7 +339,7 @@ impl IdempotencyService {
     /// Resolves when the run under `key` may have ended.
     async fn ended(
         &self,
-        waiter: &WaiterGuard<RecordKey, RunEnd>,
+        waiter: &WaiterGuard<RecordKey, RunWaiters>,
         key: &RecordKey,
         ended: impl Future<Output = ()>,
     ) {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Record, RecordState, Stage};
-use super::{Fingerprint, OnCrash, Reason, StoredResponse};
+use super::rules::{Record, RecordStage, RecordState};
+use super::{Fingerprint, OnCrash, StoredResponse, UnknownReason};
 use crate::lock::{FencingToken, TokenHash};
 use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
 
@@ -43,7 +43,7 @@ struct RecordParts {
 enum StageParts {
     InFlight,
     Done { at_millis: u64, response: Vec<u8> },
-    Unknown { since_millis: u64, reason: Reason },
+    Unknown { since_millis: u64, reason: UnknownReason },
 }
 
 impl RecordState {
@@ -73,19 +73,19 @@ impl RecordParts {
         Ok(Self {
             token: *record.token.as_bytes(),
             fingerprint: *record.fingerprint.as_bytes(),
-            fencing_token: record.fence.get(),
+            fencing_token: record.fencing_token.get(),
             attempts: record.attempts,
             begun_at_millis: record.begun_at_millis,
             lease: record.lease,
             retention: record.retention,
             on_crash: record.on_crash,
             stage: match &record.stage {
-                Stage::InFlight => StageParts::InFlight,
-                Stage::Done(at_millis, kept) => {
+                RecordStage::InFlight => StageParts::InFlight,
+                RecordStage::Done(at_millis, kept) => {
                     let response = kept.to_bytes().map_err(|_| SnapshotError::Malformed)?;
                     StageParts::Done { at_millis: *at_millis, response }
                 }
-                Stage::Unknown(since_millis, reason) => {
+                RecordStage::Unknown(since_millis, reason) => {
                     StageParts::Unknown { since_millis: *since_millis, reason: *reason }
                 }
             },
@@ -102,21 +102,21 @@ impl RecordParts {
         Ok(Record {
             token: TokenHash::from_bytes(self.token),
             fingerprint: Fingerprint::from_bytes(self.fingerprint),
-            fence: FencingToken::new(self.fencing_token),
+            fencing_token: FencingToken::new(self.fencing_token),
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
             lease: self.lease,
             retention: self.retention,
             on_crash: self.on_crash,
             stage: match self.stage {
-                StageParts::InFlight => Stage::InFlight,
+                StageParts::InFlight => RecordStage::InFlight,
                 StageParts::Done { at_millis, response } => {
                     let kept = StoredResponse::from_bytes(&response)
                         .map_err(|_| SnapshotError::Malformed)?;
-                    Stage::Done(at_millis, kept)
+                    RecordStage::Done(at_millis, kept)
                 }
                 StageParts::Unknown { since_millis, reason } => {
-                    Stage::Unknown(since_millis, reason)
+                    RecordStage::Unknown(since_millis, reason)
                 }
             },
             since: self.since,

@@ -15,7 +15,7 @@ const SLACK: Duration = Duration::from_millis(2);
 
 /// What a look at a lock found, and between which moments it was taken.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Observation {
     pub(super) holder: Option<Holder>,
     pub(super) asked: Instant,
     pub(super) answered: Instant,
@@ -42,9 +42,9 @@ struct KnownLease {
 
 impl WatchCursor {
     /// What a first look found, and what is told of it.
-    pub(super) fn new(look: Look) -> (Self, WatchEvent) {
+    pub(super) fn new(look: Observation) -> (Self, WatchEvent) {
         let snapshot = WatchEvent::Snapshot(look.holder.clone());
-        let last = look.holder.as_ref().map(|holder| holder.fence).unwrap_or_default();
+        let last = look.holder.as_ref().map(|holder| holder.fencing_token).unwrap_or_default();
         let held = look.holder.map(|holder| KnownLease::new(holder, look.asked, look.answered));
         (Self { held, last }, snapshot)
     }
@@ -56,7 +56,7 @@ impl WatchCursor {
 
     /// The store says that the lock was granted.
     pub(super) fn acquired(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
-        if holder.fence <= self.last {
+        if holder.fencing_token <= self.last {
             return Vec::new();
         }
         self.is_held(KnownLease::new(holder, now, now), now)
@@ -65,7 +65,7 @@ impl WatchCursor {
     /// The store says that a lease was renewed, which may be less than a look could tell.
     pub(super) fn renewed(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
         match &mut self.held {
-            Some(known) if known.holder.fence == holder.fence => {
+            Some(known) if known.holder.fencing_token == holder.fencing_token => {
                 *known = KnownLease::new(holder.clone(), now, now);
                 vec![WatchEvent::Renewed(holder)]
             }
@@ -74,12 +74,16 @@ impl WatchCursor {
     }
 
     /// The store says that a grant was given back.
-    pub(super) fn released(&mut self, fence: FencingToken, now: Instant) -> Vec<WatchEvent> {
-        if fence < self.last {
+    pub(super) fn released(
+        &mut self,
+        fencing_token: FencingToken,
+        now: Instant,
+    ) -> Vec<WatchEvent> {
+        if fencing_token < self.last {
             return Vec::new();
         }
-        let known = fence == self.last;
-        self.last = fence;
+        let known = fencing_token == self.last;
+        self.last = fencing_token;
         match self.held.take() {
             Some(lease) if known => vec![WatchEvent::Released(lease.holder)],
             lease => lease.into_iter().map(|lease| lease.over(now)).collect(),
@@ -87,7 +91,7 @@ impl WatchCursor {
     }
 
     /// A look was taken.
-    pub(super) fn looked(&mut self, look: Look) -> Vec<WatchEvent> {
+    pub(super) fn looked(&mut self, look: Observation) -> Vec<WatchEvent> {
         match look.holder {
             Some(holder) => {
                 self.is_held(KnownLease::new(holder, look.asked, look.answered), look.answered)
@@ -97,8 +101,8 @@ impl WatchCursor {
     }
 
     fn is_held(&mut self, lease: KnownLease, now: Instant) -> Vec<WatchEvent> {
-        let (fence, holder) = (lease.holder.fence, lease.holder.clone());
-        if fence == self.last {
+        let (fencing_token, holder) = (lease.holder.fencing_token, lease.holder.clone());
+        if fencing_token == self.last {
             return match &mut self.held {
                 Some(known) if lease.is_another_end(known) => {
                     *known = lease;
@@ -108,10 +112,10 @@ impl WatchCursor {
                 _ => Vec::new(),
             };
         }
-        if fence < self.last {
+        if fencing_token < self.last {
             return Vec::new();
         }
-        self.last = fence;
+        self.last = fencing_token;
         let before = self.held.replace(lease).map(|lease| lease.over(now));
         before.into_iter().chain([WatchEvent::Acquired(holder)]).collect()
     }
@@ -142,11 +146,11 @@ mod tests {
     use super::*;
     use crate::lock::LockName;
 
-    fn holder(fence: u64, millis: u64) -> Holder {
+    fn holder(fencing_token: u64, millis: u64) -> Holder {
         Holder {
             name: LockName::parse("a").unwrap(),
             owner: None,
-            fence: FencingToken::new(fence),
+            fencing_token: FencingToken::new(fencing_token),
             acquired_at_millis: 0,
             expires_in: Duration::from_millis(millis),
             waiting: 0,
@@ -155,17 +159,17 @@ mod tests {
 
     fn names(events: &[WatchEvent]) -> Vec<(&'static str, u64)> {
         let name = |event: &WatchEvent| match event {
-            WatchEvent::Acquired(holder) => ("acquired", holder.fence.get()),
-            WatchEvent::Renewed(holder) => ("renewed", holder.fence.get()),
-            WatchEvent::Released(holder) => ("released", holder.fence.get()),
-            WatchEvent::Expired(holder) => ("expired", holder.fence.get()),
+            WatchEvent::Acquired(holder) => ("acquired", holder.fencing_token.get()),
+            WatchEvent::Renewed(holder) => ("renewed", holder.fencing_token.get()),
+            WatchEvent::Released(holder) => ("released", holder.fencing_token.get()),
+            WatchEvent::Expired(holder) => ("expired", holder.fencing_token.get()),
             other => panic!("{other:?}"),
         };
         events.iter().map(name).collect()
     }
 
-    fn look(holder: Option<Holder>, asked: Instant, answered: Instant) -> Look {
-        Look { holder, asked, answered }
+    fn look(holder: Option<Holder>, asked: Instant, answered: Instant) -> Observation {
+        Observation { holder, asked, answered }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! One task of the service acquires, renews by the schedule of `watchdog.rs` and releases. The channel
 //! of events has eight places: renewals that do not fit are left out, and one place each is kept for
 //! `Acquired` and for the last event, so a client that reads nothing delays nothing. Invariant: the
-//! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_ends` hold it.
+//! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_endings` hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Acquired, Contention, Grant, Lease, LockError, LockName, LockService, Owner, Renewed, Request,
-    Token, Ttl, Validity,
+    AcquireRequest, Acquisition, Contention, Grant, Lease, LockError, LockName, LockService, Owner,
+    Renewal, Token, Ttl, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -26,7 +26,7 @@ const GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// A lock that is to be held for as long as somebody reads what happens to it.
 #[derive(Debug)]
-pub struct Hold {
+pub struct HoldRequest {
     /// The lock.
     pub name: LockName,
     /// The proof, with which it can be renewed and released by others too.
@@ -59,15 +59,15 @@ pub enum HoldEvent {
         validity: Validity,
     },
     /// The lock is lost, or will be in a moment. Nothing follows.
-    Lost(Lost),
+    Lost(LossReason),
     /// The lock was never held. Nothing follows.
-    Refused(Refused),
+    Refused(HoldRefusal),
 }
 
 /// Why a lock that was held is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum LossReason {
     /// It was held for as long as it may be.
     MaxHold,
     /// The service shuts down.
@@ -82,7 +82,7 @@ pub enum Lost {
 
 /// Why a lock was not acquired.
 #[derive(Debug)]
-pub enum Refused {
+pub enum HoldRefusal {
     /// Another client held it, or others were before, for as long as there was time to wait.
     Held {
         /// Why the lock is not to be had.
@@ -104,13 +104,14 @@ impl LockService {
     /// renewed, but not that it was acquired or lost.
     pub fn hold(
         self: &Arc<Self>,
-        hold: Hold,
+        hold: HoldRequest,
         leaving: CancellationToken,
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
-        let Hold { name, token, ttl, owner, wait, max_hold } = hold;
-        let request = Request { name: name.clone(), token: Some(token.clone()), ttl, owner, wait };
+        let HoldRequest { name, token, ttl, owner, wait, max_hold } = hold;
+        let request =
+            AcquireRequest { name: name.clone(), token: Some(token.clone()), ttl, owner, wait };
         let service = Arc::clone(self);
         let task = HoldTask { service, name, token, ttl, max_hold, arrived, events, leaving };
         self.streams.spawn(task.run(request));
@@ -118,7 +119,7 @@ impl LockService {
     }
 }
 
-/// The task behind one [`Hold`].
+/// The task behind one [`HoldRequest`].
 struct HoldTask {
     service: Arc<LockService>,
     name: LockName,
@@ -132,7 +133,7 @@ struct HoldTask {
 }
 
 impl HoldTask {
-    async fn run(self, request: Request) {
+    async fn run(self, request: AcquireRequest) {
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
         let grant = match self.acquire(request).await {
@@ -148,13 +149,13 @@ impl HoldTask {
         let lost = tokio::select! {
             biased;
             () = self.events.closed() => None,
-            () = self.leaving.cancelled() => Some(Lost::Shutdown),
-            () = sleep(self.max_hold) => Some(Lost::MaxHold),
+            () = self.leaving.cancelled() => Some(LossReason::Shutdown),
+            () = sleep(self.max_hold) => Some(LossReason::MaxHold),
             lost = self.renew_until_lost(schedule) => Some(lost),
         };
         if let Some(lost) = lost {
             last.send(HoldEvent::Lost(lost));
-            if matches!(lost, Lost::NotHeld | Lost::TakenOver) {
+            if matches!(lost, LossReason::NotHeld | LossReason::TakenOver) {
                 return;
             }
             // The reader needs a moment to stop, and may close the connection when it has.
@@ -166,7 +167,7 @@ impl HoldTask {
 
     /// The lock, if it is to be had; `None` if the client has gone. The service withdraws what is
     /// dropped here, be it the lock or a queue entry.
-    async fn acquire(&self, request: Request) -> Option<Result<Grant, Refused>> {
+    async fn acquire(&self, request: AcquireRequest) -> Option<Result<Grant, HoldRefusal>> {
         let mut reported = None;
         let report = |contention: &Contention| {
             // One place is for the event that the lock is acquired.
@@ -178,31 +179,33 @@ impl HoldTask {
         let acquired = tokio::select! {
             biased;
             () = self.events.closed() => return None,
-            () = self.leaving.cancelled() => return Some(Err(Refused::Shutdown)),
+            () = self.leaving.cancelled() => return Some(Err(HoldRefusal::Shutdown)),
             acquired = self.service.acquire_and_report(request, report) => acquired,
         };
         Some(match acquired {
-            Ok(Acquired::New(grant) | Acquired::Again(grant)) => {
+            Ok(Acquisition::New(grant) | Acquisition::Again(grant)) => {
                 let validity = Validity { arrived: self.arrived, ..grant.validity };
                 Ok(Grant { validity, ..grant })
             }
-            Ok(Acquired::Held { contention, waited }) => Err(Refused::Held { contention, waited }),
-            Err(error) => Err(Refused::Failed(error)),
+            Ok(Acquisition::Held { contention, waited }) => {
+                Err(HoldRefusal::Held { contention, waited })
+            }
+            Err(error) => Err(HoldRefusal::Failed(error)),
         })
     }
 
     /// Renews a lease by its schedule, and says why it cannot be renewed any more.
-    async fn renew_until_lost(&self, mut schedule: LeaseSchedule) -> Lost {
+    async fn renew_until_lost(&self, mut schedule: LeaseSchedule) -> LossReason {
         let ttl = self.ttl;
         loop {
             sleep_until(self.arrived + schedule.next_try()).await;
             let sent = Instant::now();
             let Some(limit) = schedule.try_limit(self.since_arrival(sent)) else {
-                return Lost::Unrenewed;
+                return LossReason::Unrenewed;
             };
             let renewal = self.service.renew(&self.name, &self.token, ttl);
             match timeout_at(sent + limit, renewal).await {
-                Ok(Ok(Renewed::Renewed { lease, validity })) => {
+                Ok(Ok(Renewal::Renewed { lease, validity })) => {
                     let until = self.since_arrival(validity.until);
                     schedule.renewed(self.since_arrival(sent), until);
                     let until = self.arrived + schedule.valid_until();
@@ -210,8 +213,8 @@ impl HoldTask {
                     self.send(HoldEvent::Renewed { lease, validity });
                     continue;
                 }
-                Ok(Ok(Renewed::NotHeld)) => return Lost::NotHeld,
-                Ok(Ok(Renewed::Mismatch)) => return Lost::TakenOver,
+                Ok(Ok(Renewal::NotHeld)) => return LossReason::NotHeld,
+                Ok(Ok(Renewal::Mismatch)) => return LossReason::TakenOver,
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
                 Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }

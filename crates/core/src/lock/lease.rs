@@ -121,7 +121,7 @@ impl Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Larger than that of every earlier grant of the lock.
-    pub fence: FencingToken,
+    pub fencing_token: FencingToken,
     /// The label that came with the grant.
     pub owner: Option<Owner>,
     /// The TTL of the grant, or of its last renewal.
@@ -138,7 +138,7 @@ pub struct Holder {
     /// The holder's label.
     pub owner: Option<Owner>,
     /// The holder's fencing token.
-    pub fence: FencingToken,
+    pub fencing_token: FencingToken,
     /// When the lock was granted by the store's wall clock, in milliseconds since 1970. For
     /// people to read; nothing compares it.
     pub acquired_at_millis: u64,

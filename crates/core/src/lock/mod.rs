@@ -6,7 +6,7 @@
 
 mod command;
 mod cursor;
-mod fence;
+mod fencing_token;
 mod hold;
 mod lease;
 mod name;
@@ -22,13 +22,13 @@ mod withdrawal;
 pub use command::{
     AcquireCommand, AcquireReply, Contention, LockCommand, LockReply, ReleaseReply, RenewReply,
 };
-pub use fence::{FencingToken, Moment};
-pub use hold::{Hold, HoldEvent, Lost, Refused};
+pub use fencing_token::{FencingToken, Moment};
+pub use hold::{HoldEvent, HoldRefusal, HoldRequest, LossReason};
 pub use lease::{Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
 pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::{HolderState, LockState};
-pub use service::{Acquired, Grant, LockError, LockService, Renewed, Request, Validity};
+pub use service::{AcquireRequest, Acquisition, Grant, LockError, LockService, Renewal, Validity};
 pub use token::{InvalidToken, Token, TokenHash};
 pub use waiting::WaiterLimits;
 pub use watch::WatchEvent;

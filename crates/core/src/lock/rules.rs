@@ -200,7 +200,7 @@ impl LockState {
         Some(Holder {
             name: name.clone(),
             owner: holder.owner.clone(),
-            fence: holder.fencing_token,
+            fencing_token: holder.fencing_token,
             acquired_at_millis: holder.acquired_at_millis,
             expires_in: holder.expires_in(now),
             waiting: self.queue.len(),
@@ -227,7 +227,7 @@ impl HolderState {
 
     fn lease(&self, now: Duration) -> Lease {
         Lease {
-            fence: self.fencing_token,
+            fencing_token: self.fencing_token,
             owner: self.owner.clone(),
             ttl: self.ttl,
             expires_in: self.expires_in(now),
@@ -239,7 +239,7 @@ impl AcquireCommand {
     fn grant(&self, moment: &Moment) -> HolderState {
         HolderState {
             token: self.token,
-            fencing_token: moment.last_fence.next(moment.unix_micros),
+            fencing_token: moment.last_fencing_token.next(moment.unix_micros),
             owner: self.owner.clone(),
             since: moment.now,
             ttl: self.ttl.get(),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::waiting::{Answered, WaiterLimits};
+use super::waiting::{LastReply, WaiterLimits};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Contention, Holder, Lease, LockName, Owner,
@@ -28,7 +28,7 @@ const PENDING_MAX: usize = 10_000;
 
 /// What a client sends to acquire a lock.
 #[derive(Debug)]
-pub struct Request {
+pub struct AcquireRequest {
     /// The lock.
     pub name: LockName,
     /// The client's own token, or none for the service to make one.
@@ -43,7 +43,7 @@ pub struct Request {
 
 /// What a client reads.
 #[derive(Debug)]
-pub enum Acquired {
+pub enum Acquisition {
     /// The lock is the client's.
     New(Grant),
     /// The lock was the client's already.
@@ -95,7 +95,7 @@ impl Validity {
 
 /// What became of a renewal.
 #[derive(Debug)]
-pub enum Renewed {
+pub enum Renewal {
     /// The lease lasts a full TTL from now.
     Renewed {
         /// The lease.
@@ -172,16 +172,16 @@ impl LockService {
     /// # Errors
     ///
     /// The store could not find out, or found out too late.
-    pub async fn acquire(&self, request: Request) -> Result<Acquired, LockError> {
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<Acquisition, LockError> {
         self.acquire_and_report(request, |_| ()).await
     }
 
     /// Like [`LockService::acquire`], and calls `on_busy` each time the lock is not to be had yet.
     pub(super) async fn acquire_and_report(
         &self,
-        request: Request,
+        request: AcquireRequest,
         on_busy: impl FnMut(&Contention),
-    ) -> Result<Acquired, LockError> {
+    ) -> Result<Acquisition, LockError> {
         let arrived = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
@@ -192,9 +192,9 @@ impl LockService {
             queue: None,
         };
         let attempt = PendingAttempt { name: request.name, command };
-        let Answered { reply, attempt, sent } = if request.wait.is_zero() {
+        let LastReply { reply, attempt, sent } = if request.wait.is_zero() {
             let attempt = Arc::new(attempt);
-            Answered { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
+            LastReply { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
         } else {
             self.wait(attempt, arrived + request.wait, on_busy).await?
         };
@@ -206,10 +206,10 @@ impl LockService {
             Ok(Grant { token, lease, validity })
         };
         Ok(match reply {
-            AcquireReply::Granted(lease) => Acquired::New(grant(lease)?),
-            AcquireReply::Repeated(lease) => Acquired::Again(grant(lease)?),
+            AcquireReply::Granted(lease) => Acquisition::New(grant(lease)?),
+            AcquireReply::Repeated(lease) => Acquisition::Again(grant(lease)?),
             AcquireReply::Busy(contention) => {
-                Acquired::Held { contention, waited: arrived.elapsed() }
+                Acquisition::Held { contention, waited: arrived.elapsed() }
             }
         })
     }
@@ -224,16 +224,16 @@ impl LockService {
         name: &LockName,
         token: &Token,
         ttl: Ttl,
-    ) -> Result<Renewed, LockError> {
+    ) -> Result<Renewal, LockError> {
         let sent = Instant::now();
         let token = token.hash();
         Ok(match with_deadline(self.deadline, self.store.renew(name, &token, ttl)).await? {
             RenewReply::Renewed(lease) => {
                 let validity = validity(&lease, sent, sent).ok_or(LockError::TooLate)?;
-                Renewed::Renewed { lease, validity }
+                Renewal::Renewed { lease, validity }
             }
-            RenewReply::NotHeld => Renewed::NotHeld,
-            RenewReply::Mismatch => Renewed::Mismatch,
+            RenewReply::NotHeld => Renewal::NotHeld,
+            RenewReply::Mismatch => Renewal::Mismatch,
         })
     }
 
@@ -255,7 +255,7 @@ impl LockService {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn get(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    pub async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
         with_deadline(self.deadline, self.store.look(name)).await
     }
 
@@ -278,7 +278,7 @@ impl LockService {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn ping(&self) -> Result<StoreHealth, StoreError> {
+    pub async fn health(&self) -> Result<StoreHealth, StoreError> {
         with_deadline(self.deadline, self.store.health()).await
     }
 

@@ -4,7 +4,7 @@
 //! may get lost, so it also acquires again after a while. Each round is an attempt of its own, so
 //! that the withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose
 //! request ends leaves the queue, at once when its client has gone and after a pause when the time is
-//! over. The tests `waiting`, `queue_leavers` and the conformance of queues hold it.
+//! over. The tests `waiting`, `leavers` and the conformance of queues hold it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ pub struct WaiterLimits {
 }
 
 /// The reply to the last round of an acquire.
-pub(super) struct Answered {
+pub(super) struct LastReply {
     pub(super) reply: AcquireReply,
     pub(super) attempt: Arc<PendingAttempt>,
     /// When the round was sent to the store.
@@ -60,7 +60,7 @@ impl LockService {
         request: PendingAttempt,
         until: Instant,
         mut on_busy: impl FnMut(&Contention),
-    ) -> Result<Answered, LockError> {
+    ) -> Result<LastReply, LockError> {
         let _counted = self.count_waiter()?;
         let begun = Instant::now();
         let mut entry = QueueTicket { service: self, last: None };
@@ -84,7 +84,7 @@ impl LockService {
                 }
                 Ok(AcquireReply::Granted(_) | AcquireReply::Repeated(_)) => {
                     entry.last = None;
-                    return Ok(Answered { reply: reply?, attempt, sent });
+                    return Ok(LastReply { reply: reply?, attempt, sent });
                 }
                 Err(error) => {
                     lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
@@ -94,7 +94,7 @@ impl LockService {
             if Instant::now() >= until {
                 entry.leave_after(begun.elapsed() / 4);
                 check_no_doubt(lost, attempt.command.ttl)?;
-                return Ok(Answered { reply: reply?, attempt, sent });
+                return Ok(LastReply { reply: reply?, attempt, sent });
             }
             // A hint that does not come is made up for by the next round.
             let _ = timeout_at(until.min(Instant::now() + pause), wakeups.next()).await;

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::cursor::{Look, WatchCursor};
+use super::cursor::{Observation, WatchCursor};
 use super::{Holder, LockName, LockService};
 use crate::store::{Change, Hint, Hints, StoreError, Topic};
 
@@ -58,7 +58,7 @@ impl LockService {
     ) -> Result<mpsc::Receiver<WatchEvent>, StoreError> {
         // Before looking, or a change in between would go unheard.
         let hints = self.store.subscribe(Topic::Changes(name.clone()));
-        let (cursor, snapshot) = WatchCursor::new(self.look(&name).await?);
+        let (cursor, snapshot) = WatchCursor::new(self.observe(&name).await?);
         let (events, receiver) = mpsc::channel(EVENTS);
         let service = Arc::clone(self);
         let task = WatchTask { service, name, hints, cursor, events };
@@ -66,9 +66,9 @@ impl LockService {
         Ok(receiver)
     }
 
-    async fn look(&self, name: &LockName) -> Result<Look, StoreError> {
+    async fn observe(&self, name: &LockName) -> Result<Observation, StoreError> {
         let asked = Instant::now();
-        Ok(Look { holder: self.get(name).await?, asked, answered: Instant::now() })
+        Ok(Observation { holder: self.look(name).await?, asked, answered: Instant::now() })
     }
 }
 
@@ -129,7 +129,7 @@ impl WatchTask {
         match change {
             Change::Acquired(holder) => self.cursor.acquired(holder, now),
             Change::Renewed(holder) => self.cursor.renewed(holder, now),
-            Change::Released(fence) => self.cursor.released(fence, now),
+            Change::Released(fencing_token) => self.cursor.released(fencing_token, now),
         }
     }
 
@@ -138,7 +138,7 @@ impl WatchTask {
         self.events.send(WatchEvent::Lagged).await?;
         loop {
             // A hint until then is older than the look, or repeated by it.
-            match self.service.look(&self.name).await {
+            match self.service.observe(&self.name).await {
                 Ok(look) => {
                     let (cursor, snapshot) = WatchCursor::new(look);
                     self.cursor = cursor;
@@ -156,9 +156,13 @@ impl WatchTask {
     }
 }
 
-async fn look_at(service: &LockService, name: &LockName, at: Instant) -> Result<Look, StoreError> {
+async fn look_at(
+    service: &LockService,
+    name: &LockName,
+    at: Instant,
+) -> Result<Observation, StoreError> {
     sleep_until(at).await;
-    service.look(name).await
+    service.observe(name).await
 }
 
 type Gone = mpsc::error::SendError<WatchEvent>;

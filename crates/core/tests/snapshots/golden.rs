@@ -3,7 +3,9 @@
 //! A file holds one snapshot in hexadecimal and is never changed: what it decodes to is pinned here. A
 //! new format gets files of its own, and those of the old one stay.
 
-use keylatch_core::idempotency::{OnCrash, Reason, RecordState, Stage, StoredResponse};
+use keylatch_core::idempotency::{
+    OnCrash, RecordStage, RecordState, StoredResponse, UnknownReason,
+};
 use keylatch_core::lock::{HolderState, LockState, WaitQueue};
 
 use crate::states::{answer, done, held, holder, queue, record, unknown};
@@ -48,14 +50,14 @@ fn records() -> Vec<(&'static str, Vec<u8>, RecordState)> {
     use OnCrash::{Rerun, Unknown};
     golden! {
         "record-1-none" => RecordState::default(),
-        "record-1-in-flight" => record(Stage::InFlight, Unknown),
-        "record-1-in-flight-rerun" => record(Stage::InFlight, Rerun),
+        "record-1-in-flight" => record(RecordStage::InFlight, Unknown),
+        "record-1-in-flight-rerun" => record(RecordStage::InFlight, Rerun),
         "record-1-done" => record(done(answer()), Unknown),
         "record-1-done-mark" => record(done(StoredResponse::Mark(413)), Rerun),
-        "record-1-unknown-interrupted" => record(unknown(Reason::Interrupted), Unknown),
-        "record-1-unknown-failed" => record(unknown(Reason::Failed), Unknown),
-        "record-1-unknown-panicked" => record(unknown(Reason::Panicked), Rerun),
-        "record-1-unknown-no-answer" => record(unknown(Reason::NoAnswer), Rerun),
+        "record-1-unknown-interrupted" => record(unknown(UnknownReason::Interrupted), Unknown),
+        "record-1-unknown-failed" => record(unknown(UnknownReason::Failed), Unknown),
+        "record-1-unknown-panicked" => record(unknown(UnknownReason::Panicked), Rerun),
+        "record-1-unknown-no-answer" => record(unknown(UnknownReason::NoAnswer), Rerun),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    BeginCommand, End, Fingerprint, OnCrash, Reason, RecordCommand, RecordKey, RecordState,
-    ResolveCommand, StoredResponse,
+    BeginCommand, Fingerprint, OnCrash, RecordCommand, RecordKey, RecordState, ResolveCommand,
+    RunEnd, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{
     AcquireCommand, Attempt, FencingToken, LockCommand, LockName, LockState, Moment, Owner,
@@ -61,14 +61,14 @@ fn kept() -> impl Strategy<Value = StoredResponse> {
     prop_oneof![Just(answer()), (200_u16..600).prop_map(StoredResponse::Mark)]
 }
 
-fn end() -> impl Strategy<Value = End> {
+fn end() -> impl Strategy<Value = RunEnd> {
     let reason = prop_oneof![
-        Just(Reason::Interrupted),
-        Just(Reason::Failed),
-        Just(Reason::Panicked),
-        Just(Reason::NoAnswer),
+        Just(UnknownReason::Interrupted),
+        Just(UnknownReason::Failed),
+        Just(UnknownReason::Panicked),
+        Just(UnknownReason::NoAnswer),
     ];
-    prop_oneof![kept().prop_map(End::Done), reason.prop_map(End::Unknown)]
+    prop_oneof![kept().prop_map(RunEnd::Done), reason.prop_map(RunEnd::Unknown)]
 }
 
 fn record_command() -> impl Strategy<Value = RecordCommand> {
@@ -87,8 +87,9 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
             })
         },
     );
-    let resolve = prop::option::of(kept())
-        .prop_map(move |end| RecordCommand::Resolve(ResolveCommand { key, fence: None, end }));
+    let resolve = prop::option::of(kept()).prop_map(move |end| {
+        RecordCommand::Resolve(ResolveCommand { key, fencing_token: None, end })
+    });
     prop_oneof![
         4 => begin,
         1 => token().prop_map(|token| RecordCommand::Renew { token }),
@@ -103,14 +104,14 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
 fn advance(moment: &mut Moment, pause: Duration, given: Option<FencingToken>) {
     moment.now += pause;
     moment.unix_micros += u64::try_from(pause.as_micros()).expect("a short pause");
-    moment.last_fence = moment.last_fence.max(given.unwrap_or_default());
+    moment.last_fencing_token = moment.last_fencing_token.max(given.unwrap_or_default());
 }
 
 fn start() -> Moment {
     Moment {
         now: Duration::from_secs(63_244_800),
         unix_micros: 1_795_332_773_831_023,
-        last_fence: FencingToken::NONE,
+        last_fencing_token: FencingToken::NONE,
     }
 }
 
@@ -136,7 +137,7 @@ proptest! {
     ) {
         let (mut state, mut moment) = (RecordState::default(), start());
         for (pause, command) in steps {
-            advance(&mut moment, pause, state.fence());
+            advance(&mut moment, pause, state.fencing_token());
             state = state.apply(&command, &moment).0;
             let bytes = state.encode().expect("a state of the rules can be written");
             let read = RecordState::decode(&bytes);

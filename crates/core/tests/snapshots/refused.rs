@@ -3,7 +3,7 @@
 //! The changes are made where the format has a field that no version has used yet, so that an older
 //! version never drops what a newer one wrote.
 
-use keylatch_core::idempotency::{OnCrash, RecordState, Stage, StoredResponse};
+use keylatch_core::idempotency::{OnCrash, RecordStage, RecordState, StoredResponse};
 use keylatch_core::lock::{LockState, WaitQueue};
 use keylatch_core::snapshot::SnapshotError;
 use proptest::collection::vec;
@@ -46,7 +46,7 @@ fn a_lock_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
 
 #[test]
 fn a_record_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
-    let bytes = record(Stage::InFlight, OnCrash::Unknown).encode().expect("a snapshot");
+    let bytes = record(RecordStage::InFlight, OnCrash::Unknown).encode().expect("a snapshot");
     let common = bytes.strip_suffix(&[0, 0]).expect("neither scope nor resolution");
     let with = |rest: &[u8]| RecordState::decode(&[common, rest].concat());
     assert_eq!(with(&[1, 0, 0, 0, 1, b'k', 0]), Err(SnapshotError::Newer), "a scope");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, Fingerprint, OnCrash, Reason, Record, RecordState, Stage, StoredResponse,
+    Answer, Fingerprint, OnCrash, Record, RecordStage, RecordState, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{
     Attempt, FencingToken, HolderState, LockState, Owner, QueueEntry, TokenHash, WaitQueue,
@@ -39,11 +39,11 @@ pub(crate) fn held() -> LockState {
 }
 
 /// A record at this stage, with every other field away from its default.
-pub(crate) fn record(stage: Stage, on_crash: OnCrash) -> RecordState {
+pub(crate) fn record(stage: RecordStage, on_crash: OnCrash) -> RecordState {
     RecordState::new(Some(Record {
         token: TokenHash::from_bytes([0xB2; 32]),
         fingerprint: Fingerprint::from_bytes([0xC3; 32]),
-        fence: FencingToken::new(1_795_332_774_075_434),
+        fencing_token: FencingToken::new(1_795_332_774_075_434),
         attempts: 3,
         begun_at_millis: 1_795_332_774_075,
         lease: Duration::from_millis(30_000),
@@ -54,12 +54,12 @@ pub(crate) fn record(stage: Stage, on_crash: OnCrash) -> RecordState {
     }))
 }
 
-pub(crate) fn done(kept: StoredResponse) -> Stage {
-    Stage::Done(1_795_332_775_000, kept)
+pub(crate) fn done(kept: StoredResponse) -> RecordStage {
+    RecordStage::Done(1_795_332_775_000, kept)
 }
 
-pub(crate) fn unknown(reason: Reason) -> Stage {
-    Stage::Unknown(1_795_332_776_000, reason)
+pub(crate) fn unknown(reason: UnknownReason) -> RecordStage {
+    RecordStage::Unknown(1_795_332_776_000, reason)
 }
 
 /// An answer with a header twice and a body that is no text.

@@ -45,7 +45,7 @@ type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
 
 /// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Changes {
+pub(super) struct BatchChanges {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) records: BTreeMap<RecordKey, RecordState>,
     /// The last fencing token of each bucket that gave one.
@@ -54,8 +54,8 @@ pub(super) struct Changes {
     pub(super) probe: Option<Probe>,
 }
 
-impl Changes {
-    pub(super) fn last_fence(&self) -> FencingToken {
+impl BatchChanges {
+    pub(super) fn last_fencing_token(&self) -> FencingToken {
         self.fences.values().copied().max().unwrap_or_default()
     }
 }
@@ -85,7 +85,7 @@ pub(super) struct Engine {
     connection: Option<Connection>,
     medium: Medium,
     fence_limit: u64,
-    doubt: Option<Changes>,
+    doubt: Option<BatchChanges>,
     sync_failed: bool,
     /// About how many pages the log has that the file has not.
     log: usize,
@@ -133,8 +133,8 @@ impl Engine {
     }
 
     /// Whether the file's limit of the fencing tokens stays where it is when this is given.
-    pub(super) fn has_room_for(&self, fence: FencingToken) -> bool {
-        fence.get() <= self.fence_limit
+    pub(super) fn has_room_for(&self, fencing_token: FencingToken) -> bool {
+        fencing_token.get() <= self.fence_limit
     }
 
     /// Puts every lock and every record of the file into `table`; gives the number of each.
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Puts the changes on disk. When this returns, they are, or it says that they are not.
-    pub(super) fn commit(&mut self, changes: &Changes) -> Result<(), Failure> {
+    pub(super) fn commit(&mut self, changes: &BatchChanges) -> Result<(), Failure> {
         let had_log = self.log > 0;
         let kept = self.try_commit(changes);
         // Where the log had no room to grow, it has some now: opening the file again emptied it.
@@ -166,7 +166,7 @@ impl Engine {
     /// Where the file can be read and not be written, reading settles that the changes are not in
     /// it. After a failed sync, reading proves nothing and nothing is settled until the process
     /// starts anew.
-    pub(super) fn settle(&mut self) -> Result<Option<Changes>, FileError> {
+    pub(super) fn settle(&mut self) -> Result<Option<BatchChanges>, FileError> {
         if self.connection.is_some() {
             return Ok(None);
         }
@@ -205,7 +205,8 @@ impl Engine {
     /// Whether the file says what the changes in doubt were to make of it.
     fn has_doubtful(&self, connection: &Connection, head: &Head) -> Result<bool, FileError> {
         let Some(changes) = &self.doubt else { return Ok(false) };
-        Ok(changes.last_fence().get() <= head.fence_limit && tables::has(connection, changes)?)
+        Ok(changes.last_fencing_token().get() <= head.fence_limit
+            && tables::has(connection, changes)?)
     }
 
     /// Whether [`Engine::shorten_log`] has work to do.
@@ -243,8 +244,8 @@ impl Engine {
         Ok(shrunk)
     }
 
-    fn try_commit(&mut self, changes: &Changes) -> Result<(), Failure> {
-        let last = changes.last_fence();
+    fn try_commit(&mut self, changes: &BatchChanges) -> Result<(), Failure> {
+        let last = changes.last_fencing_token();
         let limit = (!self.has_room_for(last)).then(|| last.get() + FENCES);
         let Some(connection) = &self.connection else {
             return Err(Failure::NotKept("the file cannot be opened".to_owned()));

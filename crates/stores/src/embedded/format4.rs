@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::row::RowError;
 use keylatch_core::idempotency::{
-    Fingerprint, OnCrash, Reason, Record, RecordState, Stage, StoredResponse,
+    Fingerprint, OnCrash, Record, RecordStage, RecordState, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, HolderState, LockState, Owner, TokenHash, WaitQueue};
 
@@ -19,7 +19,7 @@ pub(super) const FORMAT: u64 = 4;
 #[derive(Deserialize)]
 struct LockRow<'a> {
     token: [u8; 32],
-    fence: u64,
+    fencing_token: u64,
     ttl_millis: u64,
     acquired_at_millis: u64,
     owner: Option<&'a str>,
@@ -29,7 +29,7 @@ struct LockRow<'a> {
 struct RecordRow {
     token: [u8; 32],
     fingerprint: [u8; 32],
-    fence: u64,
+    fencing_token: u64,
     attempts: u32,
     begun_at_millis: u64,
     lease: Duration,
@@ -42,7 +42,7 @@ struct RecordRow {
 enum StageRow {
     InFlight,
     Done(u64, Vec<u8>),
-    Unknown(u64, Reason),
+    Unknown(u64, UnknownReason),
 }
 
 /// The lock of a row.
@@ -51,7 +51,7 @@ pub(super) fn decode_lock(row: &[u8]) -> Result<LockState, RowError> {
     let owner = Owner::parse(row.owner.unwrap_or_default()).map_err(|_| RowError::Older)?;
     let holder = HolderState {
         token: TokenHash::from_bytes(row.token),
-        fencing_token: FencingToken::new(row.fence),
+        fencing_token: FencingToken::new(row.fencing_token),
         owner,
         since: Duration::ZERO,
         ttl: Duration::from_millis(row.ttl_millis),
@@ -67,18 +67,19 @@ pub(super) fn decode_record(row: &[u8]) -> Result<RecordState, RowError> {
     let record = Record {
         token: TokenHash::from_bytes(row.token),
         fingerprint: Fingerprint::from_bytes(row.fingerprint),
-        fence: FencingToken::new(row.fence),
+        fencing_token: FencingToken::new(row.fencing_token),
         attempts: row.attempts,
         begun_at_millis: row.begun_at_millis,
         lease: row.lease,
         retention: row.retention,
         on_crash: row.on_crash,
         stage: match row.stage {
-            StageRow::InFlight => Stage::InFlight,
-            StageRow::Done(at, kept) => {
-                Stage::Done(at, StoredResponse::from_bytes(&kept).map_err(|_| RowError::Older)?)
-            }
-            StageRow::Unknown(since, reason) => Stage::Unknown(since, reason),
+            StageRow::InFlight => RecordStage::InFlight,
+            StageRow::Done(at, kept) => RecordStage::Done(
+                at,
+                StoredResponse::from_bytes(&kept).map_err(|_| RowError::Older)?,
+            ),
+            StageRow::Unknown(since, reason) => RecordStage::Unknown(since, reason),
         },
         since: Duration::ZERO,
     };

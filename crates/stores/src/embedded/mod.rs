@@ -8,7 +8,7 @@
 //!
 //! What a restart forgets is a rule of this store (`row.rs`): queues, because the waiters went away
 //! with the process, and how much of a lease is left, because no clock that runs while the process is
-//! away can be trusted. The tests `embedded`, `crash` and the fault disk hold all this.
+//! away can be trusted. The tests `embedded`, `kills` and the fault disk hold all this.
 
 mod directory;
 mod engine;
@@ -33,7 +33,7 @@ use engine::{Engine, Medium};
 use keylatch_core::idempotency::{RecordCommand, RecordState};
 use keylatch_core::lock::{LockCommand, LockState, Ttl};
 use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};
-use writer::{Expired, Writer};
+use writer::{ExpiredKeys, Writer};
 
 /// How many expired entries one transaction removes from the disk.
 const SWEEP_BATCH: usize = 4096;
@@ -105,7 +105,7 @@ impl Executor for Embedded {
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
-        let mut expired = Expired::default();
+        let mut expired = ExpiredKeys::default();
         for bucket in 0..=u8::MAX {
             expired.locks.extend(self.table.expired::<LockState>(bucket));
             if records {

@@ -5,7 +5,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 use std::io;
 
-use super::engine::{Changes, Probe};
+use super::engine::{BatchChanges, Probe};
 use super::row::{
     Head, RowError, append_checksum, decode_lock, decode_record, encode_lock, encode_record,
     lock_key, lock_name, record_key, verify_checksum,
@@ -168,7 +168,7 @@ pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), Fil
 /// Writes one transaction and syncs it. Gives about how many pages it has in the log.
 pub(super) fn write(
     connection: &Connection,
-    changes: &Changes,
+    changes: &BatchChanges,
     head: Option<&Head>,
 ) -> Result<usize, FileError> {
     run(connection, "BEGIN IMMEDIATE", [])?;
@@ -195,7 +195,7 @@ pub(super) fn write(
 }
 
 /// Whether the file says of all that changes what the changes make of it.
-pub(super) fn has(connection: &Connection, changes: &Changes) -> Result<bool, FileError> {
+pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<bool, FileError> {
     let says = |sql, key: &[u8], value: Option<Vec<u8>>| {
         let mut statement = connection.prepare_cached(sql)?;
         let found: Option<Vec<u8>> = statement.query_row([key], |row| row.get(0)).optional()?;

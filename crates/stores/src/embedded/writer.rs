@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::engine::{Changes, Engine, Failure, Probe};
+use super::engine::{BatchChanges, Engine, Failure, Probe};
 use super::row::is_same_lock_at_rest;
 use crate::table::{Entry, Step, Table, step};
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -47,7 +47,7 @@ pub(super) enum WriteRequest {
     /// Run a command.
     Step(Command, Answer<Reply>),
     /// Remove those that are still expired.
-    Sweep(Expired, Answer<()>),
+    Sweep(ExpiredKeys, Answer<()>),
     /// Tell whether the last batch was kept; if not, try whether there is room again.
     Probe(Answer<()>),
     /// Take a step towards a file without room that it does not need.
@@ -65,12 +65,12 @@ type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// Entries that have expired.
 #[derive(Debug, Default)]
-pub(super) struct Expired {
+pub(super) struct ExpiredKeys {
     pub(super) locks: Vec<LockName>,
     pub(super) records: Vec<RecordKey>,
 }
 
-impl Expired {
+impl ExpiredKeys {
     pub(super) fn len(&self) -> usize {
         self.locks.len() + self.records.len()
     }
@@ -172,7 +172,7 @@ impl Writer {
     }
 
     /// Removes those that are still expired.
-    pub(super) async fn sweep(&self, expired: Expired) -> Result<(), StoreError> {
+    pub(super) async fn sweep(&self, expired: ExpiredKeys) -> Result<(), StoreError> {
         self.submit(|answer| WriteRequest::Sweep(expired, answer)).await
     }
 
@@ -280,7 +280,7 @@ impl Shared {
     }
 
     /// Commits a batch; `None` if that panicked.
-    fn commit(&self, batch: Vec<WriteRequest>) -> Option<Committed> {
+    fn commit(&self, batch: Vec<WriteRequest>) -> Option<CommitResult> {
         let committing = AssertUnwindSafe(|| Some(self.committer().as_mut()?.commit(batch)));
         // The rules run before anything is written, and the file is opened again where a transaction
         // was left open.
@@ -368,25 +368,25 @@ struct Committer {
 }
 
 /// A batch that was committed, or was not, and those who wait for it.
-struct Committed {
-    answers: Vec<Waiting>,
+struct CommitResult {
+    answers: Vec<PendingAnswer>,
     kept: Result<(), Failure>,
 }
 
 /// Who waits for a batch, and for what.
-enum Waiting {
+enum PendingAnswer {
     Reply(Reply, Answer<Reply>),
     Done(Answer<()>),
 }
 
-impl Committed {
+impl CommitResult {
     fn answer(self) {
         let kept = self.kept;
         for waiting in self.answers {
             // A caller that has gone does not read its answer.
             match waiting {
-                Waiting::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
-                Waiting::Done(answer) => drop(answer.send(outcome(&kept, ()))),
+                PendingAnswer::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
+                PendingAnswer::Done(answer) => drop(answer.send(outcome(&kept, ()))),
             }
         }
     }
@@ -402,25 +402,27 @@ fn outcome<T>(kept: &Result<(), Failure>, value: T) -> Result<T, StoreError> {
 
 impl Committer {
     /// Puts what the requests come to on disk and then in the table.
-    fn commit(&mut self, requests: Vec<WriteRequest>) -> Committed {
+    fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
         let started = Instant::now();
         let settled = self.settle();
-        let mut batch = Batch { table: &self.table, changes: Changes::default() };
+        let mut batch = Batch { table: &self.table, changes: BatchChanges::default() };
         let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
         for request in requests {
             answers.push(match request {
-                WriteRequest::Step(command, answer) => Waiting::Reply(batch.run(&command), answer),
+                WriteRequest::Step(command, answer) => {
+                    PendingAnswer::Reply(batch.run(&command), answer)
+                }
                 WriteRequest::Sweep(expired, answer) => {
                     batch.sweep(&expired);
-                    Waiting::Done(answer)
+                    PendingAnswer::Done(answer)
                 }
                 WriteRequest::Probe(answer) => {
                     probing |= self.state.unwell.load(Ordering::Acquire);
-                    Waiting::Done(answer)
+                    PendingAnswer::Done(answer)
                 }
                 WriteRequest::Compact(answer) => {
                     compacting = true;
-                    Waiting::Done(answer)
+                    PendingAnswer::Done(answer)
                 }
             });
         }
@@ -433,7 +435,7 @@ impl Committer {
         if compacting && kept.is_ok() {
             self.compact();
         }
-        Committed { answers, kept: kept.map(|_| ()) }
+        CommitResult { answers, kept: kept.map(|_| ()) }
     }
 
     /// Finds out what became of the changes in doubt, if there are any.
@@ -447,14 +449,16 @@ impl Committer {
     }
 
     /// Writes changes and makes them the table's. Whether there was anything to write.
-    fn write(&mut self, changes: Changes, probing: bool) -> Result<bool, Failure> {
+    fn write(&mut self, changes: BatchChanges, probing: bool) -> Result<bool, Failure> {
         if probing {
             for probe in [Probe::Write, Probe::Remove] {
-                self.engine.commit(&Changes { probe: Some(probe), ..Changes::default() })?;
+                self.engine
+                    .commit(&BatchChanges { probe: Some(probe), ..BatchChanges::default() })?;
             }
         }
         // What a batch undoes itself leaves nothing to write.
-        let durable = self.is_change(&changes) || !self.engine.has_room_for(changes.last_fence());
+        let durable =
+            self.is_change(&changes) || !self.engine.has_room_for(changes.last_fencing_token());
         if durable {
             self.engine.commit(&changes)?;
         }
@@ -464,7 +468,7 @@ impl Committer {
     }
 
     /// Whether the disk says something else of any entry.
-    fn is_change(&self, changes: &Changes) -> bool {
+    fn is_change(&self, changes: &BatchChanges) -> bool {
         let is_other_lock = |(name, state): (&LockName, &LockState)| {
             !is_same_lock_at_rest(state, &self.table.look::<LockState>(name).0)
         };
@@ -474,9 +478,9 @@ impl Committer {
         changes.locks.iter().any(is_other_lock) || changes.records.iter().any(is_other_record)
     }
 
-    fn install(&self, changes: Changes) {
-        for (bucket, fence) in changes.fences {
-            self.table.raise(bucket, fence);
+    fn install(&self, changes: BatchChanges) {
+        for (bucket, fencing_token) in changes.fences {
+            self.table.raise(bucket, fencing_token);
         }
         for (name, state) in changes.locks {
             self.table.install(&name, state);
@@ -528,22 +532,22 @@ impl Committer {
 /// What the requests so far would make of the table.
 struct Batch<'a> {
     table: &'a Table,
-    changes: Changes,
+    changes: BatchChanges,
 }
 
 /// What a batch makes of the entries of one kind.
-trait Changed: Entry {
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<Self::Key, Self>;
+trait BatchEntry: Entry {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
 }
 
-impl Changed for LockState {
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<LockName, Self> {
+impl BatchEntry for LockState {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<LockName, Self> {
         &mut changes.locks
     }
 }
 
-impl Changed for RecordState {
-    fn changed(changes: &mut Changes) -> &mut BTreeMap<RecordKey, Self> {
+impl BatchEntry for RecordState {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<RecordKey, Self> {
         &mut changes.records
     }
 }
@@ -556,22 +560,23 @@ impl Batch<'_> {
         }
     }
 
-    fn step<E: Changed>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
+    fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
         let (state, mut moment) = self.table.look::<E>(key);
         let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
         let bucket = E::bucket(key);
-        let fence = self.changes.fences.get(&bucket).copied().unwrap_or_default();
-        moment.last_fence = moment.last_fence.max(fence);
+        let fencing_token = self.changes.fences.get(&bucket).copied().unwrap_or_default();
+        moment.last_fencing_token = moment.last_fencing_token.max(fencing_token);
         let Step { reply, change } = step(Some(&state), key, command, &moment);
         if let Some(after) = change {
-            let fence = after.fencing_token().unwrap_or_default().max(moment.last_fence);
-            self.changes.fences.insert(bucket, fence);
+            let fencing_token =
+                after.fencing_token().unwrap_or_default().max(moment.last_fencing_token);
+            self.changes.fences.insert(bucket, fencing_token);
             E::changed(&mut self.changes).insert(key.clone(), after);
         }
         reply
     }
 
-    fn sweep(&mut self, expired: &Expired) {
+    fn sweep(&mut self, expired: &ExpiredKeys) {
         for name in &expired.locks {
             self.expire::<LockState>(name);
         }
@@ -580,7 +585,7 @@ impl Batch<'_> {
         }
     }
 
-    fn expire<E: Changed>(&mut self, key: &E::Key) {
+    fn expire<E: BatchEntry>(&mut self, key: &E::Key) {
         let (state, moment) = self.table.look::<E>(key);
         let changed = E::changed(&mut self.changes);
         let state = changed.get(key).unwrap_or(&state);

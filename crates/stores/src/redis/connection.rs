@@ -56,7 +56,7 @@ impl SharedConnection {
         self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
-        let mut asking = Asking(self.connection.clone());
+        let mut asking = AskingConnection(self.connection.clone());
         let found = self.state.note(call.invoke_async(&mut asking)).await?;
         self.replicated(found).await
     }
@@ -74,9 +74,9 @@ impl SharedConnection {
 }
 
 /// Sends each command right behind an `ASKING`, with no other command between them.
-struct Asking(MultiplexedConnection);
+struct AskingConnection(MultiplexedConnection);
 
-impl ConnectionLike for Asking {
+impl ConnectionLike for AskingConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
             let mut both = pipe();

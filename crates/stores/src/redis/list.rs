@@ -163,7 +163,7 @@ fn holder(
     Some(Holder {
         name: name.clone(),
         owner: Owner::parse(fields.get("owner")?).ok()?,
-        fence: FencingToken::new(fields.get("fence")?.parse().ok()?),
+        fencing_token: FencingToken::new(fields.get("fence")?.parse().ok()?),
         acquired_at_millis: fields.get("acquired")?.parse().ok()?,
         expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
         waiting,

@@ -67,7 +67,7 @@ impl RedisStore {
     ) -> Result<AcquireReply, StoreError> {
         let entry_millis = command.queue.map(|lasts| script::millis(lasts).to_string());
         let mut call = self.queue_call(&self.scripts.acquire, name);
-        call.key(self.keys.fence(name.bucket()))
+        call.key(self.keys.fencing_token(name.bucket()))
             .arg(script::token(&command.token))
             .arg(command.ttl.as_millis())
             .arg(command.owner.as_ref().map_or("", |owner| owner.as_str()))
@@ -164,10 +164,10 @@ pub(super) struct ScriptReply {
     ahead: u64,
 }
 
-/// `fence, ttl, pttl, owner, acquired`, in this order.
+/// `fencing_token, ttl, pttl, owner, acquired`, in this order.
 #[derive(Debug)]
 struct GrantFields {
-    fence: u64,
+    fencing_token: u64,
     ttl_millis: u64,
     /// Negative when the key has no expiry, which only another program's `PERSIST` does.
     pttl_millis: i64,
@@ -185,7 +185,7 @@ impl ScriptReply {
     pub(super) fn lease(&self) -> Result<Lease, StoreError> {
         let grant = self.grant()?;
         Ok(Lease {
-            fence: FencingToken::new(grant.fence),
+            fencing_token: FencingToken::new(grant.fencing_token),
             owner: grant.owner()?,
             ttl: Duration::from_millis(grant.ttl_millis),
             expires_in: grant.expires_in(),
@@ -198,7 +198,7 @@ impl ScriptReply {
         Ok(Holder {
             name: name.clone(),
             owner: grant.owner()?,
-            fence: FencingToken::new(grant.fence),
+            fencing_token: FencingToken::new(grant.fencing_token),
             acquired_at_millis: grant.acquired_at_millis,
             expires_in: grant.expires_in(),
             waiting: self.waiting,
@@ -229,12 +229,12 @@ impl NeedsReplicas for ScriptReply {
 
 impl GrantFields {
     fn of(fields: [Value; 5]) -> Result<Option<Self>, ParsingError> {
-        let [fence, ttl, pttl, owner, acquired] = fields;
-        if fence == Value::Nil {
+        let [fencing_token, ttl, pttl, owner, acquired] = fields;
+        if fencing_token == Value::Nil {
             return Ok(None);
         }
         Ok(Some(Self {
-            fence: from_redis_value(fence)?,
+            fencing_token: from_redis_value(fencing_token)?,
             ttl_millis: from_redis_value(ttl)?,
             pttl_millis: from_redis_value(pttl)?,
             owner: from_redis_value(owner)?,

@@ -2,7 +2,7 @@
 //!
 //! Each command is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
 //! expires, and so is a record; each of the 256 buckets has one fencing counter.
-//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
+//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fencing_token` carry the bucket
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
 //! `locks`, `records` and `list` have the commands; `topology`, `pool` and `connection` the servers;
@@ -140,7 +140,7 @@ impl Store for RedisStore {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        self.topology.ping().await
+        self.topology.health().await
     }
 
     fn profile(&self) -> StoreProfile {

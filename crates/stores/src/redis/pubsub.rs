@@ -29,7 +29,7 @@ const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The messages of a server and the token that is cancelled when it is retired, or why there are
 /// none.
-pub(super) type Subscribed =
+pub(super) type SubscribeResult =
     Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>>;
 
 /// The one subscription of a store, for wakeups and for changes of watched locks.
@@ -58,7 +58,7 @@ impl Subscription {
 
     /// Passes on messages, for ever, beginning with the `first` subscription. Messages that are
     /// published while there is no connection are lost; waiters and watchers then ask the store.
-    pub(super) async fn listen(self, first: Subscribed) {
+    pub(super) async fn listen(self, first: SubscribeResult) {
         let (mut has_failed, mut subscribed) = (false, first);
         for attempt in 1.. {
             match subscribed {
@@ -83,7 +83,7 @@ impl Subscription {
     }
 
     /// One attempt to subscribe.
-    pub(super) async fn subscribe(&self, attempt: usize) -> Subscribed {
+    pub(super) async fn subscribe(&self, attempt: usize) -> SubscribeResult {
         let subscribing = async {
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
             let mut connection = publisher.client.get_async_pubsub().await?;
@@ -130,12 +130,14 @@ impl PubSubMessage {
         let fields: Vec<_> = fields.split('\n').collect();
         let change = match fields[..] {
             ["watched"] => return Some(Self::Watched(name)),
-            ["released", fence] => Change::Released(FencingToken::new(fence.parse().ok()?)),
-            [kind, fence, expires_in, acquired_at, waiting, owner] => {
+            ["released", fencing_token] => {
+                Change::Released(FencingToken::new(fencing_token.parse().ok()?))
+            }
+            [kind, fencing_token, expires_in, acquired_at, waiting, owner] => {
                 let holder = Holder {
                     name: name.clone(),
                     owner: Owner::parse(owner).ok()?,
-                    fence: FencingToken::new(fence.parse().ok()?),
+                    fencing_token: FencingToken::new(fencing_token.parse().ok()?),
                     acquired_at_millis: acquired_at.parse().ok()?,
                     expires_in: Duration::from_millis(expires_in.parse().ok()?),
                     waiting: waiting.parse().ok()?,
@@ -179,7 +181,7 @@ mod tests {
         else {
             panic!("not an acquired lock");
         };
-        assert_eq!((holder.fence.get(), holder.owner, holder.waiting), (42, None, 3));
+        assert_eq!((holder.fencing_token.get(), holder.owner, holder.waiting), (42, None, 3));
         let released = Change::Released(FencingToken::new(42));
         let message = format!("released\n42\n{}", key_of(&name));
         assert_eq!(parsed(&message), Some(PubSubMessage::Changed(name.clone(), released)));

@@ -16,9 +16,9 @@ use super::RedisStore;
 use super::connection::NeedsReplicas;
 use super::script::{self, millis, millis_or_none};
 use keylatch_core::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, End, OnCrash, Reason, RecordCommand,
-    RecordKey, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunRenewal, StoredResponse, UNKNOWN_RETENTION,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, OnCrash, RecordCommand, RecordKey,
+    RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
+    StoredResponse, UNKNOWN_RETENTION, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, TokenHash};
 use keylatch_core::store::StoreError;
@@ -61,7 +61,7 @@ impl RedisStore {
             OnCrash::Rerun => ("rerun", begin.retention),
         };
         let mut call = self.record_call(&self.scripts.record.begin, key);
-        call.key(self.keys.fence(key.bucket()))
+        call.key(self.keys.fencing_token(key.bucket()))
             .arg(script::token(&begin.token))
             .arg(script::fingerprint(&begin.fingerprint))
             .arg(millis_or_none(begin.lease))
@@ -92,11 +92,11 @@ impl RedisStore {
         &self,
         key: &RecordKey,
         token: &TokenHash,
-        end: &End,
+        end: &RunEnd,
     ) -> Result<CompleteReply, StoreError> {
         let (stage, stored) = match end {
-            End::Done(kept) => ("done", kept.to_bytes().map_err(refused)?),
-            End::Unknown(reason) => ("unknown", reason.as_str().into()),
+            RunEnd::Done(kept) => ("done", kept.to_bytes().map_err(refused)?),
+            RunEnd::Unknown(reason) => ("unknown", reason.as_str().into()),
         };
         let mut call = self.record_call(&self.scripts.record.complete, key);
         call.arg(script::token(token)).arg(stage).arg(stored).arg(millis(UNKNOWN_RETENTION));
@@ -130,14 +130,17 @@ impl RedisStore {
         key: &RecordKey,
         resolve: &ResolveCommand,
     ) -> Result<ResolveReply, StoreError> {
-        let fence = resolve.fence.map(|fence| fence.to_string()).unwrap_or_default();
+        let fencing_token = resolve
+            .fencing_token
+            .map(|fencing_token| fencing_token.to_string())
+            .unwrap_or_default();
         let kept = resolve.end.as_ref().map(|kept| kept.to_bytes().map_err(refused)).transpose()?;
         let mut call = self.record_call(&self.scripts.record.resolve, key);
-        call.arg(fence).arg(kept.unwrap_or_default());
+        call.arg(fencing_token).arg(kept.unwrap_or_default());
         let reply = self.run_record(key, &call).await?;
         match (reply.found(), &resolve.end) {
             ("completed", Some(kept)) => {
-                Ok(ResolveReply::Completed(reply.view_with(&End::Done(kept.clone()))?))
+                Ok(ResolveReply::Completed(reply.view_with(&RunEnd::Done(kept.clone()))?))
             }
             ("freed", None) => Ok(ResolveReply::Freed),
             ("refused", _) => Ok(ResolveReply::Refused(reply.view()?)),
@@ -173,10 +176,10 @@ struct ScriptReply {
     record: Option<RecordFields>,
 }
 
-/// `fence, attempts, begun, pttl, stage, at, end`, in this order.
+/// `fencing_token, attempts, begun, pttl, stage, at, end`, in this order.
 #[derive(Debug)]
 struct RecordFields {
-    fence: u64,
+    fencing_token: u64,
     attempts: u32,
     begun_at_millis: u64,
     /// Negative when the key has no expiry, which only another program's `PERSIST` does.
@@ -197,7 +200,11 @@ impl ScriptReply {
         let RecordStatus::InFlight { lease } = record.phase(None)? else {
             return Err(Self::unexpected());
         };
-        Ok(Run { fence: FencingToken::new(record.fence), attempts: record.attempts, lease })
+        Ok(Run {
+            fencing_token: FencingToken::new(record.fencing_token),
+            attempts: record.attempts,
+            lease,
+        })
     }
 
     fn view(&self) -> Result<RecordView, StoreError> {
@@ -205,7 +212,7 @@ impl ScriptReply {
     }
 
     /// The record with the end that the caller itself sent, which the script does not return.
-    fn view_with(&self, end: &End) -> Result<RecordView, StoreError> {
+    fn view_with(&self, end: &RunEnd) -> Result<RecordView, StoreError> {
         self.record()?.view(Some(end))
     }
 
@@ -226,9 +233,9 @@ impl NeedsReplicas for ScriptReply {
 }
 
 impl RecordFields {
-    fn view(&self, end: Option<&End>) -> Result<RecordView, StoreError> {
+    fn view(&self, end: Option<&RunEnd>) -> Result<RecordView, StoreError> {
         Ok(RecordView {
-            fence: FencingToken::new(self.fence),
+            fencing_token: FencingToken::new(self.fencing_token),
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,
             expires_in: Duration::from_millis(u64::try_from(self.pttl_millis).unwrap_or(0)),
@@ -236,21 +243,21 @@ impl RecordFields {
         })
     }
 
-    fn phase(&self, end: Option<&End>) -> Result<RecordStatus, StoreError> {
+    fn phase(&self, end: Option<&RunEnd>) -> Result<RecordStatus, StoreError> {
         let at_millis = self.at_millis;
         let end = match (self.stage.as_str(), end) {
             ("in-flight", None) => {
                 return Ok(RecordStatus::InFlight { lease: Duration::from_millis(at_millis) });
             }
-            ("done", Some(End::Done(kept))) => End::Done(kept.clone()),
-            ("unknown", Some(End::Unknown(reason))) => End::Unknown(*reason),
-            ("done", None) => End::Done(self.kept()?),
-            ("unknown", None) => End::Unknown(self.reason()?),
+            ("done", Some(RunEnd::Done(kept))) => RunEnd::Done(kept.clone()),
+            ("unknown", Some(RunEnd::Unknown(reason))) => RunEnd::Unknown(*reason),
+            ("done", None) => RunEnd::Done(self.kept()?),
+            ("unknown", None) => RunEnd::Unknown(self.reason()?),
             _ => return Err(ScriptReply::unexpected()),
         };
         Ok(match end {
-            End::Done(kept) => RecordStatus::Done { at_millis, kept },
-            End::Unknown(reason) => RecordStatus::Unknown { since_millis: at_millis, reason },
+            RunEnd::Done(kept) => RecordStatus::Done { at_millis, kept },
+            RunEnd::Unknown(reason) => RecordStatus::Unknown { since_millis: at_millis, reason },
         })
     }
 
@@ -259,9 +266,9 @@ impl RecordFields {
         StoredResponse::from_bytes(end).map_err(|error| StoreError::Lost(error.into()))
     }
 
-    fn reason(&self) -> Result<Reason, StoreError> {
+    fn reason(&self) -> Result<UnknownReason, StoreError> {
         let end = self.end.as_deref().and_then(|end| std::str::from_utf8(end).ok());
-        end.and_then(Reason::parse).ok_or_else(ScriptReply::unexpected)
+        end.and_then(UnknownReason::parse).ok_or_else(ScriptReply::unexpected)
     }
 }
 
@@ -270,12 +277,12 @@ impl FromRedisValue for ScriptReply {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let found = from_redis_value(next())?;
-        let fence = next();
-        if fence == Value::Nil {
+        let fencing_token = next();
+        if fencing_token == Value::Nil {
             return Ok(Self { found, record: None });
         }
         let record = RecordFields {
-            fence: from_redis_value(fence)?,
+            fencing_token: from_redis_value(fencing_token)?,
             attempts: from_redis_value(next())?,
             begun_at_millis: from_redis_value(next())?,
             pttl_millis: from_redis_value(next())?,

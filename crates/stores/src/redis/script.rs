@@ -132,7 +132,7 @@ impl Keys {
         format!("{}:{{{:02x}}}:record:{name}", self.prefix, key.bucket())
     }
 
-    pub(super) fn fence(&self, bucket: u8) -> String {
+    pub(super) fn fencing_token(&self, bucket: u8) -> String {
         format!("{}:{{{bucket:02x}}}:fence", self.prefix)
     }
 

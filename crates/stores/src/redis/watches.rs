@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::locks::ScriptReply;
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
-use crate::changes::Changes;
+use crate::changes::ChangeWatchers;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{Change, Hints};
 
@@ -33,7 +33,7 @@ const ANNOUNCE_BATCH: usize = 500;
 /// The locks that are watched, here and by other processes.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    here: Changes,
+    here: ChangeWatchers,
     /// How many locks are below, read without the mutex.
     count: AtomicUsize,
     /// The locks that any process watches, and until when that counts.

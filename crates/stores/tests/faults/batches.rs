@@ -65,15 +65,15 @@ async fn fences_rise_over_a_grant_and_its_end_in_one_batch() {
         let (Ok(AcquireReply::Granted(lease)), Ok(())) = both.await else {
             panic!("granted and withdrawn");
         };
-        assert!(lease.fence > last, "{:?} after {last:?}", lease.fence);
-        last = lease.fence;
+        assert!(lease.fencing_token > last, "{:?} after {last:?}", lease.fencing_token);
+        last = lease.fencing_token;
     }
     let again = Disk::new(disk.durable(), 1).open().unwrap();
     assert_eq!(again.port().look(&lock.name).await.unwrap(), None);
     let AcquireReply::Granted(lease) = lock.run(again.port()).await.unwrap() else {
         panic!("it is free");
     };
-    assert!(lease.fence > last, "{:?} after {last:?} and a power cut", lease.fence);
+    assert!(lease.fencing_token > last, "{:?} after {last:?} and a power cut", lease.fencing_token);
 }
 
 #[tokio::test]

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, End, OnCrash, Reason, RecordKey,
-    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunRenewal, StoredResponse,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, OnCrash, RecordKey,
+    RecordStatus, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal, StoredResponse,
+    UnknownReason,
 };
 use keylatch_core::lock::{
     AcquireReply, FencingToken, LockName, ReleaseReply, RenewReply, TokenHash, Ttl,
@@ -47,7 +48,7 @@ pub(crate) enum Outcome {
     Free,
     /// Held or run under this fencing token; `None` when its answer was lost.
     Taken(Option<FencingToken>),
-    Ended(FencingToken, End),
+    Ended(FencingToken, RunEnd),
 }
 
 /// What a client knows of one entry.
@@ -57,7 +58,7 @@ pub(crate) struct Known {
     /// What the one command would have made of it whose answer was lost.
     pub(crate) or: Option<Outcome>,
     token: TokenHash,
-    last_fence: FencingToken,
+    last_fencing_token: FencingToken,
     on_crash: OnCrash,
 }
 
@@ -92,16 +93,20 @@ impl Client {
         let known = match answered {
             Ok(answered) if disk.has_power() => {
                 let given = match &answered {
-                    Outcome::Taken(fence) => fence.unwrap_or_default(),
+                    Outcome::Taken(fencing_token) => fencing_token.unwrap_or_default(),
                     _ => FencingToken::NONE,
                 };
-                Known { answered, last_fence: before.last_fence.max(given), ..before }
+                Known {
+                    answered,
+                    last_fencing_token: before.last_fencing_token.max(given),
+                    ..before
+                }
             }
             // What was refused has not happened.
             Err(error) if error.effect() == Effect::NotExecuted && disk.has_power() => before,
             _ => Known { or: Some(meant), ..before },
         };
-        let is_done = matches!(known.answered, Outcome::Ended(_, End::Done(_)));
+        let is_done = matches!(known.answered, Outcome::Ended(_, RunEnd::Done(_)));
         if known.or.is_some() || (is_done && self.dice.below(2) == 0) {
             self.at[kind][slot] = self.at[kind][slot].saturating_add(1);
         }
@@ -125,13 +130,13 @@ impl Client {
             answered: Outcome::Free,
             or: None,
             token: token(&format!("{}-{}", self.number, self.steps)),
-            last_fence: FencingToken::NONE,
+            last_fencing_token: FencingToken::NONE,
             on_crash: [OnCrash::Unknown, OnCrash::Rerun][self.dice.below(2) as usize],
         };
         match self.entries.get(entry) {
             None => fresh,
             Some(known) if known.answered == Outcome::Free && known.or.is_none() => {
-                Known { last_fence: known.last_fence, ..fresh }
+                Known { last_fencing_token: known.last_fencing_token, ..fresh }
             }
             Some(known) => known.clone(),
         }
@@ -158,11 +163,13 @@ impl Client {
         else {
             return Err("fences: the probe is held".to_owned());
         };
-        match self.entries.iter().find(|(_, known)| known.last_fence >= lease.fence) {
+        match self.entries.iter().find(|(_, known)| known.last_fencing_token >= lease.fencing_token)
+        {
             None => Ok(()),
-            Some((entry, known)) => {
-                Err(format!("fences: {entry} had {}, and now {}", known.last_fence, lease.fence))
-            }
+            Some((entry, known)) => Err(format!(
+                "fences: {entry} had {}, and now {}",
+                known.last_fencing_token, lease.fencing_token
+            )),
         }
     }
 
@@ -183,13 +190,16 @@ impl Known {
         let holder = store.look(name).await.map_err(|error| error.to_string())?;
         self.check_found(|outcome| match (outcome, &holder) {
             (Outcome::Free, None) => true,
-            (Outcome::Taken(fence), Some(found)) => fence.is_none_or(|fence| fence == found.fence),
+            (Outcome::Taken(fencing_token), Some(found)) => {
+                fencing_token.is_none_or(|fencing_token| fencing_token == found.fencing_token)
+            }
             _ => false,
         })
         .map_err(|()| format!("the store says {holder:?}"))?;
-        if let (Outcome::Taken(Some(fence)), None) = (&self.answered, &self.or) {
+        if let (Outcome::Taken(Some(fencing_token)), None) = (&self.answered, &self.or) {
             let same = Acquire { name: name.clone(), ..self.acquire() }.run(store).await;
-            if !matches!(&same, Ok(AcquireReply::Repeated(lease)) if lease.fence == *fence) {
+            if !matches!(&same, Ok(AcquireReply::Repeated(lease)) if lease.fencing_token == *fencing_token)
+            {
                 return Err(format!("its holder reads {same:?}"));
             }
         }
@@ -200,9 +210,9 @@ impl Known {
         let found = store.find(key).await.map_err(|error| error.to_string())?;
         self.check_found(|outcome| outcome.is_record(found.as_ref()))
             .map_err(|()| format!("the store says {found:?}"))?;
-        if let (Outcome::Taken(Some(fence)), None) = (&self.answered, &self.or) {
+        if let (Outcome::Taken(Some(fencing_token)), None) = (&self.answered, &self.or) {
             let same = store.begin(&self.begin(key)).await;
-            if !matches!(&same, Ok(BeginReply::Again(run)) if run.fence == *fence) {
+            if !matches!(&same, Ok(BeginReply::Again(run)) if run.fencing_token == *fencing_token) {
                 return Err(format!("its runner reads {same:?}"));
             }
         }
@@ -222,11 +232,16 @@ impl Known {
         let begun = again.begin(&other).await.map_err(|error| error.to_string())?;
         let right = match &begun {
             BeginReply::Started(run) => {
-                !ended && self.on_crash == OnCrash::Rerun && run.fence > self.last_fence
+                !ended
+                    && self.on_crash == OnCrash::Rerun
+                    && run.fencing_token > self.last_fencing_token
             }
             BeginReply::Found(view) if ended => self.answered.is_record(Some(view)),
             BeginReply::Found(view) => {
-                let end = Outcome::Ended(self.last_fence, End::Unknown(Reason::Interrupted));
+                let end = Outcome::Ended(
+                    self.last_fencing_token,
+                    RunEnd::Unknown(UnknownReason::Interrupted),
+                );
                 self.on_crash == OnCrash::Unknown && end.is_record(Some(view))
             }
             BeginReply::Again(_) | BeginReply::Reused(_) => false,
@@ -252,19 +267,19 @@ impl Known {
 
 impl Outcome {
     fn is_record(&self, found: Option<&RecordView>) -> bool {
-        match (self, found.map(|view| (view.fence, &view.phase))) {
+        match (self, found.map(|view| (view.fencing_token, &view.phase))) {
             (Self::Free, None) => true,
-            (Self::Taken(fence), Some((found, RecordStatus::InFlight { lease }))) => {
-                fence.is_none_or(|fence| fence == found) && !lease.is_zero()
+            (Self::Taken(fencing_token), Some((found, RecordStatus::InFlight { lease }))) => {
+                fencing_token.is_none_or(|fencing_token| fencing_token == found) && !lease.is_zero()
             }
             (
-                Self::Ended(fence, End::Done(end)),
+                Self::Ended(fencing_token, RunEnd::Done(end)),
                 Some((found, RecordStatus::Done { kept, .. })),
-            ) => *fence == found && end == kept,
+            ) => *fencing_token == found && end == kept,
             (
-                Self::Ended(fence, End::Unknown(end)),
+                Self::Ended(fencing_token, RunEnd::Unknown(end)),
                 Some((found, RecordStatus::Unknown { reason, .. })),
-            ) => *fence == found && end == reason,
+            ) => *fencing_token == found && end == reason,
             _ => false,
         }
     }
@@ -290,7 +305,7 @@ impl Step<'_> {
             Outcome::Free => {
                 let acquire = Acquire { name: name.clone(), ..known.acquire() };
                 let answered = acquire.run(store).await.map(|reply| match reply {
-                    AcquireReply::Granted(lease) => known.taken(lease.fence),
+                    AcquireReply::Granted(lease) => known.taken(lease.fencing_token),
                     other => panic!("{name:?} is free: {other:?}"),
                 });
                 (Outcome::Taken(None), answered)
@@ -313,21 +328,23 @@ impl Step<'_> {
         match &known.answered {
             Outcome::Free => {
                 let answered = store.begin(&known.begin(key)).await.map(|begun| match begun {
-                    BeginReply::Started(run) => known.taken(run.fence),
+                    BeginReply::Started(run) => known.taken(run.fencing_token),
                     other => panic!("{key:?} is free: {other:?}"),
                 });
                 (Outcome::Taken(None), answered)
             }
-            Outcome::Taken(fence) => self.on_run(key, fence.unwrap()).await,
-            Outcome::Ended(fence, End::Unknown(_)) => {
+            Outcome::Taken(fencing_token) => self.on_run(key, fencing_token.unwrap()).await,
+            Outcome::Ended(fencing_token, RunEnd::Unknown(_)) => {
                 let kept = (self.dice.below(2) == 0).then(|| kept(self.number));
-                let ended = kept.clone().map(|kept| Outcome::Ended(*fence, End::Done(kept)));
+                let ended =
+                    kept.clone().map(|kept| Outcome::Ended(*fencing_token, RunEnd::Done(kept)));
                 let after = ended.unwrap_or(Outcome::Free);
-                let resolve = ResolveCommand { key: *key, fence: Some(*fence), end: kept };
+                let resolve =
+                    ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end: kept };
                 let right = |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed);
                 (after.clone(), expect(store.resolve(&resolve).await, right, after))
             }
-            Outcome::Ended(_, End::Done(_)) => {
+            Outcome::Ended(_, RunEnd::Done(_)) => {
                 let other = BeginCommand { token: token("another"), ..known.begin(key) };
                 let same = known.answered.clone();
                 let right =
@@ -338,7 +355,7 @@ impl Step<'_> {
     }
 
     /// Extends, abandons or completes a run.
-    async fn on_run(self, key: &RecordKey, fence: FencingToken) -> Stepped {
+    async fn on_run(self, key: &RecordKey, fencing_token: FencingToken) -> Stepped {
         let (token, store) = (self.known.token, self.store);
         match self.dice.below(5) {
             0 => {
@@ -353,12 +370,12 @@ impl Step<'_> {
             }
             how => {
                 let end = match how {
-                    2 => End::Unknown(Reason::Failed),
-                    3 => End::Done(StoredResponse::Mark(413)),
-                    _ => End::Done(kept(self.number)),
+                    2 => RunEnd::Unknown(UnknownReason::Failed),
+                    3 => RunEnd::Done(StoredResponse::Mark(413)),
+                    _ => RunEnd::Done(kept(self.number)),
                 };
                 let completed = store.complete(key, &token, end.clone()).await;
-                let after = Outcome::Ended(fence, end);
+                let after = Outcome::Ended(fencing_token, end);
                 let right = |it: &_| matches!(it, CompleteReply::Kept(_));
                 (after.clone(), expect(completed, right, after))
             }
@@ -367,9 +384,13 @@ impl Step<'_> {
 }
 
 impl Known {
-    fn taken(&self, fence: FencingToken) -> Outcome {
-        assert!(fence > self.last_fence, "the fence fell: {fence} after {}", self.last_fence);
-        Outcome::Taken(Some(fence))
+    fn taken(&self, fencing_token: FencingToken) -> Outcome {
+        assert!(
+            fencing_token > self.last_fencing_token,
+            "the fence fell: {fencing_token} after {}",
+            self.last_fencing_token
+        );
+        Outcome::Taken(Some(fencing_token))
     }
 }
 

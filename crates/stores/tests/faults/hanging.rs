@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, poll};
-use keylatch_core::idempotency::{AbandonReply, BeginReply, End, RecordStatus, StoredResponse};
+use keylatch_core::idempotency::{AbandonReply, BeginReply, RecordStatus, RunEnd, StoredResponse};
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::{ListLocks, StoreError};
 use keylatch_stores::test_medium::TestStore;
@@ -42,7 +42,7 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     let (held, done) = (Acquire::new("held", "one"), begin("done", "one"));
     held.run(store).await.unwrap();
     store.begin(&done).await.unwrap();
-    store.complete(&done.key, &done.token, End::Done(StoredResponse::Mark(201))).await.unwrap();
+    store.complete(&done.key, &done.token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();
     let acquire = hang_an_acquire(&opened, &disk, "new").await;
 
     let (name, two) = (&held.name, token("two"));

@@ -4,8 +4,8 @@
 //! was made.
 
 use keylatch_core::idempotency::{
-    BeginCommand, BeginReply, CompleteReply, End, IdempotencyKey, Reason, RecordKey, RecordStatus,
-    RecordView, Scope, StoredResponse,
+    BeginCommand, BeginReply, CompleteReply, IdempotencyKey, RecordKey, RecordStatus, RecordView,
+    RunEnd, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{AcquireReply, Attempt, RenewReply, Token, TokenHash, Ttl};
 use keylatch_core::store::{ListLocks, Store};
@@ -42,7 +42,7 @@ async fn fencing_tokens_continue_above_those_of_format_4() {
     for number in 0..300 {
         let acquired = Acquire::new(&format!("new {number}"), "one").run(store.port()).await;
         let Ok(AcquireReply::Granted(lease)) = acquired else { panic!("{acquired:?}") };
-        assert!(lease.fence.get() > limit, "{} after up to {limit}", lease.fence);
+        assert!(lease.fencing_token.get() > limit, "{} after up to {limit}", lease.fencing_token);
     }
 }
 
@@ -97,7 +97,13 @@ async fn check_locks(store: &dyn Store) {
         .iter()
         .map(|lock| {
             let owner = lock.owner.as_ref().map_or("", |owner| owner.as_str());
-            (lock.name.as_str(), owner, lock.fence.get(), lock.acquired_at_millis, lock.waiting)
+            (
+                lock.name.as_str(),
+                owner,
+                lock.fencing_token.get(),
+                lock.acquired_at_millis,
+                lock.waiting,
+            )
         })
         .collect();
     found.sort_unstable();
@@ -119,7 +125,7 @@ async fn check_locks(store: &dyn Store) {
 
 async fn check_records(store: &dyn Store) {
     let in_flight = find(store, "in-flight").await;
-    assert_eq!((in_flight.fence.get(), in_flight.attempts), (1_795_332_930_370_962, 1));
+    assert_eq!((in_flight.fencing_token.get(), in_flight.attempts), (1_795_332_930_370_962, 1));
     assert_eq!(in_flight.begun_at_millis, 1_795_332_930_370);
     assert_eq!(in_flight.expires_in.as_secs(), 7200);
     assert!(matches!(in_flight.phase, RecordStatus::InFlight { .. }), "{in_flight:?}");
@@ -139,11 +145,13 @@ async fn check_records(store: &dyn Store) {
     assert_eq!(mark.phase, marked);
     let failed = find_guarded(store, "failed", "/v1/payments").await;
     let since_millis = 1_795_332_930_921;
-    assert_eq!(failed.phase, RecordStatus::Unknown { since_millis, reason: Reason::Failed });
-    assert_eq!(failed.fence.get(), LAST_FENCE);
+    assert_eq!(failed.phase, RecordStatus::Unknown { since_millis, reason: UnknownReason::Failed });
+    assert_eq!(failed.fencing_token.get(), LAST_FENCE);
     let interrupted = find(store, "interrupted").await;
-    let is_interrupted =
-        matches!(interrupted.phase, RecordStatus::Unknown { reason: Reason::Interrupted, .. });
+    let is_interrupted = matches!(
+        interrupted.phase,
+        RecordStatus::Unknown { reason: UnknownReason::Interrupted, .. }
+    );
     assert!(is_interrupted, "{interrupted:?}");
 }
 
@@ -153,7 +161,7 @@ async fn check_proofs(store: &dyn Store) {
     assert_eq!(renewed.unwrap(), RenewReply::Mismatch);
     let renewed = store.renew(&name("owned"), &token("owned"), Ttl::DEFAULT).await;
     assert!(matches!(renewed.unwrap(), RenewReply::Renewed(_)));
-    let (key, end) = (record("in-flight"), End::Done(StoredResponse::Mark(204)));
+    let (key, end) = (record("in-flight"), RunEnd::Done(StoredResponse::Mark(204)));
     let other = store.complete(&key, &token("rerun"), end.clone()).await;
     assert!(matches!(other.unwrap(), CompleteReply::Refused(_)));
     let own = store.complete(&key, &token("in-flight"), end).await;

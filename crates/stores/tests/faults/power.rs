@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keylatch_core::idempotency::End;
+use keylatch_core::idempotency::RunEnd;
 use tokio::time::{advance, pause};
 
 use crate::client::{Client, Entry, Known, Outcome};
@@ -29,8 +29,8 @@ fn a_power_cut_loses_nothing_that_was_answered() {
     };
     assert!(any(&|entry, it| matches!((entry, it), (Entry::Lock(_), Outcome::Taken(_)))));
     assert!(any(&|entry, it| matches!((entry, it), (Entry::Record(_), Outcome::Taken(_)))));
-    assert!(any(&|_, it| matches!(it, Outcome::Ended(_, End::Done(_)))));
-    assert!(any(&|_, it| matches!(it, Outcome::Ended(_, End::Unknown(_)))));
+    assert!(any(&|_, it| matches!(it, Outcome::Ended(_, RunEnd::Done(_)))));
+    assert!(any(&|_, it| matches!(it, Outcome::Ended(_, RunEnd::Unknown(_)))));
     assert!(known.iter().any(|(_, known)| known.or.is_some()), "no answer was ever lost");
 }
 

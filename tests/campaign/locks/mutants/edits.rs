@@ -184,7 +184,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "memory: the fence has no floor of time",
         Store::Memory,
-        "crates/core/src/lock/fence.rs",
+        "crates/core/src/lock/fencing_token.rs",
         "        Self((self.0 + 1).max(unix_micros))",
         "        Self((self.0 + 1).max(if mutant!() { 0 } else { unix_micros }))",
     ),

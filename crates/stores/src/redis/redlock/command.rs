@@ -71,7 +71,7 @@ impl FromStr for Ballot {
 /// What the nodes of a grant agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proposal {
-    pub(super) fence: FencingToken,
+    pub(super) fencing_token: FencingToken,
     /// The owner of the attempt that first proposed it. Others see this owner as the holder.
     pub(super) owner: Option<Owner>,
     /// The attempt that first proposed it: of all attempts with the token, this one was granted the
@@ -116,7 +116,7 @@ impl NodeCommand {
     pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
         let on = |script: &'a Script, name: &LockName| {
             let mut call = script.prepare_invoke();
-            call.key(keys.lock(name.bucket(), name)).key(keys.fence(name.bucket()));
+            call.key(keys.lock(name.bucket(), name)).key(keys.fencing_token(name.bucket()));
             call
         };
         match self {
@@ -132,7 +132,7 @@ impl NodeCommand {
                 let mut call = on(&scripts.redlock.accept, name);
                 call.arg(script::token(token))
                     .arg(ballot.to_string())
-                    .arg(proposal.fence.get())
+                    .arg(proposal.fencing_token.get())
                     .arg(proposal.owner.as_ref().map_or("", |owner| owner.as_str()))
                     .arg(proposal.attempt);
                 call
@@ -176,7 +176,7 @@ impl ReleaseCommand {
 /// A lock on one node, as the node reports it after every [`NodeCommand`].
 #[derive(Debug, Clone)]
 pub(super) struct LockReport {
-    found: Found,
+    found: NodeHolder,
     /// The bucket's fencing counter on the node.
     counter: FencingToken,
     /// The node's wall clock, in microseconds since 1970.
@@ -187,7 +187,7 @@ pub(super) struct LockReport {
 
 /// Which token has the lock on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum NodeHolder {
     /// The token of the command, since this command.
     Granted,
     /// The token of the command.
@@ -204,7 +204,7 @@ pub(super) struct NodeGrant {
     /// The token's hash, as scripts write it.
     pub(super) token: String,
     /// The accepted fencing token; [`FencingToken::NONE`] until the node accepts one.
-    pub(super) fence: FencingToken,
+    pub(super) fencing_token: FencingToken,
     /// The attempt that first proposed the fencing token.
     proposed_by: u64,
     /// The highest ballot that the node promised.
@@ -232,13 +232,13 @@ pub(super) struct Promise {
 impl LockReport {
     /// The grant, if the token of the command has the lock.
     pub(super) fn own_grant(&self) -> Option<&NodeGrant> {
-        let is_own = matches!(self.found, Found::Granted | Found::Own);
+        let is_own = matches!(self.found, NodeHolder::Granted | NodeHolder::Own);
         self.grant.as_ref().filter(|_| is_own)
     }
 
     /// The grant, if another token has the lock.
     pub(super) fn competing_grant(&self) -> Option<&NodeGrant> {
-        self.grant.as_ref().filter(|_| self.found == Found::Competing)
+        self.grant.as_ref().filter(|_| self.found == NodeHolder::Competing)
     }
 
     /// The node's promise, if the token of the command has the lock.
@@ -257,7 +257,11 @@ impl NeedsReplicas for LockReport {
 impl NodeGrant {
     /// What the node accepted.
     pub(super) fn proposal(&self) -> Proposal {
-        Proposal { fence: self.fence, owner: self.owner.clone(), attempt: self.proposed_by }
+        Proposal {
+            fencing_token: self.fencing_token,
+            owner: self.owner.clone(),
+            attempt: self.proposed_by,
+        }
     }
 
     /// The grant as others may see it.
@@ -265,7 +269,7 @@ impl NodeGrant {
         Holder {
             name: name.clone(),
             owner: self.owner.clone(),
-            fence: self.fence,
+            fencing_token: self.fencing_token,
             acquired_at_millis: self.acquired_at_millis,
             expires_in: self.expires_in,
             waiting: 0,
@@ -278,10 +282,10 @@ impl FromRedisValue for LockReport {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let found = match from_redis_value::<String>(next())?.as_str() {
-            "granted" => Found::Granted,
-            "own" => Found::Own,
-            "competing" => Found::Competing,
-            "free" => Found::Free,
+            "granted" => NodeHolder::Granted,
+            "own" => NodeHolder::Own,
+            "competing" => NodeHolder::Competing,
+            "free" => NodeHolder::Free,
             _ => return Err("not what a node finds".into()),
         };
         let counter = FencingToken::new(from_redis_value(next())?);
@@ -291,7 +295,7 @@ impl FromRedisValue for LockReport {
             Value::Nil => None,
             token => Some(NodeGrant {
                 token: from_redis_value(token)?,
-                fence: FencingToken::new(from_redis_value(next())?),
+                fencing_token: FencingToken::new(from_redis_value(next())?),
                 ttl: Duration::from_millis(from_redis_value(next())?),
                 expires_in: Duration::from_millis(u64::try_from(pttl_millis).unwrap_or(0)),
                 owner: owner(next())?,
@@ -322,19 +326,19 @@ pub(super) mod testing {
 
     /// What a node has accepted.
     pub(in super::super) struct ReportedGrant {
-        pub(in super::super) fence: u64,
+        pub(in super::super) fencing_token: u64,
         pub(in super::super) ballot: u64,
         pub(in super::super) by: u64,
     }
 
     /// The report of a node with the counter 1000 and a lease of 10 s.
     pub(in super::super) fn report(found: &str, token: &str, grant: &ReportedGrant) -> LockReport {
-        let &ReportedGrant { fence, ballot, by } = grant;
+        let &ReportedGrant { fencing_token, ballot, by } = grant;
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let number = |number: u64| text(&number.to_string());
         let ballot = Ballot { clock_micros: ballot, proposer: 0 }.to_string();
         let fields = [text(found), number(1000), number(500), Value::Int(10_000)];
-        let held = [text(token), number(fence), number(60_000), text("alice"), number(1)];
+        let held = [text(token), number(fencing_token), number(60_000), text("alice"), number(1)];
         let consensus = [number(by), text(&ballot), text(&ballot)];
         let fields = fields.into_iter().chain(held).chain(consensus).collect();
         LockReport::from_redis_value(Value::Array(fields)).unwrap()

@@ -127,11 +127,11 @@ impl<'a> Proposer<'a> {
 
     /// Phase 2, unless phase 1 shows that a fencing token is chosen. `None` if an attempt with a
     /// higher ballot came between.
-    async fn choose(&mut self, tally: &Tally) -> Option<Accepted> {
+    async fn choose(&mut self, tally: &Tally) -> Option<ChosenProposal> {
         let mut promises = Promises(tally.promises());
         if let Some(proposal) = promises.chosen(self.nodes.quorum) {
-            promises.retain(|grant| grant.fence == proposal.fence);
-            return Some(Accepted { promises, proposal });
+            promises.retain(|grant| grant.fencing_token == proposal.fencing_token);
+            return Some(ChosenProposal { promises, proposal });
         }
         promises.retain(|grant| grant.promised == self.ballot);
         if promises.len() < self.nodes.quorum {
@@ -141,8 +141,9 @@ impl<'a> Proposer<'a> {
             Some(proposal) => proposal,
             None => {
                 self.has_proposed_own = true;
-                let (fence, attempt) = (promises.next_fence(), self.attempt.attempt.get());
-                Proposal { fence, owner: self.attempt.owner.clone(), attempt }
+                let (fencing_token, attempt) =
+                    (promises.next_fencing_token(), self.attempt.attempt.get());
+                Proposal { fencing_token, owner: self.attempt.owner.clone(), attempt }
             }
         };
         self.has_proposed = true;
@@ -162,7 +163,7 @@ impl<'a> Proposer<'a> {
     /// Answers with the grant, and lets the other nodes accept its fencing token as well.
     fn grant(
         self,
-        accepted: &Accepted,
+        accepted: &ChosenProposal,
         round: Round<LockReport>,
     ) -> Result<AcquireReply, StoreError> {
         let lease = match accepted.lease(self.nodes) {
@@ -262,8 +263,8 @@ pub(super) async fn renew(
         let phase = AcceptPhase { nodes, name, token, ballot, node_time };
         match phase.carry_on(Promises(tally.promises())).await {
             Ok(accepted) => return Ok(RenewReply::Renewed(accepted.lease(nodes)?)),
-            Err(NotAccepted::NeverProposed) => return Ok(RenewReply::NotHeld),
-            Err(NotAccepted::HigherBallot) => sleep(random_pause(node_time)).await,
+            Err(ProposalFailure::NeverProposed) => return Ok(RenewReply::NotHeld),
+            Err(ProposalFailure::HigherBallot) => sleep(random_pause(node_time)).await,
         }
     }
     Err(no_quorum(nodes.all.len(), nodes.all.len(), true, None))
@@ -308,7 +309,7 @@ impl Promises {
 
     /// What a node accepted under the highest ballot.
     fn latest_accepted(&self) -> Option<&NodeGrant> {
-        let accepted = self.grants().filter(|grant| grant.fence > FencingToken::NONE);
+        let accepted = self.grants().filter(|grant| grant.fencing_token > FencingToken::NONE);
         accepted.max_by_key(|grant| grant.accepted)
     }
 
@@ -320,13 +321,14 @@ impl Promises {
     /// 4). If they are fewer, no fencing token is chosen, and the attempt may propose its own.
     fn carried_on(&self, nodes: usize, quorum: usize) -> Option<Proposal> {
         let latest = self.latest_accepted()?;
-        let same = self.grants().filter(|grant| grant.fence == latest.fence).count();
+        let same =
+            self.grants().filter(|grant| grant.fencing_token == latest.fencing_token).count();
         let may_be_chosen = same + nodes - self.len() >= quorum;
         may_be_chosen.then(|| latest.proposal())
     }
 
     /// A fencing token above the counter of each of these nodes, and not below any of their clocks.
-    fn next_fence(&self) -> FencingToken {
+    fn next_fencing_token(&self) -> FencingToken {
         let counter = self.0.values().map(|promise| promise.counter).max().unwrap_or_default();
         let clock = self.0.values().map(|promise| promise.clock_micros).max().unwrap_or_default();
         counter.next(clock)
@@ -334,21 +336,21 @@ impl Promises {
 }
 
 /// A proposal that a quorum accepted: it is chosen.
-struct Accepted {
+struct ChosenProposal {
     /// The promises of the nodes that accepted it.
     promises: Promises,
     proposal: Proposal,
 }
 
 /// Why no quorum accepted the proposal of a renewal.
-enum NotAccepted {
+enum ProposalFailure {
     /// A quorum has the grant, and no node has a fencing token: no attempt was ever granted the lock.
     NeverProposed,
     /// Another attempt with the same token has a higher ballot.
     HigherBallot,
 }
 
-impl Accepted {
+impl ChosenProposal {
     /// The lease that a quorum of these nodes guarantees ("a lease is exclusive", step 2).
     fn lease(&self, nodes: &Nodes) -> Result<Lease, StoreError> {
         let grants = || self.promises.grants();
@@ -356,8 +358,8 @@ impl Accepted {
         let with_time = |time: Duration| grants().find(|grant| grant.expires_in == time);
         match expires_in.and_then(with_time) {
             Some(NodeGrant { ttl, expires_in, .. }) => {
-                let Proposal { fence, owner, .. } = self.proposal.clone();
-                Ok(Lease { fence, owner, ttl: *ttl, expires_in: *expires_in })
+                let Proposal { fencing_token, owner, .. } = self.proposal.clone();
+                Ok(Lease { fencing_token, owner, ttl: *ttl, expires_in: *expires_in })
             }
             None => Err(no_quorum(self.promises.len(), nodes.all.len(), true, None)),
         }
@@ -375,27 +377,28 @@ struct AcceptPhase<'a> {
 
 impl AcceptPhase<'_> {
     /// Has a quorum accept the fencing token that the grant already has.
-    async fn carry_on(&self, mut promises: Promises) -> Result<Accepted, NotAccepted> {
+    async fn carry_on(&self, mut promises: Promises) -> Result<ChosenProposal, ProposalFailure> {
         let Some(proposal) = promises.latest_accepted().map(NodeGrant::proposal) else {
-            return Err(NotAccepted::NeverProposed);
+            return Err(ProposalFailure::NeverProposed);
         };
         if let Some(proposal) = promises.chosen(self.nodes.quorum) {
-            promises.retain(|grant| grant.fence == proposal.fence);
-            return Ok(Accepted { promises, proposal });
+            promises.retain(|grant| grant.fencing_token == proposal.fencing_token);
+            return Ok(ChosenProposal { promises, proposal });
         }
         promises.retain(|grant| grant.promised == self.ballot);
         if promises.len() < self.nodes.quorum {
-            return Err(NotAccepted::HigherBallot);
+            return Err(ProposalFailure::HigherBallot);
         }
-        self.run(promises, proposal).await.ok_or(NotAccepted::HigherBallot)
+        self.run(promises, proposal).await.ok_or(ProposalFailure::HigherBallot)
     }
 
     /// Proposes to the nodes that promised the ballot. `None` if fewer than a quorum accept.
-    async fn run(&self, mut promises: Promises, proposal: Proposal) -> Option<Accepted> {
+    async fn run(&self, mut promises: Promises, proposal: Proposal) -> Option<ChosenProposal> {
         let some: Vec<_> = promises.0.keys().copied().collect();
         let mut round = self.nodes.send_to(some, &self.command(&proposal), self.node_time);
-        let is_accepted =
-            |grant: &NodeGrant| grant.accepted == self.ballot && grant.fence == proposal.fence;
+        let is_accepted = |grant: &NodeGrant| {
+            grant.accepted == self.ballot && grant.fencing_token == proposal.fencing_token
+        };
         let mut accepted = BTreeMap::new();
         while accepted.len() < self.nodes.quorum {
             let Some((node, reply)) = round.next().await else { break };
@@ -407,7 +410,7 @@ impl AcceptPhase<'_> {
         }
         self.nodes.finish(round);
         let is_chosen = accepted.len() >= self.nodes.quorum;
-        is_chosen.then_some(Accepted { promises: Promises(accepted), proposal })
+        is_chosen.then_some(ChosenProposal { promises: Promises(accepted), proposal })
     }
 
     fn command(&self, proposal: &Proposal) -> NodeCommand {
@@ -428,35 +431,39 @@ mod tests {
 
     /// The promises of nodes 0, 1, … which accepted these fencing tokens under these ballots.
     fn promises<const N: usize>(accepted: [(u64, u64); N]) -> Promises {
-        let grants = accepted.map(|(fence, ballot)| ReportedGrant { fence, ballot, by: fence });
+        let grants = accepted.map(|(fencing_token, ballot)| ReportedGrant {
+            fencing_token,
+            ballot,
+            by: fencing_token,
+        });
         let promises = grants.map(|grant| report("own", "one", &grant).promise().unwrap());
         Promises(promises.into_iter().enumerate().collect())
     }
 
-    fn fence(proposal: Option<Proposal>) -> Option<u64> {
-        proposal.map(|proposal| proposal.fence.get())
+    fn fencing_token(proposal: Option<Proposal>) -> Option<u64> {
+        proposal.map(|proposal| proposal.fencing_token.get())
     }
 
     #[test]
     fn fencing_token_of_a_quorum_under_one_ballot_is_chosen() {
-        assert_eq!(fence(promises([(7, 1), (7, 1), (7, 1)]).chosen(3)), Some(7));
-        assert_eq!(fence(promises([(7, 1), (7, 1), (7, 2)]).chosen(3)), None);
-        assert_eq!(fence(promises([(7, 1), (7, 1), (0, 0)]).chosen(3)), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 1)]).chosen(3)), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (7, 2)]).chosen(3)), None);
+        assert_eq!(fencing_token(promises([(7, 1), (7, 1), (0, 0)]).chosen(3)), None);
     }
 
     #[test]
     fn fencing_token_that_may_be_chosen_is_carried_on() {
         // One of three reports 7, and two more of five may have accepted it.
-        assert_eq!(fence(promises([(7, 1), (0, 0), (0, 0)]).carried_on(5, 3)), Some(7));
+        assert_eq!(fencing_token(promises([(7, 1), (0, 0), (0, 0)]).carried_on(5, 3)), Some(7));
         // 9 has the higher ballot, so 7 was not chosen before.
-        assert_eq!(fence(promises([(7, 1), (9, 2), (0, 0)]).carried_on(5, 3)), Some(9));
+        assert_eq!(fencing_token(promises([(7, 1), (9, 2), (0, 0)]).carried_on(5, 3)), Some(9));
     }
 
     #[test]
     fn fencing_token_that_no_quorum_can_have_is_replaced() {
         // Of four promises one reports 7, and only one node more may have accepted it.
         let promises = promises([(7, 1), (0, 0), (0, 0), (0, 0)]);
-        assert_eq!(fence(promises.carried_on(5, 3)), None);
-        assert_eq!(promises.next_fence().get(), 1001, "above every counter");
+        assert_eq!(fencing_token(promises.carried_on(5, 3)), None);
+        assert_eq!(promises.next_fencing_token().get(), 1001, "above every counter");
     }
 }

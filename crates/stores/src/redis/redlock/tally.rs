@@ -123,7 +123,7 @@ impl Tally {
 
     /// The competing grants with the fencing token that most nodes have.
     pub(super) fn held_grants(&self) -> Vec<&NodeGrant> {
-        with_same_fence(self.competing_grants())
+        with_same_fencing_token(self.competing_grants())
     }
 
     /// Whether the lock is held, as these replies show it.
@@ -177,7 +177,9 @@ impl Tally {
         match self.decision() {
             Decision::Held => AcquireDecision::Held,
             // With the nodes that did not vote, the own token may have a quorum.
-            _ if with_same_fence(self.own_grants()).len() + self.missing() >= self.quorum => {
+            _ if with_same_fencing_token(self.own_grants()).len() + self.missing()
+                >= self.quorum =>
+            {
                 AcquireDecision::Undecided
             }
             Decision::Undecided => AcquireDecision::Undecided,
@@ -210,8 +212,8 @@ impl Tally {
 
 /// The grants with the same token and fencing token, of the one that most nodes have; of two the
 /// higher one.
-fn with_same_fence<'a>(grants: impl Iterator<Item = &'a NodeGrant>) -> Vec<&'a NodeGrant> {
-    largest_group(grants, |grant| (grant.fence, &*grant.token))
+fn with_same_fencing_token<'a>(grants: impl Iterator<Item = &'a NodeGrant>) -> Vec<&'a NodeGrant> {
+    largest_group(grants, |grant| (grant.fencing_token, &*grant.token))
 }
 
 /// The grants whose fencing token was accepted under the same ballot, of the one that most nodes
@@ -219,7 +221,7 @@ fn with_same_fence<'a>(grants: impl Iterator<Item = &'a NodeGrant>) -> Vec<&'a N
 pub(super) fn with_same_accept<'a>(
     grants: impl Iterator<Item = &'a NodeGrant>,
 ) -> Vec<&'a NodeGrant> {
-    largest_group(grants, |grant| (grant.accepted, grant.fence))
+    largest_group(grants, |grant| (grant.accepted, grant.fencing_token))
 }
 
 /// The largest group of the grants that have a fencing token; of two the one with the higher key.
@@ -228,7 +230,7 @@ fn largest_group<'a, K: Ord>(
     key: impl Fn(&'a NodeGrant) -> K,
 ) -> Vec<&'a NodeGrant> {
     let mut groups = BTreeMap::<K, Vec<_>>::new();
-    for grant in grants.filter(|grant| grant.fence > FencingToken::NONE) {
+    for grant in grants.filter(|grant| grant.fencing_token > FencingToken::NONE) {
         groups.entry(key(grant)).or_default().push(grant);
     }
     groups.into_values().max_by_key(Vec::len).unwrap_or_default()
@@ -339,8 +341,12 @@ mod tests {
     /// A tally of five nodes with a quorum of three, of these: (found, token, fencing token).
     fn tally<const N: usize>(reports: [(&str, &str, u64); N]) -> Tally {
         let mut tally = Tally::new(5, 3);
-        for (node, (found, token, fence)) in reports.into_iter().enumerate() {
-            let value = report(found, token, &ReportedGrant { fence, ballot: fence, by: 1 });
+        for (node, (found, token, fencing_token)) in reports.into_iter().enumerate() {
+            let value = report(
+                found,
+                token,
+                &ReportedGrant { fencing_token, ballot: fencing_token, by: 1 },
+            );
             tally.add(node, Ok(NodeReply { value, votes: true }));
         }
         tally
@@ -348,7 +354,7 @@ mod tests {
 
     #[test]
     fn lock_is_held_if_a_quorum_has_the_same_fencing_token() {
-        let other = |fence| ("competing", "b", fence);
+        let other = |fencing_token| ("competing", "b", fencing_token);
         let decision = |fences: [u64; 4]| tally(fences.map(other)).decision();
         assert_eq!(decision([7, 7, 7, 0]), Decision::Held);
         assert_eq!(decision([7, 7, 0, 0]), Decision::Undecided, "the fifth decides");
@@ -379,7 +385,7 @@ mod tests {
     #[test]
     fn node_in_quarantine_does_not_vote_but_may_have_granted() {
         let mut tally = tally([("own", "m", 0), ("own", "m", 0)]);
-        let value = report("granted", "m", &ReportedGrant { fence: 0, ballot: 0, by: 0 });
+        let value = report("granted", "m", &ReportedGrant { fencing_token: 0, ballot: 0, by: 0 });
         tally.add(2, Ok(NodeReply { value, votes: false }));
         assert_eq!(tally.acquire_decision("m"), AcquireDecision::NoQuorum);
         assert_eq!(tally.maybe_granted.len(), 3);

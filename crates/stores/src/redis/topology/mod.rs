@@ -99,7 +99,7 @@ impl Topology {
     }
 
     /// What the servers are now. One of several may be away.
-    pub(super) async fn ping(&self) -> Result<StoreHealth, StoreError> {
+    pub(super) async fn health(&self) -> Result<StoreHealth, StoreError> {
         let dynamic = match self {
             Self::Single(pool) => return Ok(pool.inspect().await?.health()),
             Self::Dynamic(dynamic) => dynamic,

@@ -53,5 +53,5 @@ pub struct Moment {
     /// The store's wall clock, in microseconds since 1970.
     pub unix_micros: u64,
     /// The last fencing token that the lock's bucket gave.
-    pub last_fence: FencingToken,
+    pub last_fencing_token: FencingToken,
 }
