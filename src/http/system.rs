@@ -18,7 +18,7 @@ use keylatch_wire::{ServiceInfo, StoreInfo};
 pub(super) const PROMISE: [&str; 4] = [
     "Exclusive while valid: a grant is exclusive until you sent the request + waited_ms + valid_for_ms.",
     "Fencing tokens only rise: every new grant of a lock has a larger one, also after a restart.",
-    "Ambiguity is said: a lost answer is 503 with outcome unknown, never 409 and never 404.",
+    "Ambiguity is reported: a lost answer is 503 with outcome unknown, never 409 and never 404.",
     "Nothing without proof: only the token renews or releases; it is never listed, logged or stored.",
 ];
 

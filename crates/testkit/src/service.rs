@@ -2,14 +2,19 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use keylatch::app::App;
 use keylatch::config::{Config, Flags};
+use keylatch::error::Error;
+use keylatch::metrics::Metrics;
+use keylatch_core::store::Store;
 use reqwest::header::HeaderMap;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The default configuration with the store at a URL.
@@ -22,7 +27,8 @@ pub fn config(store: &str) -> Config {
 #[derive(Debug)]
 pub struct Service {
     api: Api,
-    _guard: DropGuard,
+    closing: DropGuard,
+    serving: JoinHandle<Result<(), Error>>,
 }
 
 impl Service {
@@ -38,13 +44,28 @@ impl Service {
 
     /// The same on another address; requests go to it on loopback.
     pub async fn start_at(address: &str, config: Config) -> Self {
-        let app = App::new(config).await.expect("the store opens");
+        Self::serve(address, App::new(config).await.expect("the store opens")).await
+    }
+
+    /// A service with default settings over a store that is open, which others may share.
+    pub async fn over(store: Arc<dyn Store>) -> Self {
+        let app = App::with_store(config("memory:"), store, Arc::new(Metrics::new()));
+        Self::serve("127.0.0.1:0", app.expect("a service")).await
+    }
+
+    async fn serve(address: &str, app: App) -> Self {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let closing = CancellationToken::new();
-        tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
-        Self { api: Api::at(address), _guard: closing.drop_guard() }
+        let serving = tokio::spawn(app.serve(listener, closing.clone().cancelled_owned()));
+        Self { api: Api::at(address), closing: closing.drop_guard(), serving }
+    }
+
+    /// Shuts the service down, and returns when its store is closed.
+    pub async fn stop(self) {
+        drop(self.closing);
+        self.serving.await.expect("the service does not panic").expect("the listener works");
     }
 }
 

@@ -62,7 +62,7 @@ pub struct HoldLockRequest {
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// For how long to hold the lock at most, in milliseconds. Longer than the service allows is
-    /// refused; its default limit, and what holds if nothing is said, is a day.
+    /// refused; its default limit, which also holds where this member is absent, is a day.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 86400000, minimum = 1, maximum = 86400000))]
     pub max_hold_ms: Option<u64>,

@@ -84,10 +84,10 @@ problem_table! {
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
     LockNotHeld = 404 "lock-not-held" NewKey
         "No client holds this lock"
-        "It was released or has expired. A holder who reads this has lost the lock: stop, and acquire it anew.";
+        "It was released or has expired. A holder that reads this has lost the lock: stop, and acquire it again.";
     NoRecord = 404 "no-record" NewKey
         "There is no record of this key"
-        "It was never used in this scope, was given back, or was kept for long enough. `method`, `path` and `principal` in the query name the scope of a guarded route.";
+        "It was never used in this scope, a run freed it, or its retention is over. `method`, `path` and `principal` in the query name the scope of a guarded route.";
     MethodNotAllowed = 405 "method-not-allowed" NewKey
         "The method is not for this resource"
         "The Allow header lists the methods that are.";
@@ -147,7 +147,7 @@ problem_table! {
         "With `outcome` `not-executed` nothing was done. With `unknown` it may have been: the same request with the same token may be repeated safely.";
     StoreTooSlow = 503 "store-too-slow" SameKey
         "The lease was over before it could be answered"
-        "The store took longer than the lease lasts. A new grant was given back. Use a longer TTL, or look after the store.";
+        "The store took longer than the lease lasts. The service withdrew a new grant. Use a longer TTL, or look after the store.";
     Overloaded = 503 "overloaded" SameKey
         "The service is full"
         "Nothing was done. Try again after `Retry-After` seconds.";
