@@ -11,6 +11,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod bare;
+mod builds;
 mod capacity;
 mod durable;
 mod guarded;
@@ -28,6 +29,7 @@ mod wire;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -51,6 +53,9 @@ struct Options {
     /// Measure one part
     #[arg(long)]
     only: Option<Part>,
+    /// Measure this build of keylatch beside the one at PATH, and nothing else
+    #[arg(long, value_name = "PATH", conflicts_with = "only")]
+    against: Option<PathBuf>,
     /// Keep the load generator, the service and Redis on cores of their own
     #[arg(long)]
     pin: bool,
@@ -104,6 +109,9 @@ fn measure(options: &Options) -> Result<()> {
         options.seconds.as_secs_f64(),
         machine.cores(),
     );
+    if let Some(other) = &options.against {
+        return builds::run(&machine, &load, options.rounds, other);
+    }
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Throughput) {
         side_by_side::run(&machine, &load, options.rounds)?;

@@ -13,6 +13,8 @@ use crate::Result;
 
 /// How long a server may take to listen.
 const START: Duration = Duration::from_secs(10);
+/// This build of keylatch.
+pub(crate) const KEYLATCH: &str = env!("CARGO_BIN_EXE_keylatch");
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
 const TICKS: f64 = 100.0;
 
@@ -82,9 +84,27 @@ impl Machine {
 
     /// keylatch as it is by default, on a store.
     pub(crate) fn keylatch(&self, store: &str) -> Result<Process> {
+        self.keylatch_of(Path::new(KEYLATCH), store, None)
+    }
+
+    /// A build of keylatch on a store, as a guard of orders where there is an `upstream`.
+    pub(crate) fn keylatch_of(
+        &self,
+        build: &Path,
+        store: &str,
+        upstream: Option<&Process>,
+    ) -> Result<Process> {
         let address = free_address()?;
-        let mut command = self.on(|layout| &layout.service, env!("CARGO_BIN_EXE_keylatch"));
+        let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
         command.args(["serve", "--store", store, "--listen", &address.to_string()]);
+        if let Some(upstream) = upstream {
+            let file = self.directory.path().join(format!("{}.toml", address.port()));
+            let upstream = upstream.address;
+            let guard =
+                format!("[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n");
+            fs::write(&file, guard)?;
+            command.arg("--config").arg(file);
+        }
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("KEYLATCH_") {
                 command.env_remove(name);
@@ -158,7 +178,7 @@ impl Process {
     pub(crate) fn metrics(&self) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(START))?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)
@@ -254,7 +274,7 @@ fn not_run(command: &Command, error: &io::Error) -> String {
     format!("{program} cannot be run: {error}. On Debian it is in the package {package}.")
 }
 
-/// An address at which nobody listened a moment ago.
+/// An address at which no process listened a moment ago.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
