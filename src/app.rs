@@ -17,7 +17,7 @@ use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
 
-/// How long grants without a reader may take to be given back at shutdown, after the drain.
+/// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
 const LAST_TASKS: Duration = Duration::from_secs(2);
 
 /// A service that is ready to serve.

@@ -21,8 +21,8 @@ use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
 use keylatch_core::lock::{LockName, Owner, Ttl};
 
-/// Most of what a request allocates is small and soon given back, often by another thread, which
-/// mimalloc is made for. Its version 2 gives memory back to the system when a burst is over.
+/// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
+/// made for that. Its version 2 returns memory to the system when a burst is over.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -82,7 +82,7 @@ pub(super) fn lease_body<'a>(
     }
 }
 
-/// A held lock as everybody sees it.
+/// A held lock as any client sees it.
 pub(super) fn public_lock(holder: &Holder) -> PublicLock {
     PublicLock {
         name: holder.name.as_str().to_owned(),

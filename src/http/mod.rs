@@ -122,7 +122,7 @@ fn guarded(
 }
 
 fn layered(router: Router, requests: RequestLayer) -> Router {
-    // One layer of three: axum boxes a request's future anew for each call of `layer`.
+    // One layer of three: axum boxes a request's future again for each call of `layer`.
     router.layer((
         requests,
         MapResponseBodyLayer::new(Body::new),

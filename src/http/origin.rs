@@ -228,7 +228,7 @@ fn host_of(request: &Request<Body>) -> Result<Option<Authority>, Problem> {
         }
         (line, _) => line.map(authority).transpose()?,
     };
-    // A target in absolute form says itself for whom it is (RFC 9112, section 3.2.2).
+    // A target in absolute form names the host itself (RFC 9112, section 3.2.2).
     Ok(request.uri().authority().cloned().or(named))
 }
 

@@ -23,7 +23,7 @@ use keylatch_wire::{EmptyEvent, EndEvent, SnapshotEvent};
 /// `acquired`, `renewed`, `released` and `expired`. Tokens are never shown.
 ///
 /// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream. A
-/// client that reads too slowly is told `lagged` and given a new `snapshot`; so is one that comes back,
+/// client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
 /// whatever its `Last-Event-ID`. On `closing` the service shuts down. Comments are sent while nothing
 /// happens.
 #[utoipa::path(

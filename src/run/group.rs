@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long a killed command may take to end: only the kernel can keep it for longer.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The command, in a process group of its own with what it starts.
+/// The command, in its own process group with what it starts.
 ///
 /// Dropped before the command has ended, it kills the group.
 #[derive(Debug)]

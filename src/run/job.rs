@@ -79,8 +79,8 @@ async fn under(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8,
     match guard.close().await {
         Ok(ReleaseReply::Released) => {}
         _ if lost => {}
-        Ok(_) => say("the lock was not held any more when it was to be given back"),
-        Err(error) => say(&format!("the lock is not given back and will expire: {error}")),
+        Ok(_) => say("the lock was no longer held at its release"),
+        Err(error) => say(&format!("the lock is not released and will expire: {error}")),
     }
     ran
 }

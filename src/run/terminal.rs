@@ -61,10 +61,10 @@ impl Drop for Terminal {
 }
 
 /// Suspends this process and its neighbours in the job, as Ctrl-Z would have done, and returns when
-/// they go on.
+/// they continue.
 ///
-/// Of the signals for that SIGTSTP is caught, and SIGSTOP would also stop what nobody is there to
-/// wake.
+/// It sends SIGTTOU: this process catches SIGTSTP, and SIGSTOP would also stop a job that no shell
+/// is there to wake.
 pub(super) fn suspend_job() {
     let _ = kill(Pid::from_raw(0), Signal::SIGTTOU);
 }

@@ -23,8 +23,8 @@ pub enum OnFailure {
     Release,
 }
 
-/// Gives the principal of a request: the user or system on whose behalf it comes. Each principal
-/// has keys of its own.
+/// Gives the principal of a request: the user or system for which it comes. Each principal has its
+/// own keys.
 pub type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 /// How requests are guarded.

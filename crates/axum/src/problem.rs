@@ -111,7 +111,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Parts { code, document, cause } = *self.0;
         let mut json = serde_json::to_vec(&document).unwrap_or_default();
-        // People read answers in a terminal: the prompt of the shell belongs on a line of its own.
+        // People read answers in a terminal: the prompt of the shell belongs on its own line.
         json.push(b'\n');
         let mut response = (status_code(code), json).into_response();
         let headers = response.headers_mut();

@@ -217,8 +217,8 @@ fn broken_result(error: axum::Error) -> RunResult<Response> {
     RunResult { answer: refuse(problem), end: Some(RunEnd::Unknown(UnknownReason::NoAnswer)) }
 }
 
-/// The whole body, in memory of its own: a chunk is a part of the buffer that it was read into,
-/// which is larger and would be kept as long.
+/// The whole body, copied: a chunk is a part of the buffer that it was read into, and would keep
+/// that larger buffer in memory.
 fn concatenated(chunks: &[Bytes]) -> Bytes {
     chunks.concat().into()
 }

@@ -90,7 +90,7 @@ impl Drop for Session {
         if let Ok(runtime) = Handle::try_current() {
             let claim = Arc::clone(&self.claim);
             let releasing = async move {
-                // The caller is gone, and with it the one who would read an error.
+                // The caller is gone, so no caller reads an error.
                 let _ = claim.release().await;
             };
             self.releases.spawn_on(releasing, &runtime);

@@ -1,8 +1,8 @@
 //! A step that is tried until the store answers it, until an end.
 //!
-//! One try has a limit of its own, because a store that hangs answers none; between two tries there
-//! is a pause with jitter, so that the many who lost the same store do not come back as one. What
-//! could not be done until the end is logged by the caller, which knows what it means.
+//! Each try has its own limit, because a store that hangs answers none. Between two tries there is
+//! a pause with jitter, so that the callers that lost the same store do not all come back at once.
+//! When the end comes first, the caller logs it: the caller knows what that means.
 
 use std::fmt::Display;
 use std::time::Duration;

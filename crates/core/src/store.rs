@@ -42,7 +42,7 @@ use crate::lock::{
 /// - An unknown outcome is kept for 30 days, so that a person can resolve it.
 /// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
 ///   dropped may leave its step executed or not.
-/// - A store removes what has expired by itself, in a task of its own that ends with the store.
+/// - A store removes what has expired by itself, in its own task, which ends with the store.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Runs a command on an entry.

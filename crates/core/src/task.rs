@@ -20,7 +20,7 @@ use crate::store::StoreError;
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Polls a step in place; when dropped before the step's end, hands what is left of the step to
-/// `undo` and runs that as a task of its own.
+/// `undo` and runs that as a new task.
 pub struct DetachOnDrop<'a, T, U, F>
 where
     U: FnOnce(BoxFuture<T>) -> F,

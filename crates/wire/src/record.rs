@@ -84,7 +84,7 @@ pub struct CompleteRecordRequest {
 pub enum HeaderValues {
     /// A text.
     One(String),
-    /// A list of texts, each a header line of its own.
+    /// A list of texts, each in its own header line.
     Many(Vec<String>),
 }
 

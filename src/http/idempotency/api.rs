@@ -81,7 +81,7 @@ pub(crate) async fn begin(
 
 /// Complete
 ///
-/// Keeps what it came to, for everybody who begins it again. Safe to repeat.
+/// Keeps the result for every client that begins the work again. Safe to repeat.
 #[utoipa::path(
     put,
     path = "/v1/idempotency/{key}",

@@ -124,7 +124,7 @@ pub(super) fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> Ide
     }
 }
 
-/// The record as everybody may see it.
+/// The record as any client may see it.
 pub(super) fn record(view: &RecordView) -> IdempotencyRecord {
     let (state, ended_at_millis) = match view.phase {
         RecordStatus::InFlight { .. } => ("in-flight", None),

@@ -74,7 +74,7 @@ impl Gateway {
             .with_state(Arc::new(self))
     }
 
-    /// The request as it goes on: to the other service, without what belongs to this connection.
+    /// The request for the other service, without what belongs to this connection.
     fn outgoing(&self, request: Request) -> Result<Request, Problem> {
         let (mut parts, body) = request.into_parts();
         let steps = parts.uri.path().split('/');

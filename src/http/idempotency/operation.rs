@@ -7,7 +7,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Required};
 /// With this key the examples work, and pressing one again shows a repeat.
 const KEY_EXAMPLE: &str = "swagger-example-key-0001";
 
-/// Gives an operation a name of its own, and the guard's path for a tag.
+/// Gives an operation its own name, and the guard's path for a tag.
 pub(in crate::http) fn name(operation: &mut Operation, verb: &str, path: &str) {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let id: Vec<_> = std::iter::once(verb).chain(words).collect();

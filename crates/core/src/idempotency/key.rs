@@ -146,11 +146,11 @@ pub enum InvalidKey {
     List,
 }
 
-/// Whose keys, and for what: the same key of another principal, for another method or on another
+/// What a key is unique within: the same key of another principal, for another method or on another
 /// path is another key.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// Who asks: an identity that outlives the refreshing of a credential. Empty for nobody.
+    /// An identity of the client that outlives a refresh of its credential. Empty without one.
     pub principal: &'a str,
     /// The method.
     pub method: &'a str,

@@ -29,7 +29,7 @@ pub struct RunRequest {
 pub struct RunResult<T> {
     /// The answer to the caller.
     pub answer: T,
-    /// What is kept for those who ask again; `None` frees the key.
+    /// What the store keeps for repeats; `None` frees the key.
     pub end: Option<RunEnd>,
 }
 

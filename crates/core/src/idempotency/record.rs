@@ -75,13 +75,13 @@ pub struct BeginCommand {
     pub on_crash: OnCrash,
 }
 
-/// What becomes of a record whose caller went away in the middle.
+/// What becomes of a record whose caller goes away during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnCrash {
     /// The outcome is unknown, and the work is not done again before an operator resolves it.
     Unknown,
-    /// The next one who begins does it again, under a higher fencing token.
+    /// The next caller that begins does the work again, under a higher fencing token.
     Rerun,
 }
 
@@ -186,7 +186,7 @@ pub struct Answer {
 }
 
 impl fmt::Debug for Answer {
-    /// What it says is nobody's business but the client's.
+    /// Shows the status alone: headers and body are the client's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Answer({}, ..)", self.status)
     }
@@ -235,7 +235,7 @@ pub enum CompleteReply {
     Absent,
 }
 
-/// What became of letting a lease last anew.
+/// What became of a renewal of a run's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunRenewal {
     /// It lasts its full time from now.
@@ -279,7 +279,7 @@ pub enum ResolveReply {
     Absent,
 }
 
-/// A record as everybody may see it.
+/// A record as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordView {
     /// The fencing token of its last run.
@@ -298,8 +298,8 @@ pub struct RecordView {
 /// How far a record is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordStatus {
-    /// It is being done. Nothing is left of the lease when whoever did it is gone and the next one
-    /// may do it again.
+    /// A caller does the work. A lease of zero means that this caller is gone and the next caller
+    /// may do the work again.
     InFlight {
         /// What is left of its lease, by the store's clock.
         lease: Duration,

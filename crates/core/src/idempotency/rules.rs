@@ -15,7 +15,7 @@ use super::{
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
-/// How long an unknown outcome is kept for somebody to resolve it.
+/// How long a store keeps an unknown outcome for an operator to resolve.
 pub const UNKNOWN_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// What a store remembers under one key, and the rules by which it changes.
@@ -103,7 +103,7 @@ impl RecordState {
 /// A record as a store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Who runs it, or ended it.
+    /// The token that runs it, or ended it.
     pub token: TokenHash,
     /// What is to be done.
     pub fingerprint: Fingerprint,
@@ -133,7 +133,7 @@ pub enum RecordStage {
     InFlight,
     /// It was done at this time, in milliseconds since 1970.
     Done(u64, StoredResponse),
-    /// Nobody knows since this time, in milliseconds since 1970.
+    /// The outcome is unknown since this time, in milliseconds since 1970.
     Unknown(u64, UnknownReason),
 }
 

@@ -92,8 +92,8 @@ impl IdempotencyService {
 
     /// Starts a run that the caller will end, or says what became of an earlier one.
     ///
-    /// When nobody hears the answer, the run is given up, unless the token is the caller's `own`:
-    /// then it can ask again, and is given the same run.
+    /// When the caller goes away before the answer, the service abandons the run, unless the token
+    /// is the caller's `own`: then the caller can ask again, and gets the same run.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ impl IdempotencyService {
             BeginReply::Found(view) => return Ok(Attempt::Over(OnceRun::Found(view))),
         };
         if asked.elapsed() >= run.lease {
-            // Whatever it is that took so long, the run may be another's by now.
+            // The beginning took longer than the lease, so another caller may have the run by now.
             self.tasks.spawn(ending::abandon(Arc::clone(&self.store), Arc::new(begin)));
             return Err(StoreError::Deadline(run.lease).into());
         }
@@ -250,7 +250,7 @@ impl IdempotencyService {
         let ended = self.end(&ask, token, end).await;
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         Ok(Attempt::Over(match ended {
-            // Another one runs it meanwhile or has, and that one's answer is what all read.
+            // Another caller runs it now or has run it: every client reads that caller's answer.
             Some(CompleteReply::Refused(view))
                 if is_running(&view) || matches!(view.phase, RecordStatus::Done { .. }) =>
             {
@@ -277,7 +277,7 @@ impl IdempotencyService {
         }
     }
 
-    /// Keeps the end of a run, or gives its key back. A store that cannot do that now is asked
+    /// Keeps the end of a run, or frees its key. When the store cannot do that now, a task tries
     /// again behind the answer.
     async fn end(
         &self,
@@ -288,7 +288,7 @@ impl IdempotencyService {
         let key = ask.key;
         let Some(end) = end else {
             if let Err(error) = self.abandon(&key, &token).await {
-                tracing::warn!(%error, "a key is not yet given back");
+                tracing::warn!(%error, "a key is not yet freed");
                 let ending = RunEnding { key, token, end: None };
                 self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
             }

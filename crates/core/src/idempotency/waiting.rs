@@ -1,4 +1,4 @@
-//! The end of a run, for those in this process that wait for it.
+//! The end of a run, for the waiters in this process.
 
 use tokio::sync::{Mutex, Notify};
 

@@ -21,10 +21,10 @@ pub(super) struct Observation {
     pub(super) answered: Instant,
 }
 
-/// What is known of a lock by those who watch it.
+/// What the watchers of a lock know of it.
 ///
-/// What a store says and what a look finds may come in another order than it happened. Fencing
-/// tokens rise, so what is older than what is known is told apart by them.
+/// The reports of a store and of looks may arrive in another order than the changes happened.
+/// Fencing tokens rise, so the cursor sees by them which report is older than what it knows.
 #[derive(Debug)]
 pub(super) struct WatchCursor {
     held: Option<KnownLease>,
@@ -41,7 +41,7 @@ struct KnownLease {
 }
 
 impl WatchCursor {
-    /// What a first look found, and what is told of it.
+    /// The cursor after a first look, and the snapshot to report.
     pub(super) fn new(look: Observation) -> (Self, WatchEvent) {
         let snapshot = WatchEvent::Snapshot(look.holder.clone());
         let last = look.holder.as_ref().map(|holder| holder.fencing_token).unwrap_or_default();
@@ -49,7 +49,7 @@ impl WatchCursor {
         (Self { held, last }, snapshot)
     }
 
-    /// When the lease that is known has surely ended, unless it goes on.
+    /// When the known lease has surely ended, unless the holder renews it.
     pub(super) fn ends(&self) -> Option<Instant> {
         self.held.as_ref().map(|lease| lease.latest + SLACK)
     }
@@ -73,7 +73,7 @@ impl WatchCursor {
         }
     }
 
-    /// The store says that a grant was given back.
+    /// The store reports that a grant was released or withdrawn.
     pub(super) fn released(
         &mut self,
         fencing_token: FencingToken,
@@ -108,7 +108,7 @@ impl WatchCursor {
                     *known = lease;
                     vec![WatchEvent::Renewed(holder)]
                 }
-                // Said before, or said late of a grant that is over.
+                // An event that is reported already, or a late one of a grant that is over.
                 _ => Vec::new(),
             };
         }
@@ -131,7 +131,7 @@ impl KnownLease {
         self.earliest > known.latest + SLACK || self.latest + SLACK < known.earliest
     }
 
-    /// How it came to be over by `now`, when nobody said so.
+    /// The end of the lease by `now`, when the store reported none.
     fn over(self, now: Instant) -> WatchEvent {
         if now + SLACK >= self.earliest {
             WatchEvent::Expired(self.holder)
@@ -177,7 +177,7 @@ mod tests {
         let now = Instant::now();
         let after = |millis| now + Duration::from_millis(millis);
         let (mut cursor, _) = WatchCursor::new(look(Some(holder(1, 1000)), now, after(1)));
-        // Asked at 100, cursor by the store at 101, answered at 400.
+        // Asked at 100, taken by the store at 101, answered at 400.
         let slow = look(Some(holder(1, 899)), after(100), after(400));
         assert_eq!(names(&cursor.looked(slow)), []);
         let renewed = look(Some(holder(1, 999)), after(500), after(501));

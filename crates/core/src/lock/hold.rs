@@ -24,7 +24,7 @@ const EVENTS: usize = 8;
 /// The longest time between the event that a lock is lost and its release.
 const GRACE_MAX: Duration = Duration::from_secs(1);
 
-/// A lock that is to be held for as long as somebody reads what happens to it.
+/// A lock to hold for as long as a client reads its events.
 #[derive(Debug)]
 pub struct HoldRequest {
     /// The lock.
@@ -41,7 +41,7 @@ pub struct HoldRequest {
     pub max_hold: Duration,
 }
 
-/// What happens to a lock that is held for as long as somebody reads this.
+/// What happens to a lock that the service holds for as long as a client reads these events.
 #[derive(Debug)]
 pub enum HoldEvent {
     /// The lock is not to be had yet.

@@ -1,5 +1,5 @@
-//! What a lease is made of: its TTL, its holder's label, the attempt that got it, and how the holder
-//! and everybody else sees it.
+//! What a lease is made of: its TTL, its holder's label, the attempt that got it, and how its
+//! holder and any other client see it.
 //!
 //! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds over
 //! HTTP.
@@ -130,7 +130,7 @@ pub struct Lease {
     pub expires_in: Duration,
 }
 
-/// A held lock as everybody may see it.
+/// A held lock as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The lock.

@@ -194,7 +194,7 @@ impl LockState {
         }
     }
 
-    /// The holder as everybody may see it, its lease expired or not.
+    /// The holder as any client may see it, its lease expired or not.
     pub fn holder(&self, name: &LockName, now: Duration) -> Option<Holder> {
         let holder = self.holder.as_ref()?;
         Some(Holder {

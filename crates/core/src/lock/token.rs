@@ -77,7 +77,7 @@ struct Random {
 }
 
 impl Random {
-    /// 24 bytes that nobody was given before and nobody will be again.
+    /// 24 bytes from the operating system, each given to one token alone.
     fn draw(&mut self) -> Result<[u8; 24], getrandom::Error> {
         if self.used == self.bytes.len() {
             getrandom::fill(&mut self.bytes)?;

@@ -1,9 +1,9 @@
 //! Waiting for a lock in its queue.
 //!
 //! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
-//! may get lost, so it also acquires again after a while. Each round is an attempt of its own, so
-//! that the withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose
-//! request ends leaves the queue, at once when its client has gone and after a pause when the time is
+//! may get lost, so it also acquires again after a while. Each round is a new attempt, so that the
+//! withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose request
+//! ends leaves the queue, at once when its client has gone and after a pause when the time is
 //! over. The tests `waiting`, `leavers` and the conformance of queues hold it.
 
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl LockService {
         }
     }
 
-    /// The next round of a request: an attempt of its own, which keeps a queue entry.
+    /// The next round of a request: a new attempt, which keeps a queue entry.
     fn next_round(&self, request: &PendingAttempt) -> PendingAttempt {
         let command = AcquireCommand {
             queue: Some(ENTRY_LASTS),

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
-/// What happens to a lock, as everybody may know it.
+/// What happens to a lock, as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// How it stands, as the first event and after [`WatchEvent::Lagged`].

@@ -1,7 +1,7 @@
 //! The bytes of every published format, in `tests/golden/`.
 //!
 //! A file holds one snapshot in hexadecimal and is never changed: what it decodes to is pinned here. A
-//! new format gets files of its own, and those of the old one stay.
+//! new format gets new files, and those of the old one stay.
 
 use keylatch_core::idempotency::{
     OnCrash, RecordStage, RecordState, StoredResponse, UnknownReason,

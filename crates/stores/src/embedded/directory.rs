@@ -75,7 +75,7 @@ impl Directory {
         let look = move || {
             not_empty(&readable)?;
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            // A lock is for who writes, and the directory is locked.
+            // Only a writer locks the file, and this process has locked the directory.
             let connection = Connection::open_with_flags_and_vfs(&readable, flags, c"unix-none")?;
             tables::configure(&connection)?;
             Ok(connection)

@@ -81,7 +81,7 @@ pub(super) enum Failure {
 /// Each transaction changes something. When a commit fails, the file is opened again, and what it says
 /// shows whether the transaction is in it.
 pub(super) struct Engine {
-    /// Closed before the medium is given back.
+    /// Closed before the medium, which unlocks the directory, is dropped.
     connection: Option<Connection>,
     medium: Medium,
     fence_limit: u64,
@@ -165,7 +165,7 @@ impl Engine {
     ///
     /// Where the file can be read and not be written, reading settles that the changes are not in
     /// it. After a failed sync, reading proves nothing and nothing is settled until the process
-    /// starts anew.
+    /// starts again.
     pub(super) fn settle(&mut self) -> Result<Option<BatchChanges>, FileError> {
         if self.connection.is_some() {
             return Ok(None);

@@ -41,7 +41,7 @@ fn damage(log: &[u8]) -> Option<&'static str> {
     let salts = pair(log, 16);
     let (mut before, mut broken, mut ended) = (seed, false, false);
     for frame in log[HEADER..].chunks_exact(frame) {
-        // What is left of the time before the log was begun anew.
+        // A frame from before SQLite began the log again.
         if pair(frame, 8) != salts {
             (broken, ended) = (true, false);
             continue;
@@ -67,7 +67,7 @@ fn pair(bytes: &[u8], at: usize) -> Sums {
     [number(bytes, at), number(bytes, at + 4)]
 }
 
-/// SQLite's checksum, which goes on from that of what came before.
+/// SQLite's checksum of `bytes`, which continues that of the bytes before them.
 fn checksum([mut first, mut second]: Sums, bytes: &[u8], big_endian: bool) -> Sums {
     let word =
         |bytes| if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };

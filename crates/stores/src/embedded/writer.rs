@@ -105,7 +105,7 @@ struct Queue {
     closed: bool,
 }
 
-/// Who commits next.
+/// What commits the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Leader {
     #[default]
@@ -367,13 +367,13 @@ struct Committer {
     state: Arc<State>,
 }
 
-/// A batch that was committed, or was not, and those who wait for it.
+/// A batch that was committed, or was not, and its waiters.
 struct CommitResult {
     answers: Vec<PendingAnswer>,
     kept: Result<(), Failure>,
 }
 
-/// Who waits for a batch, and for what.
+/// A waiter for a batch, and what it waits for.
 enum PendingAnswer {
     Reply(Reply, Answer<Reply>),
     Done(Answer<()>),

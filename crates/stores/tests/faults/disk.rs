@@ -318,7 +318,7 @@ impl State {
         }
     }
 
-    /// Writes what fits, if the disk lets anybody write.
+    /// Writes what fits, if the disk takes writes.
     fn write(&mut self, name: &str, write: Write) -> io::Result<()> {
         match &mut self.breaks_in {
             Some(0) => self.broken = true,

@@ -1,5 +1,5 @@
-//! Who leads a commit: a task of the runtime where that costs no caller its deadline, the writer's thread
-//! where it may.
+//! What leads a commit: a task of the runtime where that costs no caller its deadline, and the
+//! writer's thread where it may.
 //!
 //! The disk knows the thread of each sync. A commit is quick by the clock, so a test that needs a task
 //! to lead asks until one does.
@@ -56,7 +56,7 @@ impl Bench {
         Acquire::new(&format!("lock {}", self.locks), "one")
     }
 
-    /// Acquires a lock in a task of its own, as a connection does. Gives the thread of the sync.
+    /// Acquires a lock in a new task, as a connection does. Gives the thread of the sync.
     async fn commit(&mut self) -> String {
         self.acquire_in_task().await.unwrap().unwrap();
         self.disk.synced_by()

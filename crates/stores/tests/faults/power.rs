@@ -84,7 +84,7 @@ fn campaign(
             lost.extend(client.check(again.port()).await.err());
             lost.extend(client.check_fences(again.port()).await.err());
         }
-        // The leases of those who died with the power end.
+        // The leases of the clients that died with the power end.
         pause();
         advance(LEASE).await;
         for client in &clients {

@@ -88,12 +88,12 @@ impl Vfs for Disks {
     }
 
     fn sleep(&self, duration: Duration) -> Duration {
-        // SQLite pauses where somebody else has the file locked, and nobody else has this disk.
+        // SQLite pauses where another connection has locked the file, and no other has this disk.
         panic!("nothing is there to wait {duration:?} for")
     }
 }
 
-/// An open file. Nobody else has the disk, so a lock is had for the asking.
+/// An open file. No other connection has the disk, so SQLite gets every lock that it asks for.
 struct Handle {
     disk: Disk,
     name: String,

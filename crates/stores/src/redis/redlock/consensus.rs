@@ -78,7 +78,7 @@ struct Proposer<'a> {
     highest: Ballot,
     /// Whether a fencing token was proposed, so that another attempt may carry it on.
     has_proposed: bool,
-    /// Whether this attempt proposed a fencing token of its own.
+    /// Whether this attempt proposed its own fencing token.
     has_proposed_own: bool,
     /// The nodes where this attempt may have the lock now.
     maybe_granted: BTreeSet<usize>,

@@ -1,8 +1,8 @@
 //! The nodes together: one command to all of them at once, and what outlives its round.
 //!
 //! A [`Round`] ends when it is decided or its time is over, so that one slow node delays nothing. A
-//! command that has no connection by then is not sent any more. Replies that are still to come, and
-//! grants that nodes gave too late, are looked after by tasks, each with an end of its own.
+//! command that has no connection by then is not sent any more. Tasks, each with its own end, look
+//! after the replies that are still to come and the grants that nodes gave too late.
 //!
 //! Invariant: a node that did not reply may have executed its command, unless it was never sent. So
 //! [`Round::unanswered`] goes into every tally and into every withdrawal. Tested over real nodes that
@@ -61,7 +61,7 @@ pub(super) struct Nodes {
     pub(super) max_ttl: Ttl,
     node_time: Duration,
     scripts: Scripts,
-    /// What outlives its round; each task has an end of its own.
+    /// What outlives its round; each task has its own end.
     tasks: TaskTracker,
 }
 

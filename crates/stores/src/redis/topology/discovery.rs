@@ -1,6 +1,6 @@
 //! Finding out which server is master of what: by sentinels, or by the nodes of a cluster.
 //!
-//! A [`Discovery`] asks several servers, each a [`TopologySource`] with a connection of its own, and
+//! A [`Discovery`] asks several servers, each a [`TopologySource`] with its own connection, and
 //! makes one [`TopologyView`] of what they report. No source is trusted alone: of sentinels the latest
 //! failover counts, of cluster nodes the highest epoch of each slot.
 //!
@@ -51,7 +51,7 @@ impl Discovery {
     }
 }
 
-/// A server that is asked again and again about the masters, on a connection of its own.
+/// A server that a discovery asks again and again about the masters, on its own connection.
 pub(super) struct TopologySource {
     client: Client,
     connection: Option<MultiplexedConnection>,

@@ -68,8 +68,8 @@ impl Topology {
         }
     }
 
-    /// The servers that have the keys, no two of them the same keys, in an order that lasts. A master
-    /// that may be retired has a name of its own.
+    /// The servers that have the keys, no two of them the same keys, in an order that lasts. A
+    /// master that may be retired has its own name.
     pub(super) fn masters(&self) -> Vec<(String, Pool)> {
         match self {
             Self::Single(pool) => vec![(String::new(), pool.clone())],
