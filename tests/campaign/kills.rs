@@ -1,7 +1,7 @@
 //! Goal: the embedded store loses no answered change by a kill.
 //!
-//! Method: a process that is killed with SIGKILL again and again under load, and what its clients were
-//! told. A store in memory is seen to fail the same check.
+//! Method: the test kills a process with SIGKILL again and again under load, and compares it with
+//! the answers that its clients read. A store in memory fails the same check.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ impl Kill {
     }
 }
 
-/// A client that writes down what it was told of its own locks and records.
+/// A client that writes down each answer about its own locks and records.
 struct Recorder {
     number: u64,
     http: Client,
@@ -88,7 +88,7 @@ struct Recorder {
     known: BTreeMap<String, Known>,
 }
 
-/// What the client was told of one thing. Of a lock: who holds it; of a record: who runs it.
+/// What the client read of one lock or record.
 #[derive(Debug, Clone, Default)]
 struct Known {
     /// The token and the fencing token of the lease, if the client has one.
@@ -147,8 +147,8 @@ impl Recorder {
         true
     }
 
-    /// Whether the restarted service says of each thing what the client was told, or what the one
-    /// request that was not answered would have made of it.
+    /// Whether the restarted service shows each thing as the client last read it, or as the one
+    /// request without an answer would have left it.
     async fn check(&mut self, address: SocketAddr) -> Result<(), String> {
         for (thing, known) in &self.known {
             let request = request(&self.http, address, Method::GET, thing);

@@ -24,9 +24,9 @@ fn leavers() -> u64 {
 const WAVE: u64 = 500;
 /// How many locks they wait for.
 const LOCKS: u64 = 5;
-/// What somebody would hold for long after the test.
+/// A lease that a leaver left behind would outlast the test.
 const TTL_MS: u64 = 3_600_000;
-/// How long who comes next waits: a place that nobody keeps lasts for longer by itself.
+/// How long the next client waits: a queue entry without a waiter lasts longer than this.
 const NEXT_WAITS_MS: u64 = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +71,7 @@ async fn leave_nothing(services: &[Service]) {
     assert!(told > 0 && untold > 0, "all {told} of them waited, or all {untold} of them left");
 }
 
-/// Whoever comes next has the lock before any place could have been lost by itself.
+/// Asserts that the next client gets the lock before an abandoned queue entry could expire.
 async fn is_free(service: &Service, lock: &str, wave: u64) {
     let next = service.create(lock, &json!({"wait_ms": NEXT_WAITS_MS})).await;
     assert_eq!(next.status, 201, "{lock} after wave {wave}: {next:?}");
@@ -80,7 +80,7 @@ async fn is_free(service: &Service, lock: &str, wave: u64) {
     assert_eq!(service.look(lock).await.status, 404, "{lock} after wave {wave}");
 }
 
-/// Somebody who waits for a lock, and goes away at a random moment or when the lock is had.
+/// A client that waits for a lock, and goes away at a random moment or with the grant.
 struct Leaver {
     address: SocketAddr,
     lock: String,
@@ -99,7 +99,7 @@ impl Leaver {
         }
     }
 
-    /// Whether it was told that it has the lock; then it gives it back.
+    /// Whether it read a grant; then it releases the lock.
     async fn come_and_go(self) -> bool {
         let body = format!(r#"{{"wait_ms":60000,"ttl_ms":{TTL_MS}}}"#);
         let connection = TcpStream::connect(self.address).await.expect("a connection");
@@ -117,8 +117,8 @@ impl Leaver {
         if let Ok(was_told) = timeout(self.stays_for, &mut staying).await {
             return was_told;
         }
-        // Who has ended its side has gone, for all that the service can know; and what was said
-        // before the service knew can still be read.
+        // For the service, a client that has ended its side is gone. The client can still read what
+        // the service sent before it knew that.
         let _ = requests.shutdown().await;
         staying.await
     }

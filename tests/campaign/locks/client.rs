@@ -14,8 +14,8 @@ use super::history::{Ask, Event, Holder, Lease, Micros, Told};
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Sends requests to a service and writes down what it read. Each request has a number, by which
-/// everybody can see who got a lock.
+/// Sends requests to a service and writes down what it read. Each request has a number, and every
+/// client can see by it which request got a lock.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -59,7 +59,7 @@ impl Request {
 }
 
 impl Client {
-    /// A client with connections of its own.
+    /// A client with its own connections.
     pub(super) fn new(addresses: &[SocketAddr], numbers: &Arc<AtomicU64>) -> Self {
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
         Self { http, addresses: addresses.into(), numbers: Arc::clone(numbers) }
@@ -155,7 +155,7 @@ fn holder(json: &Value) -> Option<Holder> {
     Some(Holder { fencing_token: json["fencing_token"].as_u64()?, number })
 }
 
-/// When a lease that was told ends.
+/// When the lease in an answer ends.
 pub(super) fn ends(event: &Event) -> Option<(u64, Micros)> {
     event.told.lease().map(|lease| (lease.fencing_token, event.sent + lease.valid_for))
 }

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::history::Micros;
 
-/// The time on the clock that nobody sets and nobody slews.
+/// The time on the clock that no process can set or slew.
 pub(super) fn now() -> Micros {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).expect("a clock");
     micros(Duration::from(now))

@@ -14,7 +14,7 @@ struct Span {
     to: Micros,
 }
 
-/// Two who were certain at once, or somebody who was and whom another was told not to be.
+/// Two holders that were certain at once, or an answer that denies a holder that was certain.
 pub(super) fn contradictions(
     history: &History,
     grants: &BTreeMap<GrantKey, Grant>,
@@ -45,7 +45,7 @@ fn overlaps(spans: &[Span]) -> impl Iterator<Item = (&Span, &Span)> {
     })
 }
 
-/// What somebody read, all within a span, that says that the holder is none.
+/// Answers, asked for and read within a span, that deny its holder.
 fn denials(history: &History, spans: &[Span]) -> Vec<Violation> {
     let Some(lock) = spans.first().map(|span| span.key.lock) else { return Vec::new() };
     let longest = spans.iter().map(|span| span.to - span.from).max().unwrap_or(0);
@@ -94,9 +94,9 @@ fn violation(history: &History, span: &Span, at: Micros, what: String) -> Violat
     }
 }
 
-/// All the spans in which holders could be certain: from the reading of an answer on for as long as
-/// it says, counted from the sending; no longer than until a release is sent, nor than a renewal
-/// may have made it.
+/// All the spans in which holders could be certain. A span begins when a holder reads an answer. It
+/// ends when the validity in the answer does, counted from the sending, or earlier: when the holder
+/// sends a release, or where a renewal may have moved the end.
 fn spans(history: &History, grants: &BTreeMap<GrantKey, Grant>) -> Vec<Span> {
     let mut ends = BTreeMap::<(usize, u64), Vec<&Event>>::new();
     let own = history.events.iter().filter(|event| event.told != Told::NotExecuted);
@@ -119,8 +119,8 @@ fn spans(history: &History, grants: &BTreeMap<GrantKey, Grant>) -> Vec<Span> {
     spans
 }
 
-/// When what was told ends by a release or renewal of the same token, if that may have been carried
-/// out after it.
+/// When a release or renewal of the same token ends the lease of an answer, if the store may have
+/// run it after that.
 fn ended_by(event: &Event, end: &Event) -> Option<Micros> {
     let is_over = end.read < event.sent && !end.told.is_ambiguous();
     let latest = end.sent.max(event.sent);

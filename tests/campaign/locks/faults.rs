@@ -12,7 +12,7 @@ use super::worker::TTLS;
 
 /// More than the longest TTL, and than an instance believes what it knew of the masters.
 const LONG: Duration = Duration::from_millis(2800);
-/// How long one who may be stopped has for an answer.
+/// How long a process that may be stopped has for an answer.
 const SILENCE: Duration = Duration::from_millis(50);
 
 /// What can happen.
@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// Whether an instance may lose sight of those who wait at it, so that their places stay.
+    /// Whether an instance may lose sight of its waiters, so that their queue entries stay.
     pub(super) fn leaves_places(self) -> bool {
         use Kind as K;
         !matches!(

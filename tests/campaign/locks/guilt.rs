@@ -34,7 +34,7 @@ const INNOCENT: [(&str, Change); 9] = [
         history.events[0].told = Told::Unknown;
         history.events.push(event(9, 1, ACQUIRE, [30_000, 40_000], again(10, 90_000)));
     }),
-    ("a grant that somebody saw who had asked before it was refused", |history| {
+    ("a grant that a look shows, sent before its request was refused", |history| {
         let waited = Ask::Acquire { waits: true };
         history.events.push(event(9, 9, waited, [120_000, 190_000], Told::Held(None)));
         history.events.push(look([150_000, 195_000], 11, 9));
@@ -45,7 +45,7 @@ const INNOCENT: [(&str, Change); 9] = [
     ("a fence that was seen at the same time", |history| {
         history.events.push(look([205_000, 215_000], 20, 3));
     }),
-    ("a renewal by who may have got the lock unheard", |history| {
+    ("a renewal by a client that may have got the lock unheard", |history| {
         history.events.push(event(8, 8, ACQUIRE, [800_000, 850_000], Told::Nothing));
         history.events.push(renewed(9, 8, [860_000, 870_000], 30));
     }),
@@ -87,7 +87,7 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
     }),
     (Fenced, "a lower one taken", |history| history.taken.swap(0, 1)),
     (Fenced, "the same one of another", |history| history.taken[1].fencing_token = 10),
-    (Fenced, "one that nobody was granted", |history| history.taken[1].fencing_token = 15),
+    (Fenced, "one of no grant", |history| history.taken[1].fencing_token = 15),
     (Released, "shown after its release", |history| {
         history.events.push(look([150_000, 160_000], 10, 1));
     }),
@@ -108,7 +108,7 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(renewed(9, 3, [230_000, 240_000], 21));
     }),
     (Live, "not had in time", |history| history.healings[0].within = 30_000),
-    (Honest, "held by who was refused", |history| {
+    (Honest, "held by a refused request", |history| {
         history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::NotExecuted));
         history.events.push(look([250_000, 260_000], 20, 9));
     }),
@@ -187,7 +187,7 @@ fn checker_separates_losses_by_failover_from_others() {
     }
 }
 
-/// Two who have a lock one after the other, and write; the second one's is still valid.
+/// Two clients that hold a lock one after the other, and write; the second lease is still valid.
 fn innocent() -> History {
     let write = |token, fencing_token, sent| {
         let read = sent + 5000;

@@ -21,8 +21,8 @@ pub(super) struct History {
     pub(super) promotions: Vec<Promotion>,
 }
 
-/// Some time between these two a node became master, or a master was started anew. What others had
-/// granted may be forgotten then.
+/// Between these two moments a node became master, or a master restarted. It may have forgotten
+/// earlier grants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Promotion {
     pub(super) from: Micros,
@@ -59,14 +59,14 @@ pub(super) enum Told {
     Again(Lease),
     Renewed(Lease),
     Released,
-    /// 409; nobody may hold it, when it is free for the first in line.
+    /// 409; without a holder when the lock is free for the first in line.
     Held(Option<Holder>),
     Shown(Holder),
     NotHeld,
     Mismatch,
     /// The service said that nothing was done.
     NotExecuted,
-    /// The service said that nobody knows.
+    /// The service said that the outcome is unknown.
     Unknown,
     /// There was no answer.
     Nothing,
@@ -125,7 +125,7 @@ pub(super) struct Healing {
 }
 
 impl Told {
-    /// The lease of whoever asked.
+    /// The lease of the client that asked.
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
             Self::Granted(lease) | Self::Again(lease) | Self::Renewed(lease) => Some(*lease),
@@ -133,7 +133,7 @@ impl Told {
         }
     }
 
-    /// Who is said to hold the lock.
+    /// The holder that the answer names.
     pub(super) fn holder(&self) -> Option<Holder> {
         match self {
             Self::Held(holder) => *holder,
@@ -189,7 +189,7 @@ pub(super) struct GrantKey {
     pub(super) token: u64,
 }
 
-/// A grant, by all that its holder was told of it.
+/// A grant, by all the answers about it that its holder read.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
     /// Before the request that got it was sent, there was no such grant.

@@ -36,7 +36,7 @@ impl Masters {
     }
 }
 
-/// A master that was stopped and goes on is the one that it was; one that was started anew is not.
+/// A master that was paused and resumes is the same master; one that was restarted is another.
 async fn watch(client: Client, promotions: Arc<Mutex<Vec<Promotion>>>) {
     let (mut known, mut seen) = (None, now());
     loop {

@@ -45,7 +45,7 @@ use worker::{TTLS, Worker};
 const CLIENTS: u64 = 20;
 /// How long a place in line outlives the instance that kept it.
 const PLACE: Duration = Duration::from_secs(4);
-/// How long a lock is asked for that should be had.
+/// How long a client asks for a lock that it should get.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What I6 gives every lock beyond its TTL.
 const GRACE: Duration = Duration::from_secs(1);
@@ -132,8 +132,7 @@ async fn checker_sees_lossy_failover_break_exclusion() {
     breaks_exclusion(Store::Sentinel, &[Kind::FailoverCutOff]).await;
 }
 
-/// What does not keep its promise of exclusion, because it made none, is seen not to: a store that
-/// forgets what it granted.
+/// A store that forgets its grants promises no exclusion. The checker sees it break exclusion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checker_sees_restarted_redis_break_exclusion() {
     breaks_exclusion(Store::ForgetfulRedis, &[Kind::KillStore]).await;
@@ -159,8 +158,8 @@ async fn holds(store: Store) {
     passes(Plan::of(store), |_| false).await;
 }
 
-/// Of faults by which no master forgets anything two holders are certain at once only if a master was
-/// taken for dead, and another came in its place.
+/// Under faults by which no master forgets anything, two holders are certain at once only if
+/// another node replaced a master that was taken for dead.
 async fn holds_and_excludes(store: Store, faults: &[Kind]) {
     let plan = Plan { faults: faults.to_vec(), ..Plan::of(store) };
     passes(plan, |one| one.invariant == Invariant::Exclusive && !one.by_forgetting).await;
@@ -208,7 +207,7 @@ async fn breaks_exclusion(store: Store, faults: &[Kind]) {
 /// Whether a store of this tier promised what was violated.
 fn is_broken_promise(violation: &Violation, store: Store, tier: &str) -> bool {
     let outside = |fault: &String| OUTSIDE_OF_PROMISES.contains(&fault.as_str());
-    // What its nodes forget is over before they vote, as long as nobody sets a clock.
+    // A lease that a node forgets has ended before the node votes, unless a fault sets its clock.
     let excludes = tier == "strict" || store == Store::ForgetfulRedlock;
     match violation.invariant {
         Invariant::Exclusive => excludes && !violation.faults.iter().any(outside),
@@ -232,7 +231,7 @@ impl Plan {
     }
 }
 
-/// By how much a busy machine is late at most, until it is told to end: that is no time of keylatch's.
+/// By how much the busy machine is late at most until `ending`: keylatch has no part in that time.
 async fn lateness(ending: CancellationToken) -> Micros {
     let (pause, mut most) = (Duration::from_millis(5), 0);
     while !ending.is_cancelled() {
@@ -243,7 +242,7 @@ async fn lateness(ending: CancellationToken) -> Micros {
     most
 }
 
-/// Asks for a lock until there is an answer that says who has it, and gives it back.
+/// Acquires a lock until an answer names its holder, and releases it.
 async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Event> {
     let (token, until) = (client.number(), now() + micros(PATIENCE));
     let request = Request::acquire(lock, token, ttl, 20_000).patient();

@@ -93,7 +93,7 @@ impl Nodes {
             Ok(new) => {
                 Ok(format!("port {} is master after {}", self[new].port(), self[old].port()))
             }
-            Err(_) => Ok(format!("port {}, and nobody took over", self[old].port())),
+            Err(_) => Ok(format!("port {}, and no node took over", self[old].port())),
         }
     }
 

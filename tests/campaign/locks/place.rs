@@ -36,7 +36,7 @@ pub(super) enum Store {
     DurableRedis,
     /// A master with two replicas, and three sentinels.
     Sentinel,
-    /// The same, with every grant on a replica before it is told.
+    /// The same, with every grant on a replica before the service reports it.
     CarefulSentinel,
     /// Three masters with a replica each.
     Cluster,
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// What instances are told besides.
+    /// Further settings of the instances.
     fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // The longest that clients take, after which a node that came up votes.
@@ -184,7 +184,7 @@ impl Place {
                 Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
             }
             Store::Redlock => {
-                // One of them has a clock of its own.
+                // One of them has its own clock.
                 let clocks = [shim, None, None, None, None];
                 Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
             }

@@ -4,7 +4,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::history::Taken;
 
-/// Takes a write unless a higher fencing token was here, or the same one from somebody else.
+/// Takes a write unless a higher fencing token was here, or the same one from another client.
 const TAKE: &str = r"
 local fencing_token, token = ARGV[1], ARGV[2]
 local last = redis.call('HMGET', KEYS[1], 'fencing_token', 'token')
@@ -18,8 +18,8 @@ redis.call('HSET', KEYS[1], 'fencing_token', fencing_token, 'token', token)
 redis.call('RPUSH', 'log', ARGV[3] .. ' ' .. fencing_token .. ' ' .. token)
 return 1";
 
-/// What the locks protect: a process of its own, which no fault touches, and which refuses what is
-/// late by fencing tokens alone.
+/// What the locks protect: a separate process that no fault touches. It refuses late writes by
+/// fencing tokens alone.
 #[derive(Debug)]
 pub(super) struct Resource {
     server: RedisServer,

@@ -1,4 +1,4 @@
-//! What can happen to those who say who is master, and to what each master has.
+//! Faults of the nodes that name the masters, and of what each master has.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::faults::Seen;
 use super::nodes::{End, Nodes};
 use super::place::fact;
 
-/// In which time others call a sentinel down that was stopped: they do after 400 ms. It is less than
-/// the 2 s after which one that goes on trusts nobody for some time.
+/// In which time the others call a paused sentinel down: they do after 400 ms. It is less than the
+/// 2 s after which a sentinel that resumes trusts no node for some time (TILT).
 const DOWN: Duration = Duration::from_millis(1500);
 const MASTER: [&str; 3] = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"];
-/// One that was stopped trusts nobody for 1 s, not for 30; and each looks every second, not every 10,
-/// whether an old master that is back has to be told that there is another.
+/// A sentinel that was paused trusts no node for 1 s, not for 30. Each one looks every second, not
+/// every 10, whether an old master is back and has to follow the new one.
 const HASTE: [&str; 6] = ["SENTINEL", "DEBUG", "tilt-period", "1000", "info-period", "1000"];
 
 impl Nodes {
@@ -81,7 +81,7 @@ impl Nodes {
         }
     }
 
-    /// Has another master while one of the sentinels is stopped, which goes on when the old one is back.
+    /// Fails over while one of the sentinels is paused. It resumes when the old master is back.
     pub(super) async fn fail_over_unseen(&mut self, pick: u64, time: Duration) -> Seen {
         self.sentinel(pick)?.pause();
         let seen = self.fail_over(pick, End::Killed, time).await;
@@ -120,7 +120,7 @@ impl Nodes {
             pass(Duration::from_millis(20)).await;
         }
         match cut {
-            0 => Err("nobody had asked it for a lock".to_owned()),
+            0 => Err("no client had asked it for a lock".to_owned()),
             cut => Ok(format!("{cut} connections on which locks were asked for")),
         }
     }
@@ -135,7 +135,7 @@ impl Nodes {
             let bucket = LockName::parse(lock).expect("a name").bucket();
             let tag = format!("{{{bucket:02x}}}");
             let slot: u16 = cluster.nodes[0].run(&["CLUSTER", "KEYSLOT", &tag]).await;
-            let from = cluster.owner(slot).await.ok_or("nobody has it")?;
+            let from = cluster.owner(slot).await.ok_or("no master has it")?;
             let others = masters.iter().filter(|node| self[**node].port() != from.port());
             let others: Vec<_> = others.map(|node| &self[*node]).collect();
             let to = others[pick as usize % others.len()];

@@ -20,7 +20,7 @@ pub(super) enum Invariant {
     Gapless,
     /// I6: after healing, every lock can be had.
     Live,
-    /// I7: what was ambiguous was said to be so.
+    /// I7: the service reports an ambiguous outcome as one.
     Honest,
 }
 
@@ -106,14 +106,14 @@ impl Seen {
         Self(seen)
     }
 
-    /// The largest fencing token that somebody had read before a moment.
+    /// The largest fencing token that a client had read before a moment.
     fn before(&self, lock: usize, moment: Micros) -> u64 {
         let Some(fences) = self.0.get(&lock) else { return 0 };
         let before = fences.partition_point(|(read, _)| *read < moment);
         before.checked_sub(1).map_or(0, |last| fences[last].1)
     }
 
-    /// When somebody had first read a larger fencing token.
+    /// When a client first read a larger fencing token.
     fn above(&self, lock: usize, fencing_token: u64) -> Option<Micros> {
         let fences = self.0.get(&lock)?;
         fences.iter().find(|(_, seen)| *seen > fencing_token).map(|(read, _)| *read)
@@ -276,7 +276,7 @@ impl Case<'_> {
             if let Some(denied) = denied.filter(|denied| **denied < event.sent) {
                 let what = "held by a request that was told to have got nothing";
                 let wrong = self.event(Invariant::Honest, event, what);
-                // What it had got was taken back from a master that is none any more.
+                // The service withdrew the grant at a node that is no longer master.
                 let by_forgetting = self.history.may_have_forgotten(*denied, event.read);
                 found.push(Violation { by_forgetting, ..wrong });
             }

@@ -12,7 +12,7 @@ use super::resource::Access;
 pub(super) const TTLS: [u64; 8] = [300, 300, 300, 500, 500, 800, 1300, 2000];
 const SHORTEST_TTL: u64 = 200;
 
-/// Somebody who takes locks, works under them, and makes mistakes.
+/// A client that takes locks, works under them, and makes mistakes.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) client: Client,
@@ -24,7 +24,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Works until it is told to end. What is under way then is left as it is.
+    /// Works until `ending`. It leaves what is under way then as it is.
     pub(super) async fn work(mut self) -> Self {
         while !self.ending.is_cancelled() {
             let lock = self.dice.below(TTLS.len() as u64) as usize;
@@ -38,7 +38,7 @@ impl Worker {
         self
     }
 
-    /// Tries to free or renew what is another's.
+    /// Tries to release or renew another client's lock.
     async fn meddle(&mut self, lock: usize) {
         let wrong = self.client.number();
         let ttl = self.ttl(lock);

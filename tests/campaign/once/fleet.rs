@@ -43,7 +43,7 @@ impl Fleet {
 
     /// Kills an instance.
     pub(super) async fn kill(&self, number: usize) {
-        // Those who have its address meet it dead, and no others.
+        // Only clients that already have the address meet the dead instance.
         self.addresses.send_modify(|addresses| addresses[number] = None);
         let process = self.processes.lock().await[number].take().expect("it runs");
         process.ended_by("-KILL").await;

@@ -37,7 +37,7 @@ fn checker_reports_each_kind_of_violation() {
         (true, "cannot be", |_, told| told[1] = unknown()),
         (false, "is lost", |_, told| told[1] = unknown()),
         (false, "is lost", |_, told| told[1].replayed = false),
-        (false, "done anew", |_, told| (told[0].kept, told[1].replayed) = (false, false)),
+        (false, "done again", |_, told| (told[0].kept, told[1].replayed) = (false, false)),
         (false, "no end", |_, told| told.clear()),
     ];
     for (rerun, guilt, change) in cases {

@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// Whether the first run leaves an unknown outcome also where nobody is killed.
+    /// Whether the first run leaves an unknown outcome even without a kill.
     pub(super) fn is_doubtful(self) -> bool {
         use Kind::{FailsAfter, FailsBefore, ResetAfter, ResetBefore};
         matches!(self, FailsBefore | FailsAfter | ResetBefore | ResetAfter)

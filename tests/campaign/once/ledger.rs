@@ -115,8 +115,8 @@ impl Book {
     }
 }
 
-/// Does what the kind of the key says. When the connection to the one who asked breaks, the rest of
-/// this is not done.
+/// Does what the kind of the key says. When the connection to the caller breaks, the rest is not
+/// done.
 async fn run(State(book): State<Arc<Book>>, headers: HeaderMap, _body: Bytes) -> Response {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let key = text("idempotency-key").and_then(Key::parse).expect("a key of the campaign");

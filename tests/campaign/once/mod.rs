@@ -64,7 +64,7 @@ async fn check_reports_double_runs_without_a_guard() {
     assert!(found.is_err(), "that nothing was guarded was not noticed: {found:?}");
 }
 
-/// A campaign that killed nobody at some step proves nothing of that step.
+/// A campaign without a kill at some step proves nothing of that step.
 #[track_caller]
 fn reaches_every_step(tally: &Tally) {
     for reached in [tally.begun, tally.performed, tally.kept, tally.rerun] {
@@ -73,7 +73,7 @@ fn reaches_every_step(tally: &Tally) {
 }
 
 /// Lets shoppers use so many keys over so many instances that are killed meanwhile, and compares
-/// what they were told with the ledger.
+/// the answers that they read with the ledger.
 async fn campaign(store: &str, instances: usize, keys: u64) -> Result<Tally, String> {
     let begun = Instant::now();
     let steps = Arc::new(Steps::new());
@@ -137,8 +137,8 @@ async fn kill(fleet: Arc<Fleet>, steps: Arc<Steps>, ending: CancellationToken) -
     }
 }
 
-/// Asks once more after the last restart, and judges it all. What nobody knows is then resolved by
-/// what the ledger says, and from then on it was done once.
+/// Asks once more after the last restart, and judges it all. Then resolves an unknown outcome by
+/// the ledger: from then on, the work was done once.
 async fn settle(ledger: &Ledger, shopper: &Shopper, mut history: History) -> Result<Tally, String> {
     let runs = || ledger.runs(shopper.key);
     shopper.audit(&mut history).await;

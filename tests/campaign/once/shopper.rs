@@ -12,7 +12,7 @@ use super::steps::Steps;
 /// How often one shopper tries before it says that there is no end to it.
 const TRIES: usize = 200;
 
-/// Somebody who wants the thing of one key, and writes down what they were told.
+/// A client that wants one order, under one key, and writes down the answers.
 #[derive(Debug)]
 pub(super) struct Shopper {
     pub(super) key: Key,
@@ -21,7 +21,7 @@ pub(super) struct Shopper {
     pub(super) http: Client,
 }
 
-/// What was told under one key.
+/// The answers under one key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
     pub(super) told: Vec<Told>,
@@ -53,7 +53,7 @@ enum Heard {
 }
 
 impl Told {
-    /// Whether the same is told to all who ask from now on.
+    /// Whether every later answer is the same.
     pub(super) fn is_final(&self) -> bool {
         match (self.status, self.code.as_deref()) {
             (409, Some(code)) => code == "outcome-unknown",
@@ -61,7 +61,7 @@ impl Told {
         }
     }
 
-    /// Whether it says that nobody knows.
+    /// Whether it says that the outcome is unknown.
     pub(super) fn is_unknown(&self) -> bool {
         self.status == 409 && self.code.as_deref() == Some("outcome-unknown")
     }
@@ -108,7 +108,7 @@ impl Shopper {
         history.told.extend(again.told);
     }
 
-    /// Settles an outcome that nobody knew, by what was done, and asks again.
+    /// Resolves an unknown outcome by what was done, and asks again.
     pub(super) async fn resolve(&self, effect: Option<&str>) -> Told {
         let (record, _) = self.willing(|record| self.http.get(record), "").await;
         let fencing_token = record.json["fencing_token"].as_u64();
@@ -129,8 +129,8 @@ impl Shopper {
         history.told.pop().expect("an answer")
     }
 
-    /// What is said of the record, or of something below it, by a store that can, and how often it
-    /// could not.
+    /// The answer to a request about the record, or something below it, once the store can give
+    /// one; and how often it could not.
     async fn willing(
         &self,
         request: impl Fn(String) -> RequestBuilder,
@@ -159,7 +159,7 @@ impl Shopper {
         }
     }
 
-    /// Sends the request to some instance; leaves after so many steps if it is told to.
+    /// Sends the request to some instance. Leaves after `patience` steps, if there is a limit.
     async fn submit(&self, mut dice: Dice, patience: Option<u64>) -> Heard {
         let address = self.fleet.any(&mut dice).await;
         self.steps.pass().await;

@@ -5,7 +5,7 @@ use tokio::sync::{Notify, watch};
 /// No kill is due.
 const NEVER: u64 = u64::MAX;
 
-/// Counts the steps of all who take part, and picks the one at which somebody is killed.
+/// Counts the steps of all parties, and picks the step at which an instance is killed.
 #[derive(Debug)]
 pub(super) struct Steps {
     passed: watch::Sender<u64>,
@@ -34,7 +34,7 @@ impl Steps {
         });
         if due.is_ok() {
             self.is_due.notify_one();
-            kills.changed().await.expect("the campaign goes on");
+            kills.changed().await.expect("the campaign continues");
         }
     }
 
@@ -47,7 +47,7 @@ impl Steps {
     pub(super) async fn after(&self, steps: u64) {
         let until = self.now() + steps;
         let passed = self.passed.subscribe().wait_for(|passed| *passed >= until).await.map(drop);
-        passed.expect("the campaign goes on");
+        passed.expect("the campaign continues");
     }
 
     /// Waits for the step at which a kill is due, so many steps from now.
@@ -56,7 +56,7 @@ impl Steps {
         self.is_due.notified().await;
     }
 
-    /// Lets the step go on at which somebody was to be killed.
+    /// Lets the step continue at which an instance was to be killed.
     pub(super) fn killed(&self) {
         self.kills.send_modify(|kills| *kills += 1);
     }

@@ -48,7 +48,7 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether it was done once, and everybody was told the truth.
+    /// Whether the work was done once, and every answer was true.
     pub(super) fn judge(&self) -> Result<Tally, String> {
         self.runs()
             .and_then(|()| self.history.told.iter().try_for_each(|told| self.answer(told)))
@@ -96,7 +96,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// What is kept is the answer of the last run, and is told to everybody from then on.
+    /// The store keeps the answer of the last run, and every later answer is that one.
     fn kept(&self) -> Result<(), String> {
         let Some(kept) = self.history.told.iter().find(|told| told.is_kept()) else {
             return Ok(());
@@ -119,18 +119,18 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// After the last restart everybody is told what is known.
+    /// After the last restart every answer is final.
     fn end(&self) -> Result<(), String> {
         let Some(last) = self.history.told.last().filter(|told| told.is_final()) else {
             return guilty("there is no end to it");
         };
-        // Where the route says so, what was told and could not be kept may be run again.
+        // Where the route says so, a request may run again when its answer was read and not kept.
         let is_over = |told: &Told| told.is_final() && (told.kept || !self.key.is_rerun());
         let anew = !last.replayed && !last.is_unknown();
         if anew && self.history.told.iter().rev().skip(1).any(is_over) {
-            return guilty("it was forgotten and done anew");
+            return guilty("it was forgotten and done again");
         }
-        // An answer that came too late to be kept was told all the same, and was no lie.
+        // An answer that came too late to be kept was read all the same, and must be true.
         let told = self.history.told.iter().filter(|told| told.status < 300);
         let lost = told.filter(|told| told.body != last.body);
         if !self.key.is_rerun() && !last.is_unknown() && lost.count() > 0 {

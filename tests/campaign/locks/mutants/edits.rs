@@ -112,7 +112,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if false then",
     ),
     edit(
-        "taken back from another attempt",
+        "withdrawn from another attempt",
         Store::DurableRedis,
         WITHDRAW,
         "  if held[1] ~= token or held[2] ~= attempt then",
@@ -147,14 +147,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        let waited = if mutant!() { self.waited() } else { Duration::ZERO };\n        self.until.saturating_duration_since(Instant::now()) + waited",
     ),
     edit(
-        "who leaves stays in line",
+        "a waiter that leaves stays in line",
         Store::Memory,
         "crates/core/src/lock/waiting.rs",
         "        if let Some(attempt) = &self.last {",
         "        if let Some(attempt) = self.last.as_ref().filter(|_| !mutant!()) {",
     ),
     edit(
-        "a lease that is told to be longer than it is",
+        "a lease reported as longer than it is",
         Store::Embedded,
         "crates/core/src/lock/rules.rs",
         "        self.expires().saturating_sub(now)",

@@ -21,11 +21,11 @@ use keylatch_testkit::{Program, seed};
 
 /// The time in which a mutant has to be noticed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Those that show only under some faults. Of an instance that dies, who waits at it stays in line
-/// for some time in any case; what was not written is missed only when an instance dies; nodes have to
-/// forget by majority while a lease lasts; and time is a floor as long as no clock is set back.
+/// Mutants that show only under some faults. The waiters at an instance that dies stay in line for
+/// some time in any case. A lost write shows only when an instance dies. A majority of nodes has to
+/// forget while a lease lasts. Time is a floor for fencing tokens unless a clock is set back.
 const SPECIAL: [(&str, &[Kind]); 4] = [
-    ("who leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
+    ("a waiter that leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
     ("embedded: answered and not written", &[Kind::KillInstance]),
     ("Redlock: a node that came up lately votes", &[Kind::KillMost]),
     ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
