@@ -1,4 +1,4 @@
-//! How soon who waits for a lock has it after it was released, next to a client that polls.
+//! How soon a waiter gets a lock after its release, next to a client that polls.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ const GOAL_MEMORY: f64 = 1.0;
 const GOAL_REDIS: f64 = 2.0;
 /// How often a client asks that does not wait in line.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a lock is held before it goes on to one who waits in line.
+/// How long a holder keeps a lock before it hands it over.
 const HOLD: Duration = Duration::from_millis(1);
 /// How long a hand-over may take before the run is given up.
 const STUCK: Duration = Duration::from_secs(30);
 const LOOK: &[u8] = b"GET /v1/locks/------------------------ HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Two who want the same lock, one after the other, each at a service of theirs.
+/// Two clients that take turns with one lock, each at its own service.
 struct Subject<'a> {
     services: [&'a Process; 2],
     redis: Option<&'a Process>,

@@ -180,7 +180,7 @@ pub(crate) struct Held(Vec<(Connection, Vec<Vec<u8>>)>);
 /// Which orders are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Orders {
-    /// Each under a key of its own.
+    /// Each under a new key.
     New,
     /// On each connection the same one, over and over.
     Repeated,

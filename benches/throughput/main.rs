@@ -2,7 +2,7 @@
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
 //! The second does so for guarded requests, run for the first time and replayed. The third says how
-//! soon who waits has a lock that is released. The fourth says what keeping locks on disk costs, the
+//! soon a waiter gets a lock that is released. The fourth says what keeping locks on disk costs, the
 //! fifth what a million locks leave there and in memory when they have gone. The last compares 1,000
 //! held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.

@@ -27,7 +27,7 @@ pub(crate) struct Machine {
     directory: TempDir,
 }
 
-/// Who runs on which cores, as taskset has them. The load generator is always on the first.
+/// Which process runs on which cores, as taskset has them. The first is the load generator's.
 #[derive(Debug)]
 struct Layout {
     service: String,

@@ -112,7 +112,7 @@ async fn hold_ends_at_max_hold(service: &Service) {
     let fencing_token = events.next("acquired").await.fencing_token();
     let lost = events.next("lost").await;
     assert_eq!(lost.data["reason"], "max-hold", "{lost:?}");
-    // Whoever reads that has a moment to stop before somebody else has the lock.
+    // The reader has a moment to stop before another client can get the lock.
     assert_eq!(service.look("deploy").await.fencing_token(), fencing_token);
     events.ended().await;
     is_free(service).await;
@@ -229,7 +229,7 @@ async fn hold(service: &Api, body: &Value) -> EventStream {
     EventStream::of(request(service, body)).await
 }
 
-/// Waits until nobody holds the lock, which has to be long before its lease would end.
+/// Waits until the lock is free, which has to be long before its lease would end.
 async fn is_free(service: &Api) {
     let free = eventually(async || (service.look("deploy").await.status == 404).then_some(()));
     tokio::time::timeout(Duration::from_secs(5), free).await.expect("the lock is released");

@@ -34,7 +34,7 @@ async fn begin(api: &Api, upstream: &Upstream, key: &str) -> JoinHandle<reqwest:
     first
 }
 
-/// Repeats a request that is in progress until it is told something else.
+/// Repeats a request until the answer is no longer that it is in progress.
 async fn in_progress_until(api: &Api, key: &str) -> Answer {
     let mut seen = 0;
     let answer = eventually(async || {
@@ -67,7 +67,7 @@ async fn killed_run_is_unknown_until_resolved(store: &TestStore) {
     let (one, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
     let first = begin(&api, &upstream, "k-1").await;
     one.ended_by("-KILL").await;
-    assert!(first.await.expect("an end").is_err(), "nobody answers");
+    assert!(first.await.expect("an end").is_err(), "a killed service answered");
     let (_two, api) = process(store.url(), &upstream, "lease_ms = 2000").await;
     in_progress_until(&api, "k-1").await.is_refusal(409, "outcome-unknown", "never");
     upstream.resume();
@@ -93,7 +93,7 @@ async fn killed_run_is_rerun_where_the_guard_allows(store: &TestStore) {
     let first = begin(&api, &upstream, "k-1").await;
     let before = fencing_token(&upstream);
     one.ended_by("-KILL").await;
-    assert!(first.await.expect("an end").is_err(), "nobody answers");
+    assert!(first.await.expect("an end").is_err(), "a killed service answered");
     upstream.resume();
     let (_two, api) = process(store.url(), &upstream, settings).await;
     in_progress_until(&api, "k-1").await.is_run(2);
@@ -152,7 +152,7 @@ async fn response_of_a_run_paused_past_its_lease_is_refused() {
     let before = other.record("k-1").await;
     upstream.resume();
     paused.signal("-CONT");
-    // Its client reads what the upstream said, which is nothing that a repeat could be given.
+    // Its client reads the upstream's answer, which the service gives to no repeat.
     let late = first.await.expect("an end").expect("an answer");
     late.is_run(1);
     assert_eq!(late.header("idempotency-key-expires"), "", "{late:?}");

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 #[tokio::test]
 async fn refused_connection_is_reported_as_not_executed() {
-    // A port that is bound and not listened on refuses, and nobody else gets it.
+    // A port that is bound without a listener refuses, and no other process gets it.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
     let address = socket.local_addr().expect("an address");
@@ -57,7 +57,7 @@ async fn connect_timeout_is_reported_as_not_executed() {
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
     let full = socket.listen(1).expect("it listens");
     let address = full.local_addr().expect("an address");
-    // Nobody accepts, so that the next connection is not even made.
+    // No process accepts, so the next connection is not even made.
     let mut queue = Vec::new();
     while let Ok(Ok(one)) =
         tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
@@ -70,7 +70,7 @@ async fn connect_timeout_is_reported_as_not_executed() {
     assert!(service.record("k-1").await.is_null(), "the key is free");
 }
 
-/// Asserts that nobody knows of the key's run, and that a repeat is not run.
+/// Asserts that the outcome of the key's run is unknown, and that a repeat is not run.
 async fn is_unknown(shop: &Service, key: &str, first: &Answer) {
     first.is_refusal(504, "outcome-unknown", "never");
     assert_eq!(first.json["outcome"], "unknown", "{first:?}");

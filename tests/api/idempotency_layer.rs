@@ -245,7 +245,7 @@ async fn layer_runs_between_authentication_and_handler() {
     assert_eq!(api.buy("k-1").await.status, 401);
     assert_eq!(Answer::of(buy()).await.text, "paid");
     assert_eq!(Answer::of(buy()).await.header("idempotent-replayed"), "true");
-    // A stored answer is for those alone who may ask.
+    // The layer gives a stored answer only to a client that is authenticated.
     assert_eq!(api.buy("k-1").await.status, 401);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }

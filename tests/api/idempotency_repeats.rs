@@ -15,7 +15,7 @@ use keylatch_testkit::{
 };
 use serde_json::json;
 
-/// What every answer has of its own.
+/// The headers that may differ between an answer and its replay.
 const OWN: [&str; 6] = [
     "cache-control",
     "content-length",

@@ -258,7 +258,7 @@ async fn unknown_outcome_is_resolved_by_a_rerun(store: &TestStore) {
     shop.buy("k-1").await.is_replay_of(2);
 }
 
-/// Asserts that a repeat is told that it was done, and is not run.
+/// Asserts that a repeat reads that the work was done, and is not run.
 async fn leaves_a_mark(shop: &Shop, key: &str, status: u16) {
     let runs = shop.upstream.runs();
     let repeat = shop.buy(key).await;

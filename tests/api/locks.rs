@@ -271,7 +271,7 @@ async fn head_answers_like_get_without_a_body(service: &Service) {
     }
 }
 
-/// Creates a lock that nobody holds.
+/// Creates a lock that is free.
 async fn free(service: &Service, name: &str) -> Answer {
     let answer = service.create(name, &json!({})).await;
     assert_eq!(answer.status, 201, "{answer:?}");

@@ -62,7 +62,7 @@ async fn waiters_of_three_instances_are_served_in_order() {
     for greedy in greedy {
         let early = soon("the end of it", greedy).await.unwrap();
         let early = early.filter(|fencing_token| fencing_token < fences.last().unwrap());
-        assert_eq!(early, None, "who did not wait had the lock before the line was over");
+        assert_eq!(early, None, "a client that did not wait got the lock before the line was over");
     }
 }
 
@@ -129,7 +129,7 @@ async fn next_waiter_acquires_after_the_first_waiters_instance_is_paused() {
     first.process.signal("-STOP");
     assert_eq!(second.api.release("a", HOLDER).await.status, 204);
     let granted = is_served(next, stopped).await;
-    // Whoever was paused has lost the place, and waits for another turn.
+    // The paused waiter has lost its place, and waits for another turn.
     first.process.signal("-CONT");
     in_line(&second.api, 1).await;
     assert_eq!(second.api.release("a", &token(1)).await.status, 204);
@@ -158,7 +158,7 @@ async fn killed_instance_keeps_its_lease_and_loses_its_queue_entry() {
     is_served(next, killed).await;
 }
 
-/// A service in a process of its own.
+/// A service in its own process.
 struct Instance {
     process: Process,
     api: Arc<Api>,
@@ -170,7 +170,7 @@ async fn on(redis: &RedisServer) -> Instance {
     Instance { process, api }
 }
 
-/// Somebody holds the lock; the first in line waits at one instance and the next at another.
+/// A client holds the lock; the first waiter waits at one instance and the next at another.
 async fn two_in_line(first: &Instance, second: &Instance) -> (RawConnection, JoinHandle<Answer>) {
     hold(&second.api).await;
     let body = r#"{"wait_ms":300000,"ttl_ms":600000}"#;
@@ -185,7 +185,7 @@ async fn two_in_line(first: &Instance, second: &Instance) -> (RawConnection, Joi
     (one, other)
 }
 
-/// Asserts that who is next in line has the lock in time.
+/// Asserts that the next waiter in line gets the lock in time.
 async fn is_served(next: JoinHandle<Answer>, since: Instant) -> Answer {
     let granted = timeout_at(since + NEXT, next).await.expect("it is served in time").unwrap();
     assert_eq!(granted.status, 201, "{granted:?}");
@@ -198,7 +198,7 @@ async fn three_on(redis: &RedisServer) -> [Arc<Service>; 3] {
     [start().await, start().await, start().await]
 }
 
-/// Asks for the lock without waiting until it is had or others are served; its fencing token.
+/// Acquires without waiting, again and again until a grant or `served`. Gives the fencing token.
 fn ask_over_and_over(
     service: &Arc<Service>,
     served: &CancellationToken,
@@ -215,7 +215,7 @@ fn ask_over_and_over(
     })
 }
 
-/// The numbers of those who wait, in the order in which Redis has them.
+/// The numbers of the waiters, in the order in which Redis has them.
 async fn line(redis: &RedisServer, waiters: usize) -> Vec<usize> {
     let bucket = LockName::parse("a").unwrap().bucket();
     let key = format!("keylatch:{{{bucket:02x}}}:line:a");

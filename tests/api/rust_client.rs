@@ -83,7 +83,7 @@ async fn guard_is_renewed_past_its_ttl() {
     let service = Service::start("memory:").await;
     let client = client(&service);
     let guard = guard(&client, "a", &for_millis(2000)).await;
-    // Somebody who asks for longer than the TTL does not get it.
+    // Another client waits for longer than the TTL and does not get the lock.
     let patient = AcquireOptions { wait: Duration::from_secs(5), ..for_millis(2000) };
     let holder = held(&client, "a", &patient).await;
     assert_eq!(holder.fencing_token, guard.fencing_token());

@@ -93,7 +93,7 @@ async fn shutdown_answers_requests_in_progress_and_refuses_new_connections() {
     slow.closed().await;
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(TcpStream::connect(address).await.is_err(), "somebody still listens");
+    assert!(TcpStream::connect(address).await.is_err(), "a process still listens");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ async fn client_that_leaves_during_acquire_leaves_no_lock() {
         }
         assert!(request.send().await.is_err_and(|error| error.is_timeout()));
         redis.resume();
-        // The acquire that Redis had in its socket is carried out first, and then taken back.
+        // Redis first runs the acquire that was in its socket, and then its withdrawal.
         let fencing_token =
             eventually(async || redis.run::<Option<u64>>(&["GET", &fence_key("deploy")]).await)
                 .await;
@@ -44,7 +44,7 @@ async fn repeat_keeps_the_grant_of_a_client_that_left() {
     redis.pause();
     let leaving = service.request(Method::POST, "/v1/locks/deploy").header("Lock-Token", TOKEN);
     assert!(leaving.timeout(Duration::from_millis(200)).send().await.is_err());
-    // The repeat is on its way before Redis goes on, so what the first one got must stay.
+    // The repeat is on its way before Redis resumes, so the grant of the first one must stay.
     let body = json!({});
     let repeat = service.create_as("deploy", TOKEN, &body);
     let ((), repeat) = tokio::join!(async { redis.resume() }, repeat);
@@ -124,7 +124,7 @@ async fn unreported_grant_is_withdrawn() {
     let service = Service::start(&proxy.url()).await;
     load_scripts(&service).await;
     proxy.lose_answers();
-    // The service made the token, so nobody can ever repeat this.
+    // The service made the token, so no client can ever repeat this request.
     service.create("deploy", &json!({})).await.is_problem(503, "store-unavailable");
     proxy.forward();
     eventually(async || (service.look("deploy").await.status == 404).then_some(())).await;

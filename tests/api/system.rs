@@ -221,7 +221,7 @@ async fn every_problem_has_a_page() {
         assert_eq!(page.header("content-type"), "text/html; charset=utf-8", "{code:?}");
         assert!(page.text.contains(&format!("<code>{}</code>", code.slug())), "{}", page.text);
         assert!(page.text.contains(&code.status().to_string()), "{}", page.text);
-        // That nobody knows the outcome is said by two statuses, and on one page.
+        // Two statuses report an unknown outcome, and share one page.
         let first = Code::all().find(|other| other.slug() == code.slug());
         assert!(pages.insert(page.text) == (first == Some(code)), "{code:?}");
     }

@@ -72,7 +72,7 @@ async fn waiter_that_does_not_retry_blocks_the_queue_for_1_s_at_most() {
     }
 }
 
-/// A request in a task of its own; gives the status.
+/// A request in a new task; gives the status.
 fn create(router: &Router, token: &str, body: &str) -> JoinHandle<StatusCode> {
     let request = Request::post("/v1/locks/deploy").header("Host", "localhost");
     let request =
@@ -252,7 +252,7 @@ async fn hold(service: &Api) {
     assert_eq!(held.status, 201, "{held:?}");
 }
 
-/// A request that waits for `deploy` in a task of its own.
+/// A request that waits for `deploy` in a new task.
 fn wait(service: &Api, token: &str, wait_ms: u64) -> JoinHandle<Answer> {
     let request = service.request(Method::POST, "/v1/locks/deploy").header("Lock-Token", token);
     tokio::spawn(Answer::of(request.json(&json!({"wait_ms": wait_ms}))))

@@ -121,7 +121,7 @@ async fn events_of_another_instance_arrive() {
     let here = Service::start(&redis.url()).await;
     let mut events = watch(&here).await;
     events.next("snapshot").await;
-    // The other instance has to hear that somebody watches; until then a look finds this.
+    // Until the other instance hears of the watch, only a look finds this.
     let first = there.create_as("deploy", TOKEN, &json!({})).await;
     assert_eq!(events.next("acquired").await.fencing_token(), first.fencing_token());
     there.release("deploy", TOKEN).await;
@@ -195,7 +195,7 @@ async fn slow_reader_gets_lagged() {
             break;
         }
     }
-    assert!(seen.len() < 100, "{} events were kept for who does not read", seen.len());
+    assert!(seen.len() < 100, "{} events were kept for a slow reader", seen.len());
     assert!(matches!(seen[seen.len() - 2], WatchEvent::Lagged), "{seen:?}");
 }
 
@@ -221,7 +221,7 @@ async fn unread_watch_ends() {
     let mut events = watched.expect("the store answers");
     assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(None))));
     drop(events);
-    // It waits for all who watch.
+    // The service waits for all watches.
     soon("the end", service.close()).await;
 }
 
@@ -286,7 +286,7 @@ async fn unreachable_store_is_refused_before_the_stream() {
     };
     let fencing_token = eventually(held).await;
     loop {
-        let event = soon("an event", events.read()).await.expect("the stream goes on");
+        let event = soon("an event", events.read()).await.expect("the stream continues");
         if event.name == "acquired" || event.data["held"] == true {
             assert_eq!(event.fencing_token(), fencing_token);
             break;

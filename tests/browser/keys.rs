@@ -188,7 +188,7 @@ async fn other_content_is_refused_and_keeps_the_key() {
     site.page.until("Promise.race([answers[1], 0]).then((answer) => answer !== 0)").await;
     site.page.break_off(first).await;
     assert_eq!(site.answers().await, ["none: TypeError".to_owned(), format!("422 {refusal}")]);
-    // Nobody knows yet what became of the first.
+    // The outcome of the first request is not known yet.
     assert_eq!(site.key(0, "", "").await, key);
 }
 

@@ -118,7 +118,7 @@ async fn reload_in_flight_is_one_order() {
     let page = shop.visit().await;
     set(&page, "delay_ms", "3000").await;
     page.click("[name=amount][value='8900']", 1).await;
-    // The page is not to read an answer before it is loaded anew, however slow the test is.
+    // The page must not read an answer before its reload, however slow the test is.
     page.hold_answers(POST).await;
     buy(&page).await;
     let key = page.next_key().await;
@@ -195,7 +195,7 @@ async fn order_edited_after_a_lost_answer_is_refused_visibly() {
     attempt_is(&page, "422 key reused").await;
     assert_eq!(shop.orders().await, 1);
 
-    // Whoever has seen that and buys all the same wants both.
+    // A user that has read this and buys all the same wants both.
     assert_ne!(bought(&page).await, key);
     assert_eq!(shop.orders().await, 2);
 }
@@ -256,7 +256,7 @@ async fn page_loads_nothing_foreign_and_keeps_to_its_policy() {
     let answer = shop.service.get("/demo").await;
     assert!(answer.header("content-security-policy").starts_with("default-src 'self';"));
     assert!(!answer.text.contains("{{"), "every placeholder is filled in");
-    assert_ne!(answer.text, shop.service.get("/demo").await.text, "each has a key of its own");
+    assert_ne!(answer.text, shop.service.get("/demo").await.text, "each page has its own key");
 }
 
 /// The page by way of a proxy.
@@ -352,7 +352,7 @@ async fn plain_form_is_one_order() {
     assert_eq!(page.eval("location.search").await, order);
     assert_eq!(shop.orders().await, 1);
 
-    // What is loaded anew is a new form.
+    // A reload gives a new form.
     set(&page, "delay_ms", "0").await;
     buy(&page).await;
     let query = order.as_str().expect("a query").to_owned();

@@ -43,7 +43,7 @@ async fn healthcheck_succeeds_for_a_running_service() {
 
 #[tokio::test]
 async fn healthcheck_reports_that_nothing_listens() {
-    let address = nobody().await;
+    let address = free_address().await;
     let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;
     is_refused(&ended, &["not healthy", &address]);
 }
@@ -212,7 +212,7 @@ async fn service_starts_while_redis_is_down() {
 }
 
 /// An address on which nothing listens.
-async fn nobody() -> String {
+async fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("an address").to_string()
 }

@@ -1,6 +1,6 @@
 //! Goal: the pages that `keylatch demo` names are there, and it leaves nothing behind.
 //!
-//! Method: the process itself, with a temporary directory of its own.
+//! Method: the process itself, with its own temporary directory.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -70,7 +70,7 @@ async fn lock_is_renewed_while_the_command_runs() {
     let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "2s", "a"], script);
     stage.begun().await;
     let fencing_token = service.look("a").await.fencing_token();
-    // Somebody who waits for longer than the TTL does not get it.
+    // Another client waits for longer than the TTL and does not get the lock.
     let ended = run(&url(&service), &["--wait", "5s", "a", "--", "true"]).await;
     is(&ended, 73, &["`a` is held by"]);
     assert_eq!(service.look("a").await.fencing_token(), fencing_token);
@@ -283,7 +283,7 @@ async fn unstoppable_command_is_killed_before_validity_ends() {
     let running = stage.run(&KEYLATCH, &proxy.http_url(), &["--ttl", "4s", "a"], script);
     stage.begun().await;
     proxy.refuse();
-    // Read a little later than it was said, the end of the lease is a little too early.
+    // The look comes after `now`, so the end of the lease is a little too early.
     let now = SystemTime::now();
     let left = service.look("a").await.json["expires_in_ms"].as_u64().expect("a lock");
     let drift = 4000 / 100 + 2;
@@ -323,7 +323,7 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     let running = stage.run(&KEYLATCH, &url(&service), &["--ttl", "12s", "a"], script);
     stage.begun().await;
     redis.run::<()>(&["FLUSHALL"]).await;
-    // The command would have been told at 4 s, and had until 12 s were over if it counted alone.
+    // By its own count, `run` would signal the command at 4 s and kill it at 12 s.
     let other = service.create("a", &json!({"ttl_ms": 9000})).await;
     stage.left().await;
     assert_eq!(
@@ -336,7 +336,7 @@ async fn command_of_a_taken_over_lock_is_killed_after_a_moment() {
     assert_eq!(
         service.look("a").await.fencing_token(),
         other.fencing_token(),
-        "it was not given back"
+        "another client's lock was released"
     );
 }
 
@@ -368,7 +368,7 @@ async fn paused_holder_stops_its_command_when_resumed() {
     };
     let next = eventually(next).await;
     assert!(next.fencing_token() > fencing_token);
-    assert!(stage.is_alive(), "nobody could stop it before");
+    assert!(stage.is_alive(), "the command ended while `run` was stopped");
     running.signal("-CONT");
     is(&running.ended().await, 75, &["ended while this process was paused", "was killed"]);
     stage.left().await;

@@ -103,7 +103,7 @@ async fn command_has_the_terminal_and_its_keys() {
             read -r line && echo got $line >>keys || [ -t 0 ] || exit 7
         done
         exit 6";
-    // util-linux's `script` runs a command in a terminal of its own.
+    // util-linux's `script` runs a command in a new terminal.
     std::fs::write(stage.path("script"), stage.script(script)).expect("a script");
     let run = format!(
         "exec {} run a -- sh {}",

@@ -32,7 +32,7 @@ async fn answered_changes_survive_a_kill_and_leases_restart() {
     let again = api.create_as("held", TOKEN, &json!({})).await;
     assert_eq!((again.status.as_u16(), again.fencing_token()), (200, held.fencing_token()));
     assert_eq!((&again.json["owner"], &again.json["ttl_ms"]), (&json!("alice"), &json!(600_000)));
-    // The lease began anew when the store was opened, which is less than a minute ago.
+    // The lease began again when the store was opened, less than a minute ago.
     assert!(again.json["valid_for_ms"].as_u64().expect("a number") > 530_000, "{again:?}");
     api.create_as("held", "another-token-than-that", &json!({})).await.is_problem(409, "lock-held");
     let other = api.create_as("gone", "another-token-than-that", &json!({})).await;
@@ -252,7 +252,7 @@ async fn read_only_file_refuses_changes_until_writable() {
     let refused = api.release("held", TOKEN).await;
     refused.is_problem(503, "store-unavailable");
     assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
-    // What is held is still told, and refused to others.
+    // The store still shows the held lock, and refuses it to others.
     assert_eq!(api.look("held").await.status, 200);
     let other = "another-token-than-that";
     api.create_as("held", other, &json!({})).await.is_problem(409, "lock-held");
@@ -349,11 +349,10 @@ impl Data {
         paths.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect()
     }
 
-    /// The real program without root's power to write what nobody may write, until it ends by
-    /// itself.
+    /// Runs the real program to its end, without root's power to write to read-only files.
     async fn serve_without_privilege(&self) -> Exit {
         let serve = ["--listen", "127.0.0.1:0", "--store", &self.url()];
-        // Who is not root has no such power, and cannot give it up.
+        // A user other than root has no such power, and cannot drop it.
         let is_root = std::fs::metadata("/proc/self").expect("procfs").uid() == 0;
         if !is_root {
             return KEYLATCH.run(&serve).await;

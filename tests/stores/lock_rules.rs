@@ -31,7 +31,7 @@ fn store_follows_the_lock_rules(start: impl Future<Output = TestStore>) {
     let sequence = Cell::new(0);
     let steps = prop::collection::vec(step(), 1..60);
     let ran = runner.run(&steps, |steps| {
-        // Each sequence has locks of its own.
+        // Each sequence has its own locks.
         sequence.set(sequence.get() + 1);
         let mut model = Model { sequence: sequence.get(), ..Model::default() };
         runtime.block_on(async {
@@ -86,7 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The rules alone, with a clock of their own.
+/// The rules alone, with their own clock.
 #[derive(Default)]
 struct Model {
     sequence: u64,

@@ -100,7 +100,7 @@ async fn request_outside_the_queue_does_not_overtake(store: &Locks) {
         assert_eq!(greedy, Contention { holder: None, ahead: 1 });
     }
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
-    // Nor does the one who gave the lock back.
+    // The last holder does not overtake either.
     busy(store.acquire(&ask("a", "one", 6)).await.unwrap());
     granted(store.acquire(&ask("a", "two", 7)).await.unwrap());
     assert_eq!(waiting(store, "a").await, 0, "asking without a place took one");
@@ -125,7 +125,7 @@ async fn withdrawn_attempt_leaves_queue(store: &Locks) {
     withdraw(store, "a", "two", 2).await;
     assert_eq!(waiting(store, "a").await, 1);
     assert_eq!(join(store, "a", "three", 4).await.ahead, 0);
-    // Whoever left is nobody in particular.
+    // A waiter that left joins again at the end.
     assert_eq!(join(store, "a", "two", 5).await.ahead, 1);
     withdraw(store, "a", "two", 5).await;
     withdraw(store, "a", "three", 4).await;
@@ -213,7 +213,7 @@ async fn withdrawal_wakes_the_next_waiter(store: &Locks) {
     let [two, three] = ["two", "three"].map(|holder| store.wakeup(&name("a"), &token(holder)));
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
-    // The grant is taken back, and then the first goes without having taken it.
+    // The grant is withdrawn; then the first waiter leaves without having acquired.
     withdraw(store, "a", "one", 1).await;
     soon("the turn of the first", two).await;
     hears(store).await;
@@ -228,7 +228,7 @@ async fn joining_the_queue_of_a_free_lock_wakes_the_first_waiter(store: &Locks) 
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     let turn = store.wakeup(&name("a"), &token("two"));
-    // Nobody says that a lease has expired.
+    // No store announces that a lease has expired.
     store.advance(TTL).await;
     assert_eq!(join(store, "a", "three", 3).await, Contention { holder: None, ahead: 1 });
     soon("the turn", turn).await;

@@ -35,7 +35,7 @@ fn store_follows_the_record_rules(start: impl Future<Output = TestStore>) {
     let sequence = Cell::new(0);
     let steps = prop::collection::vec(step(), 1..60);
     let ran = runner.run(&steps, |steps| {
-        // Each sequence has records of its own.
+        // Each sequence has its own records.
         sequence.set(sequence.get() + 1);
         let mut model = Model { sequence: sequence.get(), ..Model::default() };
         runtime.block_on(async {
@@ -129,7 +129,7 @@ fn kept() -> impl Strategy<Value = StoredResponse> {
     select(vec![answer(b"one"), answer(b"two"), StoredResponse::Mark(201)])
 }
 
-/// The rules alone, with a clock of their own.
+/// The rules alone, with their own clock.
 #[derive(Default)]
 struct Model {
     sequence: u64,

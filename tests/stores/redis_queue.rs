@@ -63,7 +63,7 @@ async fn many_waiters_share_one_connection_and_one_is_woken() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    // Those of the pool, the subscription, and the one that asks.
+    // Those of the pool, the subscription, and the connection of the test.
     let settled = async || (connections(&redis).await == 4).then_some(());
     eventually(settled).await;
     let waiters: Vec<_> =
@@ -79,7 +79,7 @@ async fn many_waiters_share_one_connection_and_one_is_woken() {
     let (last, mut turns) = (store.wakeup(&name("b"), &token("two")), turns.into_iter());
     store.release(&name("a"), &token("one")).await.unwrap();
     soon("the turn of the first", turns.next().expect("the first")).await;
-    // What is said after that comes after all that the release said.
+    // A message of a later command comes after all messages of the release.
     granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
     held(store.acquire(&place("b", "two", 2)).await.unwrap());
     store.release(&name("b"), &token("one")).await.unwrap();
@@ -105,7 +105,7 @@ async fn waiters_look_again_after_a_lost_subscription() {
         let turns = ["one", "two"].map(|holder| store.wakeup(&name("a"), &token(holder)));
         let killed: u64 = redis.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         assert_eq!(killed, 1);
-        soon("everybody's turn", join_all(turns)).await;
+        soon("the turn of every waiter", join_all(turns)).await;
     }
 }
 
@@ -130,7 +130,7 @@ async fn evicted_queue_key_does_not_block_the_lock() {
         evict(&redis, part).await;
         held(store.acquire(&place("a", "three", 3)).await.unwrap());
         store.release(&name("a"), &token("one")).await.unwrap();
-        // Whoever asks next, it is soon the turn of one of them.
+        // Whichever waiter asks next, one of them gets the lock.
         let one = store.acquire(&place("a", "two", 4)).await.unwrap();
         let other = store.acquire(&place("a", "three", 5)).await.unwrap();
         let grants =
@@ -152,7 +152,7 @@ async fn evicted_queue_key_does_not_prolong_a_dead_entry() {
         evict(&redis, part).await;
         held(store.acquire(&place("a", "two", 3)).await.unwrap());
         store.release(&name("a"), &token("one")).await.unwrap();
-        // By then the place of whoever is gone is lost, and the other is kept.
+        // By then the waiter that is gone has lost its place, and the other has kept it.
         for attempt in 4..7 {
             store.acquire(&place("a", "two", attempt)).await.unwrap();
             redis.age(PLACE * 2 / 3).await;

@@ -209,7 +209,7 @@ async fn run_with_a_lost_begin_is_abandoned() {
     let counter: Option<u64> = redis.run(&["GET", "keylatch:{01}:fence"]).await;
     assert!(counter.is_some(), "it was begun");
     proxy.forward();
-    // Nobody has its token, so without being given up it would be in flight for a whole lease.
+    // No caller has its token: if not abandoned, it would be in flight for a whole lease.
     let once = eventually(async || match run(&service, &runs, || {}).await {
         Ok(once @ OnceRun::Ran { .. }) => Some(once),
         _ => None,
@@ -231,7 +231,7 @@ async fn lost_completion_is_stored_by_a_retry() {
     for (round, break_it) in (1..).zip(break_it) {
         let breaking = Arc::clone(&proxy);
         let once = run(&service, &runs, move || break_it(&breaking)).await.unwrap();
-        // Whoever asked has the answer all the same.
+        // The caller has the answer all the same.
         assert!(matches!(once, OnceRun::Ran { kept: None, .. }), "{once:?}");
         proxy.forward();
         let view = eventually(async || match run(&service, &runs, || {}).await {

@@ -121,7 +121,7 @@ async fn everything_works(
         None
     })
     .await;
-    // A replica on a busy machine may be late, and a grant that it has not is given back.
+    // A replica on a busy machine may be late: the service withdraws a grant that it lacks.
     let lease = granted(service, "deploy").await;
     let request = service.request(Method::POST, "/v1/locks/deploy");
     let waiter = soon("the waiter", Answer::of(request.json(&json!({"wait_ms": 60_000}))));

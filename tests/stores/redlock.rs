@@ -62,7 +62,7 @@ async fn minority_grants_nothing_and_is_withdrawn() {
     for node in [0, 1, 2] {
         nodes[node].kill().await;
     }
-    // Until it is known that they are gone, they may be asked and not answer.
+    // Until the service knows that they are gone, it may ask them and get no answer.
     eventually(async || (service.get("/readyz").await.status == 503).then_some(())).await;
     let answer = service.create("deploy", &json!({})).await;
     answer.is_problem(503, "store-unavailable");
@@ -86,7 +86,7 @@ async fn late_grant_is_withdrawn_and_unknown() {
     let answer = service.create("deploy", &json!({"ttl_ms": 60_000})).await;
     answer.is_problem(503, "store-unavailable");
     assert_eq!(answer.json["outcome"], "unknown", "{answer:?}");
-    // They take the command now that was sent to them then, and behind it what takes it back.
+    // The nodes now run the acquire that was sent before, and behind it its withdrawal.
     for node in [0, 1, 2] {
         nodes[node].resume();
     }
@@ -231,7 +231,7 @@ async fn tie_is_won_by_the_smaller_hash() {
         let (name, ask) = (name("a"), ask("a", mine, 1));
         if mine == holders[1] {
             let found = store.acquire(&ask).await.unwrap();
-            // Nobody was told to hold it.
+            // No attempt has a majority, so the reply names no holder.
             assert_eq!(found, AcquireReply::Busy(Contention { holder: None, ahead: 0 }));
             eventually(async || (nodes.with_locks().await == 3).then_some(())).await;
             return;

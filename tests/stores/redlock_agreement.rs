@@ -16,7 +16,7 @@ use keylatch_testkit::{
 use crate::lock_conformance::{TTL, ask, held, name, repeated, token, ttl};
 use crate::redlock_fences::{FAR_AHEAD, put_lock};
 
-/// A store of its own way to the nodes, which may be slow.
+/// A store with its own proxies to the nodes, which may be slow.
 async fn slow_store(nodes: &RedlockNodes) -> (OpenStore, Vec<Proxy>) {
     let proxies: Vec<_> = join_all(nodes.iter().map(|node| Proxy::start(node.address()))).await;
     let url = redlock_url(proxies.iter().map(|proxy| proxy.address().to_string()));
@@ -111,11 +111,11 @@ async fn possible_holder_on_down_nodes_is_an_unknown_outcome() {
     for node in [0, 1] {
         nodes[node].kill().await;
     }
-    // Most of the others have it with one who was told nothing.
+    // Two of the three nodes left hold the lock for `two`, without a fencing token.
     let error = store.acquire(&ask("a", "three", 4)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
     assert!(store.look(&name("a")).await.is_err());
-    // Nor is the holder himself, whoever else contends.
+    // The holder's own repeat is not executed either.
     let error = store.acquire(&ask("a", "one", 5)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
 }

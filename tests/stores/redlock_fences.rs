@@ -102,7 +102,7 @@ async fn fencing_token_accepted_by_one_node_is_kept() {
 #[tokio::test]
 async fn fencing_token_without_a_possible_quorum_is_replaced() {
     let (nodes, fencing_token) = (RedlockNodes::start().await, FAR_AHEAD);
-    // All the other nodes gave the lock to somebody else in between.
+    // All the other nodes gave the lock to another client in between.
     give(&nodes, fencing_token, [fencing_token - 1, fencing_token + 5, fencing_token + 5]).await;
     for node in &nodes[3..] {
         let () = node.run(&["SET", &counter_of("a"), &(fencing_token + 5).to_string()]).await;
@@ -128,8 +128,8 @@ async fn possibly_chosen_fencing_token_is_not_replaced() {
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
 }
 
-/// A grant on the first three nodes whose attempt died when the first one had its fence; the others
-/// are held by nobody, and stopped.
+/// A grant on the first three nodes whose attempt died when the first one had its fence. On the
+/// other nodes, which are paused, the lock is free.
 async fn half_granted(nodes: &RedlockNodes, fencing_token: u64, floors: [u64; 3]) {
     give(nodes, fencing_token, floors).await;
     for node in &nodes[3..] {

@@ -28,7 +28,7 @@ async fn empty_restarted_node_does_not_vote() {
     voting(&service, "4").await;
     let second = service.create("deploy", &json!({})).await;
     assert_ne!(second.status, 201, "a second grant: {second:?}");
-    // It takes what it is told all the same, and the others' word is enough to give the lock back.
+    // Two nodes release the lock, two do not hold it, and the fifth has no vote: no quorum.
     assert_eq!(service.release("deploy", &lease).await.status, 503);
     assert_eq!(service.get("/v1/info").await.json["store"]["tier"], "fenced");
 }
@@ -104,7 +104,7 @@ async fn restarted_nodes_vote_after_every_forgotten_lease_ended() {
         cause.contains("came up lately and does not vote").then_some(())
     };
     let granted = async || store.acquire(&short).await.ok();
-    // They came up just now, and who knows what they knew before.
+    // The nodes came up just now, and may have forgotten grants.
     eventually(silent).await;
     eventually(granted).await;
     for node in 0..3 {

@@ -58,7 +58,7 @@ async fn waiter_acquires_after_release() {
     let body = json!({"wait_ms": 20_000});
     let waiting = service.create("deploy", &body);
     let releasing = async {
-        // One who does not wait sees that nobody is in line.
+        // A client that does not wait sees an empty queue.
         let other = service.create("deploy", &json!({})).await;
         assert_eq!(other.json["ahead"], 0, "{other:?}");
         assert_eq!(service.release("deploy", &lease.token()).await.status, 204);

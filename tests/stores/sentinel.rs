@@ -60,7 +60,7 @@ async fn resumed_old_master_grants_nothing() {
     granted(&service, "before").await;
     let old = &set.servers[0];
     old.pause();
-    // They are told as soon as there is another master, and not when the old one answers.
+    // The clients get an answer once there is another master, not when the old one answers.
     let in_flight = soon("the answers to what is in flight", all_unknown(&service));
     let ((), new) = tokio::join!(in_flight, set.master_after(old));
     granted(&service, "after").await;
@@ -93,7 +93,7 @@ async fn resumed_old_master_grants_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_instance_does_not_trust_the_old_master() {
-    // More than the time after which it is asked anew who is master.
+    // Longer than the time after which the service asks again which node is master.
     const AWAY: Duration = Duration::from_secs(4);
     let set = Sentinels::start(1, 3).await;
     let process = KEYLATCH.serve(&["--store", &set.url()], &[]).await;

@@ -28,7 +28,7 @@ async fn grant_with_too_few_replicas_is_withdrawn() {
         let renewed = service.renew("held", &held.token(), &json!({})).await;
         renewed.is_problem(503, "store-unavailable");
         assert_eq!(service.look("held").await.fencing_token(), held.fencing_token());
-        // Who is told that the lock is held needs no replica for that.
+        // A refusal because the lock is held needs no replica.
         assert_eq!(service.create("held", &json!({})).await.status, 409);
         set.servers[1].resume();
         granted(&service, "deploy-1").await;

@@ -82,7 +82,7 @@ impl Program {
     }
 }
 
-/// A service on a free port in a process of its own; it ends with the test.
+/// A service on a free port in its own process; it ends with the test.
 #[derive(Debug)]
 pub struct Process {
     /// Where it listens.

@@ -29,7 +29,7 @@ pub async fn memory() -> TestStore {
     TestStore::new(config("memory:"), TokioClock::default())
 }
 
-/// A file in a directory of its own.
+/// A file in a new directory.
 pub async fn embedded() -> TestStore {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let url = format!("embedded:{}", directory.path().display());

@@ -148,7 +148,7 @@ async fn unknown_outcome_is_resolved_by_a_response(store: &Records) {
         assert_near(view.expires_in, RETENTION);
         assert_eq!((view.fencing_token, view.attempts), (fencing_token, 1));
         assert_same(&found(begin(store, &ask(key, "two")).await), &view);
-        // The same answer again is the same, for whoever resolved it and for whoever ran it.
+        // The operator and the caller of the run may complete it again with the same answer.
         store.advance(LEASE).await;
         for fencing_token in [None, Some(fencing_token)] {
             let again = resolve(store, key, fencing_token, Some(answer("a"))).await;

@@ -34,7 +34,7 @@ async fn expired_run_is_an_unknown_outcome(store: &Records) {
     for token in ["one", "two"] {
         assert_same(&found(begin(store, &ask(1, token)).await), &view);
     }
-    // Whoever ran it was away for too long.
+    // The caller of the run was away for too long.
     assert_same(&refused(complete(store, 1, "one", done("a")).await), &view);
     assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
     let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };
@@ -50,7 +50,7 @@ async fn expired_rerunnable_run_restarts_with_a_higher_fencing_token(store: &Rec
     let gone = found_now(store, 1).await;
     assert_eq!(gone.phase, RecordStatus::InFlight { lease: Duration::ZERO });
     assert_near(gone.expires_in, RETENTION);
-    // Not even the one who ran it ends it now.
+    // Not even the caller of the run can end it now.
     assert_same(&refused(complete(store, 1, "one", done("late")).await), &gone);
     assert_eq!(extend(store, 1, "one").await, RunRenewal::Lost);
     let AbandonReply::Refused(told) = abandon(store, 1, "one").await else { panic!("refused") };

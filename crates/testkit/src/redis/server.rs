@@ -221,7 +221,7 @@ async fn spawn(
             return None;
         }
         if line.contains("eady to accept connections") || line.contains("+monitor master") {
-            // Goes on reading, so that the server never waits for a full pipe.
+            // The task keeps reading, so that the server never waits for a full pipe.
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return Some(process);
         }
