@@ -19,7 +19,7 @@ let attempts = JSON.parse(sessionStorage.getItem('demo:attempts') ?? '[]');
 let sent = null;
 let again = 0;
 
-// A cart is an intent. A new one is begun only where the old one ended without anybody knowing how.
+// A cart is an intent. After an unknown outcome alone, the user can start a new one.
 form.dataset.intent = sessionStorage.getItem('demo:cart') ?? newCart();
 
 function newCart() {
@@ -43,7 +43,7 @@ function content() {
   return fields;
 }
 
-/** A browser empties a form that is loaded anew; what is bought again should be the same. */
+/** A reload empties the form; this fills it again, so that buying again is the same order. */
 function restore() {
   const kept = new URLSearchParams(sessionStorage.getItem('demo:fields') ?? '');
   for (const [name, value] of kept) {
@@ -58,14 +58,14 @@ async function buy(submitter) {
   const joins = sent === fields;
   const answer = submitOnce(form, submitter);
   const attempt = begin(keyOfCart(), joins);
-  // Whoever has sent it shows what comes of it.
+  // The attempt that has sent the request shows the answer.
   if (joins) return answer.catch(() => {});
   sent ??= fields;
   try {
     await tell(attempt, await answer);
   } catch {
     end(attempt, 'bad', 'no answer');
-    say('bad', 'No answer came, so nobody knows whether the order was placed. Buy again: it is the same order.');
+    say('bad', 'No answer came, so it is not known whether the order was placed. Buy again: it is the same order.');
   } finally {
     if (sent === fields) sent = null;
   }
@@ -113,23 +113,23 @@ async function tell(attempt, response) {
   }
   if (problem.retry === 'never') {
     byId('stuck').hidden = false;
-    return say('bad', `${problem.title}. It is not placed again under this key before somebody has settled what happened.`);
+    return say('bad', `${problem.title}. The shop does not place it again under this key until you settle what happened.`);
   }
   const same = response.status >= 500 || response.status === 429;
   say('bad', `${problem.detail ?? `The shop answered ${response.status}.`} ${same ? 'Buying again is the same order.' : 'Nothing was placed.'}`);
 }
 
-/** For whoever knows that the shop has not placed it: frees the key. */
+/** Frees the key, for a user that knows that the shop has not placed the order. */
 async function settle() {
   const url = `/v1/idempotency/${keyOfCart()}/resolve?method=POST&path=/v1/orders`;
   const body = JSON.stringify({ outcome: 'not-executed' });
   const headers = { 'Content-Type': 'application/json' };
   const response = await fetch(url, { method: 'POST', headers, body }).catch(() => null);
   byId('stuck').hidden = Boolean(response?.ok);
-  say(response?.ok ? 'good' : 'bad', response?.ok ? 'Settled. Buy again, and it is tried anew under the same key.' : 'That could not be settled.');
+  say(response?.ok ? 'good' : 'bad', response?.ok ? 'Settled. Buy again: the shop tries it again under the same key.' : 'That could not be settled.');
 }
 
-function anew() {
+function newOrder() {
   form.dataset.intent = newCart();
   byId('stuck').hidden = true;
   say('good', 'This is a new order, under a new key.');
@@ -220,7 +220,7 @@ form.addEventListener('submit', (event) => {
 form.addEventListener('change', () => clearTimeout(again));
 byId('hammer').addEventListener('click', hammer);
 byId('settle').addEventListener('click', settle);
-byId('anew').addEventListener('click', anew);
+byId('new-order').addEventListener('click', newOrder);
 restore();
 for (const part of document.querySelectorAll('section[hidden], #hammer')) part.hidden = false;
 

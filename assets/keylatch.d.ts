@@ -8,7 +8,7 @@
  * - after a network error, also in the middle of the answer, and after an abort,
  * - after a 5xx, and after 401, 403, 407, 408, 421, 425, 426 and 429,
  * - after a problem of the service with `retry` `same-key` (such as 409 `request-in-progress`; see
- *   `Retry-After`) or `never` (409 `outcome-unknown`: somebody has to find out what happened),
+ *   `Retry-After`) or `never` (409 `outcome-unknown`: an operator has to find out what happened),
  * - over a reload, and in a tab that is a copy of this one.
  *
  * The next try after that is another try of the same intent. With content that was edited since,
@@ -41,12 +41,12 @@ export interface OnceInit extends RequestInit {
  * While a request of the intent is on its way, a call with the same body sends nothing and is given
  * the same answer; one with another body is sent, for the service to refuse. Bodies are compared
  * as text; those that are not text, form fields or search parameters count as alike. A call that
- * sends nothing has no `signal` of its own.
+ * sends nothing ignores its `signal`.
  *
  * The answer is given once it has arrived whole, so this is not for streams. Another origin has to
  * allow the header `Idempotency-Key` (CORS); a request with `mode: 'no-cors'` has no key.
  *
- * @returns The answer, whatever its status; each caller has one of its own.
+ * @returns The answer, whatever its status; each caller has its own.
  * @throws What `fetch` throws: it is unknown whether the request was carried out.
  */
 export function fetchOnce(url: RequestInfo | URL, init?: OnceInit): Promise<Response>;

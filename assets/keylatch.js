@@ -5,7 +5,7 @@
 const flights = new Map();
 /** For where sessionStorage is full or forbidden. */
 const memory = new Map();
-/** Refusals of the moment or of who asks: the same may fare better later. */
+/** Refusals after which the same request may succeed later. */
 const PASSING = [401, 403, 407, 408, 421, 425, 426, 429];
 
 /** Like `fetch`. The method, the URL and `init.intent` name the intent. */
@@ -16,7 +16,7 @@ export async function fetchOnce(url, init = {}) {
   request.headers.set('Idempotency-Key', `"${key}"`);
   const body = String(init.body instanceof FormData ? new URLSearchParams(init.body) : init.body);
   let flight = flights.get(name);
-  // Something else under a key in use: the service refuses it, and the first one goes on.
+  // Another body under a key in use: the service refuses it, and the first flight continues.
   if (flight && flight.body !== body) return fetch(request);
   if (!flight) {
     flight = { body, answer: send(request, name, key) };

@@ -229,7 +229,7 @@ async fn other_cart_is_another_order() {
     let key = page.next_key().await;
     attempt_is(&page, "no answer").await;
     page.go_offline(false).await;
-    page.eval("document.querySelector('#anew').click()").await;
+    page.eval("document.querySelector('#new-order').click()").await;
     assert_ne!(bought(&page).await, key);
     assert_eq!(shop.orders().await, 1);
 }
