@@ -117,6 +117,33 @@ async fn resumed_instance_does_not_trust_the_old_master() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resumed_instance_waits_for_a_sentinel_before_it_trusts_a_master() {
+    const AWAY: Duration = Duration::from_secs(4);
+    let set = Sentinels::start(1, 3).await;
+    let process = KEYLATCH.serve(&["--store", &set.url()], &[]).await;
+    let service = Api::at(process.address);
+    granted(&service, "before").await;
+    let back = Instant::now() + AWAY;
+    process.signal("-STOP");
+    let old = &set.servers[0];
+    old.pause();
+    let new = set.master_after(old).await;
+    // The old master stays one, because no sentinel runs that would make it a replica.
+    set.sentinels.iter().for_each(RedisServer::pause);
+    old.resume();
+    tokio::time::sleep_until(back).await;
+    process.signal("-CONT");
+    for name in ["a", "b"] {
+        let answer = service.create(name, &json!({})).await;
+        answer.is_problem(503, "store-unavailable");
+        assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+    }
+    set.sentinels.iter().for_each(RedisServer::resume);
+    let answer = granted(&service, "after").await;
+    assert!(is_held_at(new, &answer).await, "the old master granted {answer:?}");
+}
+
 #[tokio::test]
 async fn stale_sentinel_is_not_believed() {
     let mut set = Sentinels::start(1, 3).await;

@@ -5,8 +5,8 @@
 //! master that is known by then, for up to [`FAILOVER_WAIT_MAX`].
 //!
 //! Invariant: a process that did not run for a while sends nothing to a master of before. What it
-//! knows is older than [`TOPOLOGY_MAX_AGE`] then, and it looks up the masters first. Tested over real
-//! failovers, by the tests of Sentinel and of Cluster.
+//! knows is older than [`TOPOLOGY_MAX_AGE`] then, and a source has to name the masters first. Tested over
+//! real failovers, by the tests of Sentinel and of Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 struct Lookup {
     map: Arc<MasterMap>,
-    /// When it began, whether any source replied or not.
+    /// When it began. A lookup without a reply counts too, unless the process did not run before it.
     begun: Instant,
 }
 
@@ -177,25 +177,34 @@ async fn follow(
             }
         };
         drop(timeout(LOOKUP_PERIOD, hint).await);
-        let begun = Instant::now();
-        let mut map = Arc::clone(&latest.borrow().map);
+        let mut lookup = latest.borrow().clone();
+        let (begun, did_not_run) = (Instant::now(), lookup.is_old());
         match discovery.look_up().await {
             Ok(found) => {
                 has_failed = false;
-                if view.as_ref() != Some(&found) || !map.is_whole() {
+                lookup.begun = begun;
+                if view.as_ref() != Some(&found) || !lookup.map.is_whole() {
                     tracing::info!(masters = ?found.masters, "Redis has these masters now");
-                    map = Arc::new(map.updated(&found, &options));
+                    lookup.map = Arc::new(lookup.map.updated(&found, &options));
                     view = Some(found);
                 }
             }
             Err(error) if has_failed => tracing::debug!(%error, "the masters are still not known"),
+            Err(error) if did_not_run => {
+                has_failed = true;
+                tracing::warn!(%error, "no master is used until a source names it again");
+            }
             Err(error) => {
                 has_failed = true;
                 tracing::warn!(%error, "the masters that were known last are used");
             }
         }
-        // All sources may be away while a master is well, so a lookup without a reply counts as well.
-        latest.send_replace(Lookup { map, begun });
+        // All sources may be away while a master is well. But what was known before the process was
+        // stopped may be a master of before.
+        if !did_not_run {
+            lookup.begun = begun;
+        }
+        latest.send_replace(lookup);
         sleep(POLL_INTERVAL).await;
     }
 }
