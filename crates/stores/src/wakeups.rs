@@ -1,10 +1,11 @@
 //! Waking the waiter whose turn it is, within one process.
 //!
-//! A wakeup that comes before its waiter listens is kept for it, so a waiter that subscribes before
-//! it acquires misses none.
+//! Several requests with one token share a turn, and a wakeup reaches all of them: the client of one may
+//! be gone. A waiter that subscribes before it acquires misses no wakeup, because its receiver keeps
+//! one that comes before the waiter listens.
 
 use futures_util::stream;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use keylatch_core::lock::{LockName, TokenHash};
 use keylatch_core::store::{Hint, Hints};
@@ -13,26 +14,26 @@ use keylatch_core::waiters::WaiterRegistry;
 /// The waiters of this process, by lock and token.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeups {
-    waiters: WaiterRegistry<(LockName, TokenHash), Notify>,
+    waiters: WaiterRegistry<(LockName, TokenHash), watch::Sender<()>>,
 }
 
 impl Wakeups {
     /// A hint for each time that it may be the turn of `token` from now on.
     pub(crate) fn subscribe(&self, name: LockName, token: TokenHash) -> Hints {
-        let waiter = self.waiters.join((name, token), Notify::new);
-        Box::pin(stream::unfold(waiter, async |waiter| {
-            waiter.notified().await;
-            Some((Hint::Wakeup, waiter))
+        let waiter = self.waiters.join((name, token), || watch::Sender::new(()));
+        let turns = waiter.subscribe();
+        Box::pin(stream::unfold((waiter, turns), async |(waiter, mut turns)| {
+            turns.changed().await.ok().map(|()| (Hint::Wakeup, (waiter, turns)))
         }))
     }
 
-    /// Wakes the waiter with this token.
+    /// Wakes the waiters with this token.
     pub(crate) fn wake(&self, name: &LockName, token: &TokenHash) {
         if self.waiters.is_empty() {
             return;
         }
         if let Some(waiter) = self.waiters.get(&(name.clone(), *token)) {
-            waiter.notify_one();
+            waiter.send_replace(());
         }
     }
 
@@ -40,7 +41,33 @@ impl Wakeups {
     #[cfg(feature = "redis")]
     pub(crate) fn wake_all(&self) {
         for waiter in self.waiters.values() {
-            waiter.notify_one();
+            waiter.send_replace(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _};
+    use keylatch_core::lock::Token;
+
+    use super::*;
+
+    #[test]
+    fn wakeup_reaches_every_waiter_with_the_token_and_is_kept_for_it() {
+        let wakeups = Wakeups::default();
+        let name = LockName::parse("deploy").expect("a name");
+        let [token, other] = ["the-token-that-they-share", "the-token-of-another-one"]
+            .map(|token| Token::parse(token).expect("a token").hash());
+        let subscribe = |token| wakeups.subscribe(name.clone(), token);
+        let (mut first, mut second, mut third) =
+            (subscribe(token), subscribe(token), subscribe(other));
+        assert!(first.next().now_or_never().is_none(), "it is not its turn yet");
+        wakeups.wake(&name, &token);
+        for waiter in [&mut first, &mut second] {
+            assert_eq!(waiter.next().now_or_never().flatten(), Some(Hint::Wakeup));
+            assert!(waiter.next().now_or_never().is_none(), "one wakeup came twice");
+        }
+        assert!(third.next().now_or_never().is_none(), "another token was woken");
     }
 }
