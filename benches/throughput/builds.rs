@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Result;
 use crate::load::{CONNECTIONS, Load, Orders};
-use crate::processes::{Machine, Process};
+use crate::processes::{KEYLATCH, Machine, Process};
 use crate::slice::{Slice, Spread};
 
 /// The part of the other build's rate below which a loss is told apart from noise.
@@ -75,8 +75,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32, other: &Path) -> 
             let store = store.replace("DIRECTORY", &directory.to_string_lossy());
             machine.keylatch_of(build, &store, guarded)
         };
-        let (this, other) =
-            (of(Path::new(crate::processes::KEYLATCH), "this")?, of(other, "other")?);
+        let (this, other) = (of(Path::new(KEYLATCH), "this")?, of(other, "other")?);
         let redis = store.starts_with("redis").then_some(&redis);
         Ok(Subject { name, work, this, other, redis, rounds: Default::default() })
     };

@@ -1,8 +1,13 @@
 //! Guarded requests, run for the first time and replayed, next to what they are built on.
+//!
+//! The service that runs them is the bare handler, once alone and once behind the guard. A first run
+//! goes through both, and a replay through the guard alone.
+
+use std::path::Path;
 
 use crate::Result;
 use crate::load::{Load, Orders};
-use crate::processes::{Machine, Process};
+use crate::processes::{KEYLATCH, Machine, Process};
 use crate::replay_alone::ReplayAlone;
 use crate::report;
 use crate::slice::{Slice, Spread};
@@ -10,7 +15,7 @@ use crate::steps::Steps;
 
 /// The part of the bare handler's rate that is to be left to a replay on memory ...
 const GOAL_REPLAY: f64 = 0.6;
-/// ... and to a first run, which has the sandbox create an order.
+/// ... and to a first run, which the bare handler answers behind the guard.
 const GOAL_FIRST: f64 = 0.4;
 /// The part of Redis's own rate that is to be left to a replay on Redis.
 const GOAL_REDIS: f64 = 0.4;
@@ -60,9 +65,13 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let redis = machine.redis()?;
     let alone = ReplayAlone::new(machine, &redis, load.window)?;
     let bare = machine.bare()?;
+    let upstream = machine.bare()?;
     let on_redis = format!("redis://{}", redis.address);
     let on_disk = |name| format!("embedded:{}", machine.directory(name).display());
-    let start = |name, orders, store: &str| Subject::new(name, orders, machine.keylatch(store)?);
+    let start = |name, orders, store: &str| {
+        let service = machine.keylatch_of(Path::new(KEYLATCH), store, Some(&upstream))?;
+        Subject::new(name, orders, service)
+    };
     let mut subjects = [
         start("memory, first run", Orders::New, "memory:")?,
         start("memory, replay", Orders::Repeated, "memory:")?,
@@ -92,7 +101,7 @@ fn print(subjects: &[Subject<'_>; 6], bare: &[Slice], alone: &[Slice]) {
     rows.extend(subjects.iter().map(|subject| (subject.name, &subject.rounds[..])));
     rows.push(("Redis alone, replay", alone));
     let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
-    println!("\nAn order is submitted: a guarded POST to the sandbox.");
+    println!("\nAn order is submitted: a guarded POST to the bare handler.");
     report::table(&["of bare", "of Redis alone"], &rows, |slices| {
         let of = |others: &[Slice]| Some(Spread::of_ratios(slices, others, rates));
         vec![of(bare), of(alone)]
