@@ -61,21 +61,16 @@ pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordStat
 
 /// Whether the disk says the same of both.
 pub(super) fn is_same_lock_at_rest(one: &LockState, other: &LockState) -> bool {
-    let parts = |state: &LockState| {
-        let holder = state.holder_state()?;
-        Some((holder.fencing_token, holder.ttl, holder.token))
-    };
-    // A grant is known by its fencing token; its owner and time of grant never change.
-    parts(one) == parts(other)
+    lock_at_rest(one, Duration::ZERO) == lock_at_rest(other, Duration::ZERO)
 }
 
-/// The row of a lock; `None` for one that is free.
+/// The row of a lock; `None` where nothing of it outlives a restart.
 pub(super) fn encode_lock(state: &LockState) -> Result<Option<Vec<u8>>, RowError> {
-    if state.holder_state().is_none() {
+    let state = lock_at_rest(state, Duration::ZERO);
+    if state.is_empty() {
         return Ok(None);
     }
-    let snapshot = lock_at_rest(state, Duration::ZERO).encode()?;
-    encode(&snapshot).map(Some)
+    encode(&state.encode()?).map(Some)
 }
 
 /// The row of a record; `None` where there is none.
