@@ -155,6 +155,10 @@ fn ends_connection(code: Code) -> bool {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let outcome = error.effect();
+        if let StoreError::Unsupported = error {
+            let detail = "The store cannot do this. Nothing was done.";
+            return Self::new(Code::NotSupported, detail).with_outcome(outcome).caused_by(error);
+        }
         let detail = match outcome {
             Effect::NotExecuted => "The store cannot be used now. Nothing was done.",
             Effect::Unknown => {
@@ -196,5 +200,13 @@ mod tests {
         for code in Code::all() {
             assert_eq!(status_code(code).as_u16(), code.status(), "{code:?}");
         }
+    }
+
+    /// A client that reads 503 repeats the request, and a store that cannot do it never will.
+    #[test]
+    fn what_the_store_never_does_is_no_outage() {
+        let problem = Problem::from(StoreError::Unsupported);
+        assert!(problem.document().is(Code::NotSupported));
+        assert_eq!(problem.document().retry_after_ms, None);
     }
 }

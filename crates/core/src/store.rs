@@ -151,8 +151,8 @@ pub enum StoreError {
     /// The store answered that it does not take the command.
     #[error("the store refused the command")]
     Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The store keeps no entries of this kind.
-    #[error("the store keeps no records")]
+    /// The store cannot run commands of this kind. It answers so every time.
+    #[error("the store cannot run the command")]
     Unsupported,
     /// The command was sent, and its answer was lost or makes no sense.
     #[error("the store's answer was lost")]

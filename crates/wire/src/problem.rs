@@ -138,7 +138,7 @@ problem_table! {
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
     NotSupported = 501 "not-supported" Never
         "The store cannot do this"
-        "Idempotency keys need a store that keeps records: `redlock:` keeps none, every other store does. `GET /v1/info` says what the store is. Nothing was done.";
+        "Not every store can do everything: `redlock:` keeps no records of idempotency keys, for one. `GET /v1/info` says what the store is. Nothing was done.";
     UpstreamUnreachable = 502 "upstream-unreachable" SameKey
         "The service behind keylatch cannot be reached"
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";
