@@ -1,8 +1,8 @@
 //! The writer of the embedded store: leader group commit.
 //!
 //! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the
-//! runtime that commits inline, when the last commit was quick and another worker of the runtime is
-//! left to keep deadlines; else the writer's thread. Callers that come while a batch is being
+//! runtime that commits inline, when the last batch was one quick request and another worker of the
+//! runtime is left to keep deadlines; else the writer's thread. Callers that come while a batch is being
 //! committed share the next one, which the thread leads. (RocksDB's write group and PostgreSQL's
 //! `commit_siblings` have the idea.)
 //!
@@ -123,7 +123,8 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
-    /// The last transaction was kept, and quickly.
+    /// The last transaction was of one request, and was kept quickly. With more callers a worker that
+    /// waits for the disk would be missed.
     quick: AtomicBool,
     /// The file has more room than it needs.
     loose: AtomicBool,
@@ -403,7 +404,7 @@ fn outcome<T>(kept: &Result<(), Failure>, value: T) -> Result<T, StoreError> {
 impl Committer {
     /// Puts what the requests come to on disk and then in the table.
     fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
-        let started = Instant::now();
+        let (started, is_alone) = (Instant::now(), requests.len() == 1);
         let settled = self.settle();
         let mut batch = Batch { table: &self.table, changes: BatchChanges::default() };
         let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
@@ -429,7 +430,8 @@ impl Committer {
         let changes = batch.changes;
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
-            self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
+            let quick = is_alone && started.elapsed() < QUICK;
+            self.state.quick.store(quick, Ordering::Relaxed);
         }
         self.note(&kept);
         if compacting && kept.is_ok() {
