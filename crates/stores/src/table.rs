@@ -61,7 +61,7 @@ pub(super) trait Entry: Clone + Default + PartialEq + Send + 'static {
     /// What it still says at `moment`.
     fn live(&self, moment: &Moment) -> Self;
     /// Whether that differs from what it said when it was written.
-    fn is_stale(&self, now: Duration) -> bool;
+    fn is_stale(&self, moment: &Moment) -> bool;
     /// The last fencing token that it gave.
     fn fencing_token(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
@@ -94,11 +94,11 @@ impl Entry for LockState {
     }
 
     fn live(&self, moment: &Moment) -> Self {
-        self.live(moment.now)
+        self.live(moment)
     }
 
-    fn is_stale(&self, now: Duration) -> bool {
-        self.is_stale(now)
+    fn is_stale(&self, moment: &Moment) -> bool {
+        self.is_stale(moment)
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
@@ -150,8 +150,8 @@ impl Entry for RecordState {
         self.live(moment)
     }
 
-    fn is_stale(&self, now: Duration) -> bool {
-        self.is_stale(now)
+    fn is_stale(&self, moment: &Moment) -> bool {
+        self.is_stale(moment)
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
@@ -278,7 +278,7 @@ impl Table {
     pub(super) fn forget_expired<E: Entry>(&self, bucket: u8) {
         let mut shard = self.shard(bucket);
         let moment = self.moment(shard.last_fencing_token);
-        for key in shard.stale::<E>(moment.now) {
+        for key in shard.stale::<E>(&moment) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
             let waiter = self.put(&mut shard, &key, live.unwrap_or_default());
             self.wake(waiter);
@@ -287,7 +287,8 @@ impl Table {
 
     /// What has expired or ended by itself in one bucket.
     pub(super) fn expired<E: Entry>(&self, bucket: u8) -> Vec<E::Key> {
-        self.shard(bucket).stale::<E>(self.now())
+        let shard = self.shard(bucket);
+        shard.stale::<E>(&self.moment(shard.last_fencing_token))
     }
 
     /// How many locks the table remembers, expired ones included.
@@ -314,7 +315,7 @@ impl Table {
             .locks
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| state.live(moment.now).holder(name, moment.now));
+            .filter_map(|(name, state)| state.live(&moment).holder(name, moment.now));
         locks.extend(matching.take(query.limit - locks.len()));
     }
 
@@ -350,8 +351,8 @@ impl Table {
 }
 
 impl Shard {
-    fn stale<E: Entry>(&self, now: Duration) -> Vec<E::Key> {
-        let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(now));
+    fn stale<E: Entry>(&self, moment: &Moment) -> Vec<E::Key> {
+        let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(moment));
         stale.map(|(key, _)| key.clone()).collect()
     }
 

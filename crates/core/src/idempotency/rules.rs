@@ -72,8 +72,10 @@ impl RecordState {
         Self { record: kept.map(|record| record.at(moment)) }
     }
 
-    /// Whether [`RecordState::live`] says something else at `now`: it has expired, or a lease is over.
-    pub fn is_stale(&self, now: Duration) -> bool {
+    /// Whether [`RecordState::live`] says something else at `moment`: it has expired, or a lease is
+    /// over.
+    pub fn is_stale(&self, moment: &Moment) -> bool {
+        let now = moment.now;
         self.record.as_ref().is_some_and(|record| {
             record.expires() <= now || (record.is_interrupted(now) && !record.may_run_again(now))
         })

@@ -69,7 +69,7 @@ impl LockState {
         command: &LockCommand,
         moment: &Moment,
     ) -> (Self, LockReply) {
-        let mut state = self.live(moment.now);
+        let mut state = self.live(moment);
         let reply = match command {
             LockCommand::Acquire(command) => {
                 LockReply::Acquire(state.acquire(name, command, moment))
@@ -87,17 +87,18 @@ impl LockState {
         (state, reply)
     }
 
-    /// What the state still says at `now`, without leases and queue entries that have expired.
+    /// What the state still says at `moment`, without leases and queue entries that have expired.
     #[must_use]
-    pub fn live(&self, now: Duration) -> Self {
+    pub fn live(&self, moment: &Moment) -> Self {
+        let now = moment.now;
         let holder = self.holder.as_ref().filter(|holder| !holder.has_expired(now)).cloned();
         Self { holder, queue: self.queue.live(now) }
     }
 
-    /// Whether [`LockState::live`] differs from the state at `now`.
-    pub fn is_stale(&self, now: Duration) -> bool {
-        self.holder.as_ref().is_some_and(|holder| holder.has_expired(now))
-            || self.queue.is_stale(now)
+    /// Whether [`LockState::live`] differs from the state at `moment`.
+    pub fn is_stale(&self, moment: &Moment) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.has_expired(moment.now))
+            || self.queue.is_stale(moment.now)
     }
 
     /// The waiter whose turn it is, if the lock is free.

@@ -591,7 +591,7 @@ impl Batch<'_> {
         let (state, moment) = self.table.look::<E>(key);
         let changed = E::changed(&mut self.changes);
         let state = changed.get(key).unwrap_or(&state);
-        if state.is_stale(moment.now) {
+        if state.is_stale(&moment) {
             let live = state.live(&moment);
             changed.insert(key.clone(), live);
         }
