@@ -69,7 +69,8 @@ fn step() -> impl Strategy<Value = Step> {
     let queue = prop::option::of(select(vec![90_u64, 150, 270]).prop_map(Duration::from_secs));
     let acquire = (holder.clone(), ttl.clone(), owner, attempt.clone(), queue).prop_map(
         |(token, ttl, owner, attempt, queue)| {
-            LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, queue })
+            let command = AcquireCommand::new(token, ttl, attempt);
+            LockCommand::Acquire(AcquireCommand { owner, queue, ..command })
         },
     );
     let command = prop_oneof![

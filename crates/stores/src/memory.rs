@@ -61,13 +61,8 @@ mod tests {
     async fn sweep_removes_expired_locks_and_keeps_the_rest() {
         let table = Table::new(FencingToken::NONE);
         for (name, millis) in [("short", 1000), ("long", 60_000)] {
-            let acquire = AcquireCommand {
-                token: Token::generate().unwrap().hash(),
-                ttl: Ttl::from_millis(millis).unwrap(),
-                owner: None,
-                attempt: Attempt::new(1),
-                queue: None,
-            };
+            let (token, ttl) = (Token::generate().unwrap(), Ttl::from_millis(millis).unwrap());
+            let acquire = AcquireCommand::new(token.hash(), ttl, Attempt::new(1));
             let name = LockName::parse(name).unwrap();
             table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
         }

@@ -164,7 +164,7 @@ impl Acquire {
     /// The command for the store.
     pub fn command(&self) -> AcquireCommand {
         let Self { token, ttl, owner, attempt, queue, .. } = self.clone();
-        AcquireCommand { token, ttl, owner, attempt, queue }
+        AcquireCommand { owner, queue, ..AcquireCommand::new(token, ttl, attempt) }
     }
 }
 

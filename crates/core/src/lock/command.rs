@@ -52,6 +52,13 @@ pub struct AcquireCommand {
     pub queue: Option<Duration>,
 }
 
+impl AcquireCommand {
+    /// An acquire by `token`, without a label and without a queue entry.
+    pub fn new(token: TokenHash, ttl: Ttl, attempt: Attempt) -> Self {
+        Self { token, ttl, owner: None, attempt, queue: None }
+    }
+}
+
 /// What a [`LockCommand`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockReply {

@@ -185,11 +185,8 @@ impl LockService {
         let arrived = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
-            token: token.hash(),
-            ttl: request.ttl,
             owner: request.owner,
-            attempt: self.next_attempt(),
-            queue: None,
+            ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
         let attempt = PendingAttempt { name: request.name, command };
         let LastReply { reply, attempt, sent } = if request.wait.is_zero() {

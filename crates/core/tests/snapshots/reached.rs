@@ -45,7 +45,8 @@ fn lock_command() -> impl Strategy<Value = LockCommand> {
     let queue = prop::option::of((1_u64..4000).prop_map(Duration::from_millis));
     let acquire = (token(), ttl(), owner(), attempt(), queue).prop_map(
         |(token, ttl, owner, attempt, queue)| {
-            LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, queue })
+            let command = AcquireCommand::new(token, ttl, attempt);
+            LockCommand::Acquire(AcquireCommand { owner, queue, ..command })
         },
     );
     prop_oneof![

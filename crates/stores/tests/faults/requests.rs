@@ -21,11 +21,8 @@ pub(crate) struct Acquire {
 impl Acquire {
     pub(crate) fn new(lock: &str, holder: &str) -> Self {
         let command = AcquireCommand {
-            token: token(holder),
-            ttl: Ttl::MAX,
             owner: Owner::parse(holder).unwrap(),
-            attempt: Attempt::new(1),
-            queue: None,
+            ..AcquireCommand::new(token(holder), Ttl::MAX, Attempt::new(1))
         };
         Self { name: name(lock), command }
     }
