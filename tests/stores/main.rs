@@ -24,6 +24,7 @@ mod redlock_agreement;
 mod redlock_fences;
 mod redlock_restart;
 mod redlock_service;
+mod restart;
 mod sentinel;
 mod sentinel_replicas;
 
