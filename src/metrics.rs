@@ -6,10 +6,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use keylatch_core::lock::LockCounts;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -65,14 +67,16 @@ impl Metrics {
         GaugeGuard::new(&self.streams.get_or_create(&StreamLabels { kind }))
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format, with what the core counts by itself.
     ///
     /// # Errors
     ///
     /// The formatter failed, which it does not into memory.
-    pub fn encode(&self) -> Result<String, fmt::Error> {
+    pub fn encode(&self, locks: LockCounts) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        encode_registry(&mut text, &registry_of(locks))?;
+        encode_eof(&mut text)?;
         Ok(text)
     }
 
@@ -109,6 +113,16 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
+}
+
+/// What the core counts, as of now.
+fn registry_of(locks: LockCounts) -> Registry {
+    let mut registry = Registry::with_prefix("keylatch");
+    let waiters = ConstGauge::new(u64::try_from(locks.waiters).unwrap_or(u64::MAX));
+    registry.register("lock_waiters", "Requests that wait for a lock", waiters);
+    let withdrawn = ConstCounter::new(locks.withdrawn_grants);
+    registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
+    registry
 }
 
 /// A gauge that is one higher for as long as this lives.

@@ -4,6 +4,7 @@
 //! Method: the system endpoints over HTTP.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use keylatch::http::Code;
 use keylatch_testkit::{Answer, RedisServer, Service, eventually};
@@ -128,6 +129,35 @@ async fn requests_are_counted_by_route() {
     ] {
         assert!(metrics.text.lines().any(|found| found == line), "{line}\n{}", metrics.text);
     }
+}
+
+#[tokio::test]
+async fn waiters_and_withdrawn_grants_are_counted() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    has_metric(&service, "keylatch_lock_withdrawn_grants_total 0").await;
+    redis.pause();
+    let leaving = service.request(Method::POST, "/v1/locks/deploy");
+    let left = leaving.timeout(Duration::from_millis(200)).send().await;
+    assert!(left.is_err_and(|error| error.is_timeout()));
+    redis.resume();
+    has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
+    assert_eq!(service.look("deploy").await.status, 404);
+
+    assert_eq!(service.create("deploy", &json!({})).await.status, 201);
+    has_metric(&service, "keylatch_lock_waiters 0").await;
+    let waits = service.request(Method::POST, "/v1/locks/deploy").json(&json!({"wait_ms": 60_000}));
+    let waiter = tokio::spawn(waits.send());
+    has_metric(&service, "keylatch_lock_waiters 1").await;
+    waiter.abort();
+    has_metric(&service, "keylatch_lock_waiters 0").await;
+    // A waiter that leaves has no grant to withdraw.
+    has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
+}
+
+async fn has_metric(service: &Service, line: &str) {
+    let shown = async || service.get("/metrics").await.text.lines().any(|found| found == line);
+    eventually(async || shown().await.then_some(())).await;
 }
 
 #[tokio::test]

@@ -28,7 +28,9 @@ pub use lease::{Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
 pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::{HolderState, LockState};
-pub use service::{AcquireRequest, Acquisition, Grant, LockError, LockService, Renewal, Validity};
+pub use service::{
+    AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
+};
 pub use token::{InvalidToken, Token, TokenHash};
 pub use waiting::WaiterLimits;
 pub use watch::WatchEvent;

@@ -127,6 +127,15 @@ pub enum LockError {
     TooManyWaiters,
 }
 
+/// What the locks of this process come to, for an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockCounts {
+    /// Requests that wait for a lock now.
+    pub waiters: usize,
+    /// Grants that no client read and the service withdrew, since the process started.
+    pub withdrawn_grants: u64,
+}
+
 /// Locks with everything that has to do with time: deadlines, validity, cleaning up.
 #[derive(Debug)]
 pub struct LockService {
@@ -135,6 +144,7 @@ pub struct LockService {
     pub(super) limits: WaiterLimits,
     attempts: AtomicU64,
     pub(super) waiters: AtomicUsize,
+    withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
     pub(super) streams: TaskTracker,
@@ -158,6 +168,7 @@ impl LockService {
             limits,
             attempts: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
+            withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -195,9 +206,10 @@ impl LockService {
         } else {
             self.wait(attempt, arrived + request.wait, on_busy).await?
         };
+        let is_new = matches!(reply, AcquireReply::Granted(_));
         let grant = |lease: Lease| {
             let Some(validity) = validity(&lease, arrived, sent) else {
-                self.withdraw(&attempt);
+                self.withdraw_grant(&attempt, is_new);
                 return Err(LockError::TooLate);
             };
             Ok(Grant { token, lease, validity })
@@ -265,6 +277,14 @@ impl LockService {
         with_deadline(self.deadline, self.store.list(query)).await
     }
 
+    /// What the locks of this process come to now. It asks no store.
+    pub fn counts(&self) -> LockCounts {
+        LockCounts {
+            waiters: self.waiters.load(Ordering::Relaxed),
+            withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
+        }
+    }
+
     /// The longest TTL that a client may ask for.
     pub fn max_ttl(&self) -> Ttl {
         self.store.profile().max_ttl
@@ -291,6 +311,15 @@ impl LockService {
 
     pub(super) fn next_attempt(&self) -> Attempt {
         Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Withdraws a grant that no client reads; counts it if it is a new one.
+    fn withdraw_grant(&self, attempt: &Arc<PendingAttempt>, is_new: bool) {
+        if !is_new {
+            return self.withdraw(attempt);
+        }
+        let (store, withdrawn) = (Arc::clone(&self.store), Arc::clone(&self.withdrawn_grants));
+        self.tasks.spawn(withdrawal::withdraw_grant(store, Arc::clone(attempt), withdrawn));
     }
 
     /// Withdraws what an attempt may have got, in a task of the service.
@@ -322,7 +351,8 @@ impl LockService {
         };
         let undo = {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
-            |step| withdrawal::finish(store, attempt, step)
+            let withdrawn = Arc::clone(&self.withdrawn_grants);
+            |step| withdrawal::finish(store, attempt, step, withdrawn)
         };
         let answer = with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, step, undo)).await;
         if let Err(StoreError::Lost(_)) = &answer {

@@ -6,6 +6,7 @@
 //! got. The tests of leaving and the campaigns hold it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -37,26 +38,42 @@ pub(super) async fn finish(
     store: Arc<dyn Store>,
     attempt: Arc<PendingAttempt>,
     step: BoxFuture<Result<AcquireReply, StoreError>>,
+    withdrawn: Arc<AtomicU64>,
 ) {
     let got_nothing = match timeout(ANSWER_LIMIT, step).await {
+        Ok(Ok(AcquireReply::Granted(_))) => return withdraw_grant(store, attempt, withdrawn).await,
         Ok(Ok(AcquireReply::Repeated(_))) => true,
         Ok(Ok(AcquireReply::Busy(_))) => attempt.command.queue.is_none(),
-        Ok(Ok(AcquireReply::Granted(_))) | Err(_) => false,
         Ok(Err(error)) => error.effect() == Effect::NotExecuted,
+        Err(_) => false,
     };
     if !got_nothing {
         withdraw(store, attempt).await;
     }
 }
 
+/// Withdraws what is known to be a grant, and counts it in `withdrawn`.
+pub(super) async fn withdraw_grant(
+    store: Arc<dyn Store>,
+    attempt: Arc<PendingAttempt>,
+    withdrawn: Arc<AtomicU64>,
+) {
+    if withdraw(store, attempt).await {
+        withdrawn.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Withdraws what an attempt may have got, trying until the lease has expired by itself.
-pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
+/// Whether the store answered.
+pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) -> bool {
     let PendingAttempt { name, command } = &*attempt;
     let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: command.ttl.get() };
     let step = || store.withdraw(name, &command.token, command.attempt);
-    if retry.run("a withdrawal", step).await.is_none() {
+    let answered = retry.run("a withdrawal", step).await.is_some();
+    if !answered {
         tracing::warn!("a lost grant could not be withdrawn and was left to expire");
     }
+    answered
 }
 
 /// Withdraws an attempt of which only the answer is known to be lost.
