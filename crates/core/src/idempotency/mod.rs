@@ -5,23 +5,21 @@
 //! function, [`RecordCommand`] and [`RecordReply`] are the steps as data, and [`IdempotencyService`] is what
 //! a layer or a handler calls.
 
-mod ending;
 mod fingerprint;
 mod key;
-mod once;
 mod record;
 mod rules;
+mod run;
 mod service;
 mod snapshot;
-mod waiting;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
-pub use once::{IdempotencyError, OnceRun, RunRequest, RunResult};
 pub use record::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, MalformedResponse, OnCrash,
     RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
     RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
+pub use run::{IdempotencyError, OnceRun, RunRequest, RunResult};
 pub use service::IdempotencyService;

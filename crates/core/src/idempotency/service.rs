@@ -17,8 +17,7 @@ use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::ending::{self, RunEnding};
-use super::waiting::RunWaiters;
+use super::run::{self, RunEnding, RunWaiters};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnceRun, RecordKey,
     RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, RunRequest,
@@ -108,14 +107,14 @@ impl IdempotencyService {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(&ask));
             move |call| async move {
                 if !own {
-                    ending::finish(store, ask, call).await;
+                    run::finish(store, ask, call).await;
                 }
             }
         };
         let answer =
             with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, call, orphaned)).await;
         if let (Err(StoreError::Lost(_)), false) = (&answer, own) {
-            self.tasks.spawn(ending::abandon_lost(Arc::clone(&self.store), ask));
+            self.tasks.spawn(run::abandon_lost(Arc::clone(&self.store), ask));
         }
         answer
     }
@@ -238,7 +237,7 @@ impl IdempotencyService {
         };
         if asked.elapsed() >= run.lease {
             // The beginning took longer than the lease, so another caller may have the run by now.
-            self.tasks.spawn(ending::abandon(Arc::clone(&self.store), Arc::new(begin)));
+            self.tasks.spawn(run::abandon(Arc::clone(&self.store), Arc::new(begin)));
             return Err(StoreError::Deadline(run.lease).into());
         }
         let worked = self.run_alive(&ask, &token, async { work(run).await }).await;

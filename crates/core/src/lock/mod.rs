@@ -5,7 +5,6 @@
 //! handler calls.
 
 mod command;
-mod cursor;
 mod fencing_token;
 mod hold;
 mod lease;

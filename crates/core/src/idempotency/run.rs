@@ -1,15 +1,18 @@
-//! Ending a run that its caller no longer waits for.
+//! A run: what a caller of [`IdempotencyService::once`](super::IdempotencyService::once) asks for and
+//! reads, what its waiters share, and how the service ends it when its caller no longer waits.
 //!
 //! An end that the store did not take is offered again behind the answer. A beginning whose answer
-//! was lost is abandoned, because its caller did not begin the work. Each is tried until the lease
-//! is surely over.
+//! was lost is abandoned, because its caller did not begin the work. Invariant: each is tried until
+//! the store answers or the lease is surely over. The tests of the layer and the campaign of keys
+//! hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 
-use super::{BeginCommand, BeginReply, RecordKey, RunEnd};
+use super::{BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordView, RunEnd};
 use crate::lock::TokenHash;
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
@@ -24,6 +27,71 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// When a run whose beginning got no answer is abandoned again: the beginning itself may still be on
 /// its way to the store, behind the first abandonment.
 const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// What is to be done once.
+#[derive(Debug, Clone, Copy)]
+pub struct RunRequest {
+    /// The record.
+    pub key: RecordKey,
+    /// What is to be done.
+    pub fingerprint: Fingerprint,
+    /// How long the run may last without a renewal; the watchdog renews at a third.
+    pub lease: Duration,
+    /// How long the answer is kept.
+    pub retention: Duration,
+    /// What a process that dies in the middle leaves behind.
+    pub on_crash: OnCrash,
+    /// What a panic comes to: an unknown outcome, or nothing at all.
+    pub panic_releases: bool,
+    /// How long to wait for the end of a run that is under way.
+    pub wait: Duration,
+}
+
+/// What the work of a run came to.
+#[derive(Debug)]
+pub struct RunResult<T> {
+    /// The answer to the caller.
+    pub answer: T,
+    /// What the store keeps for repeats; `None` frees the key.
+    pub end: Option<RunEnd>,
+}
+
+/// What became of an [`RunRequest`].
+#[derive(Debug)]
+pub enum OnceRun<T> {
+    /// It was done now.
+    Ran {
+        /// The answer.
+        answer: T,
+        /// For how long it is kept, if it is.
+        kept: Option<Duration>,
+    },
+    /// It was done before, is being done, or its outcome is unknown.
+    Found(RecordView),
+    /// The key was used for something else.
+    Reused(RecordView),
+}
+
+/// Why it is not known what became of an [`RunRequest`]. The work was not begun.
+#[derive(Debug, thiserror::Error)]
+pub enum IdempotencyError {
+    /// The store could not find out.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The operating system gave no random bytes for a token.
+    #[error("no random bytes for a token")]
+    Random(#[from] getrandom::Error),
+}
+
+/// What the waiters of one run share, in the service's registry of waiters.
+#[derive(Debug, Default)]
+pub(super) struct RunWaiters {
+    /// Notified when the run may have ended.
+    pub(super) ended: Notify,
+    /// Held by the one waiter that looks at the store for all of them: an end in another process
+    /// wakes no waiter of this one.
+    pub(super) polling: Mutex<()>,
+}
 
 /// How a run is to end, for the store to take.
 #[derive(Debug)]
