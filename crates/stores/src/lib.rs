@@ -1,9 +1,9 @@
 //! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
 //! [`open`] is the only list of them. This crate knows no HTTP.
 
-mod changes;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod hints;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
@@ -12,7 +12,6 @@ mod redis;
 mod ruled;
 #[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
-mod wakeups;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -14,8 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::changes::ChangeWatchers;
-use super::wakeups::Wakeups;
+use super::hints::{ChangeWatchers, Wakeups};
 use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordReply, RecordState};
 use keylatch_core::lock::{
     FencingToken, Holder, LockCommand, LockName, LockReply, LockState, Moment, TokenHash,

@@ -1,4 +1,13 @@
-//! The data directory: one process's alone, with the data file whole before it has its name.
+//! The data directory: one process's alone, with the data file whole before it has its name, and no
+//! more missing from its log than a power cut may have taken.
+//!
+//! SQLite reads its log up to the first frame whose checksum does not match, and overlooks the rest
+//! without a word. After a power cut that is right: the transaction that was being written is torn,
+//! and was not answered. But the next transaction is begun only when the one before is synced. So a
+//! frame that follows on the end of a transaction, behind a frame that does not match, shows that
+//! something was lost that had been synced.
+//!
+//! The lock on the directory is tested below; the tests of `damage` break the file and its log.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -6,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::OpenError;
 use super::engine::{FORMAT, Medium};
 use super::tables::{self, FileError};
-use super::{OpenError, wal_check};
 
 /// The data file in the directory.
 const DATA: &str = "locks.sqlite";
@@ -20,6 +29,15 @@ const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlit
 const OLD: &str = "locks.redb";
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
+/// The part of the log before its first frame.
+const LOG_HEADER: usize = 32;
+/// What stands before each page of the log.
+const FRAME_HEADER: usize = 24;
+/// How a log begins, but for its last bit, which says in which order its checksums take the bytes.
+const LOG_MAGIC: u32 = 0x377f_0682;
+
+/// The two sums over all of a log that came before.
+type Sums = [u32; 2];
 
 /// A data directory that is this process's alone.
 #[derive(Debug)]
@@ -63,7 +81,7 @@ impl Directory {
             // Not `create`: a file that lost its content must not become an empty store.
             not_empty(&file)?;
             match fs::read(&log) {
-                Ok(log) => wal_check::check(&log)?,
+                Ok(log) => check_log(&log)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -140,6 +158,66 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(path)?;
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+/// Fails where a log is damaged.
+pub(super) fn check_log(log: &[u8]) -> Result<(), FileError> {
+    log_damage(log).map_or(Ok(()), |reason| Err(FileError::Damaged(reason.to_owned())))
+}
+
+fn log_damage(log: &[u8]) -> Option<&'static str> {
+    if log.len() <= LOG_HEADER {
+        return None;
+    }
+    if number(log, 0) & !1 != LOG_MAGIC {
+        return Some("its log does not begin as a log does");
+    }
+    let big_endian = number(log, 0) & 1 == 1;
+    let sums = |sums, bytes| checksum(sums, bytes, big_endian);
+    // A header that is torn was written when all before it was in the file.
+    let seed = sums([0, 0], &log[..24]);
+    if seed != pair(log, 24) {
+        return None;
+    }
+    let frame = FRAME_HEADER + number(log, 8) as usize;
+    let salts = pair(log, 16);
+    let (mut before, mut broken, mut ended) = (seed, false, false);
+    for frame in log[LOG_HEADER..].chunks_exact(frame) {
+        // A frame from before SQLite began the log again.
+        if pair(frame, 8) != salts {
+            (broken, ended) = (true, false);
+            continue;
+        }
+        let matches = sums(sums(before, &frame[..8]), &frame[FRAME_HEADER..]) == pair(frame, 16);
+        if broken && ended && matches {
+            return Some("its log is broken before its end");
+        }
+        broken |= !matches;
+        // How large the file is after the transaction, in the last frame of each.
+        ended = number(frame, 4) != 0;
+        before = pair(frame, 16);
+    }
+    None
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+fn pair(bytes: &[u8], at: usize) -> Sums {
+    [number(bytes, at), number(bytes, at + 4)]
+}
+
+/// SQLite's checksum of `bytes`, which continues that of the bytes before them.
+fn checksum([mut first, mut second]: Sums, bytes: &[u8], big_endian: bool) -> Sums {
+    let word =
+        |bytes| if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+    for pair in bytes.as_chunks::<4>().0.as_chunks::<2>().0 {
+        first = first.wrapping_add(word(pair[0])).wrapping_add(second);
+        second = second.wrapping_add(word(pair[1])).wrapping_add(first);
+    }
+    [first, second]
 }
 
 #[cfg(test)]

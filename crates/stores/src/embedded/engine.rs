@@ -12,11 +12,10 @@ use std::path::PathBuf;
 
 use rusqlite::Connection;
 
-use super::OpenError;
 use super::directory::Directory;
-use super::row::Head;
+use super::row::{FORMAT4, Head};
 use super::tables::{self, FileError};
-use super::{Table, format4};
+use super::{OpenError, Table};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{FencingToken, LockName, LockState};
 
@@ -108,11 +107,11 @@ impl Engine {
         if head.format > FORMAT {
             return Err(OpenError::NewerFormat { path: path(), found: head.format, known: FORMAT });
         }
-        if head.format < format4::FORMAT {
+        if head.format < FORMAT4 {
             return Err(OpenError::OlderFormat { path: path() });
         }
         tables::check(&connection).map_err(cannot)?;
-        if head.format == format4::FORMAT {
+        if head.format == FORMAT4 {
             tables::migrate(&connection, &Head { format: FORMAT, ..head }).map_err(cannot)?;
             tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
         }

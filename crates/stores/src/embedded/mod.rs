@@ -12,12 +12,10 @@
 
 mod directory;
 mod engine;
-mod format4;
 mod row;
 mod tables;
 #[cfg(feature = "test-medium")]
 pub mod test_medium;
-mod wal_check;
 mod writer;
 
 use std::collections::BTreeMap;

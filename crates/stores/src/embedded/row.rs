@@ -1,4 +1,4 @@
-//! What the rows of the file hold, and what of a state outlives a restart (format 5).
+//! Rows of the file: this format (5) and the one before, and what of a state outlives a restart.
 //!
 //! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and
 //! row, because SQLite keeps none of what has reached the file. The rule of what a restart forgets is
@@ -6,14 +6,25 @@
 //! much of a lease or a retention is left, because no clock that runs while the process is away can
 //! be trusted. A lease that was valid begins again, so it never ends early. The age is 0 for
 //! now: a row is written when its state changes.
+//!
+//! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one
+//! transaction. A file that a build of format 4 wrote is in the repository, and a test opens it.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use keylatch_core::idempotency::{Record, RecordKey, RecordState};
-use keylatch_core::lock::{HolderState, LockName, LockState, WaitQueue};
+use keylatch_core::idempotency::{
+    Fingerprint, OnCrash, Record, RecordKey, RecordStage, RecordState, StoredResponse,
+    UnknownReason,
+};
+use keylatch_core::lock::{
+    FencingToken, HolderState, LockName, LockState, Owner, TokenHash, WaitQueue,
+};
 use keylatch_core::snapshot::SnapshotError;
+
+/// The number of the format before this one.
+pub(super) const FORMAT4: u64 = 4;
 
 /// What the file says of itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -137,4 +148,76 @@ fn checksum(key: &[u8], value: &[u8]) -> [u8; 4] {
     hasher.update(key);
     hasher.update(value);
     hasher.finalize().to_le_bytes()
+}
+
+/// A lock as a row of format 4 has it.
+#[derive(Deserialize)]
+struct Format4Lock<'a> {
+    token: [u8; 32],
+    fencing_token: u64,
+    ttl_millis: u64,
+    acquired_at_millis: u64,
+    owner: Option<&'a str>,
+}
+
+/// A record as a row of format 4 has it.
+#[derive(Deserialize)]
+struct Format4Record {
+    token: [u8; 32],
+    fingerprint: [u8; 32],
+    fencing_token: u64,
+    attempts: u32,
+    begun_at_millis: u64,
+    lease: Duration,
+    retention: Duration,
+    on_crash: OnCrash,
+    stage: Format4Stage,
+}
+
+#[derive(Deserialize)]
+enum Format4Stage {
+    InFlight,
+    Done(u64, Vec<u8>),
+    Unknown(u64, UnknownReason),
+}
+
+/// The lock of a row of format 4.
+pub(super) fn decode_format4_lock(row: &[u8]) -> Result<LockState, RowError> {
+    let row: Format4Lock<'_> = postcard::from_bytes(row)?;
+    let owner = Owner::parse(row.owner.unwrap_or_default()).map_err(|_| RowError::Older)?;
+    let holder = HolderState {
+        token: TokenHash::from_bytes(row.token),
+        fencing_token: FencingToken::new(row.fencing_token),
+        owner,
+        since: Duration::ZERO,
+        ttl: Duration::from_millis(row.ttl_millis),
+        acquired_at_millis: row.acquired_at_millis,
+        sole_attempt: None,
+    };
+    Ok(LockState::new(Some(holder), WaitQueue::default()))
+}
+
+/// The record of a row of format 4.
+pub(super) fn decode_format4_record(row: &[u8]) -> Result<RecordState, RowError> {
+    let row: Format4Record = postcard::from_bytes(row)?;
+    let record = Record {
+        token: TokenHash::from_bytes(row.token),
+        fingerprint: Fingerprint::from_bytes(row.fingerprint),
+        fencing_token: FencingToken::new(row.fencing_token),
+        attempts: row.attempts,
+        begun_at_millis: row.begun_at_millis,
+        lease: row.lease,
+        retention: row.retention,
+        on_crash: row.on_crash,
+        stage: match row.stage {
+            Format4Stage::InFlight => RecordStage::InFlight,
+            Format4Stage::Done(at, kept) => RecordStage::Done(
+                at,
+                StoredResponse::from_bytes(&kept).map_err(|_| RowError::Older)?,
+            ),
+            Format4Stage::Unknown(since, reason) => RecordStage::Unknown(since, reason),
+        },
+        since: Duration::ZERO,
+    };
+    Ok(RecordState::new(Some(record)))
 }

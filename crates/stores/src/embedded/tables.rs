@@ -5,12 +5,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 use std::io;
 
+use super::Table;
 use super::engine::{BatchChanges, Probe};
 use super::row::{
-    Head, RowError, append_checksum, decode_lock, decode_record, encode_lock, encode_record,
-    lock_key, lock_name, record_key, verify_checksum,
+    Head, RowError, append_checksum, decode_format4_lock, decode_format4_record, decode_lock,
+    decode_record, encode_lock, encode_record, lock_key, lock_name, record_key, verify_checksum,
 };
-use super::{Table, format4};
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::LockState;
 
@@ -235,11 +235,11 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
 pub(super) fn migrate(connection: &Connection, head: &Head) -> Result<(), FileError> {
     let (mut locks, mut records) = (Vec::new(), Vec::new());
     each_row(connection, "SELECT key, value FROM locks", |key, value| {
-        locks.push((key.to_vec(), format4::decode_lock(value)?));
+        locks.push((key.to_vec(), decode_format4_lock(value)?));
         Ok(())
     })?;
     each_row(connection, "SELECT key, value FROM records", |key, value| {
-        records.push((key.to_vec(), format4::decode_record(value)?));
+        records.push((key.to_vec(), decode_format4_record(value)?));
         Ok(())
     })?;
     run(connection, "BEGIN IMMEDIATE", [])?;

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
+use super::Embedded;
+use super::directory::check_log;
 use super::engine::{FORMAT, Medium};
 use super::row::Head;
 use super::tables;
-use super::{Embedded, wal_check};
 use crate::OpenError;
 use crate::ruled::{Executor as _, Ruled};
 use keylatch_core::store::{Store, StoreError};
@@ -38,7 +39,7 @@ impl TestMedium {
         let opened = Arc::new(self);
         let looked = Arc::clone(&opened);
         let open = move || {
-            wal_check::check(&(opened.read_log)())?;
+            check_log(&(opened.read_log)())?;
             let connection = (opened.connect)()?;
             tables::prepare(&connection)?;
             Ok(connection)

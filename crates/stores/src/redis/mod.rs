@@ -6,8 +6,7 @@
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
 //! `locks`, `records` and `list` have the commands; `topology`, `pool` and `connection` the servers;
-//! `pubsub` and `watches` the hints between instances. The invariants are those of
-//! [`Store`], and the conformance tests hold this store to them, on one server, Sentinel and Cluster.
+//! `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance tests hold this store to them, on one server, Sentinel and Cluster.
 
 mod connection;
 mod failure;
@@ -22,7 +21,6 @@ mod script;
 mod server;
 mod topology;
 mod url;
-mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +35,11 @@ use keylatch_core::store::{
 };
 
 use super::OpenError;
-use super::wakeups::Wakeups;
+use super::hints::Wakeups;
 use pool::Pool;
-use pubsub::Subscription;
+use pubsub::{Subscription, Watches};
 use script::{Keys, Scripts};
 use topology::Topology;
-use watches::Watches;
 
 #[cfg(feature = "redlock")]
 pub use redlock::{RedlockSettings, redlock};

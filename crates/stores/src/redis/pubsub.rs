@@ -1,31 +1,43 @@
-//! Hints between processes, over Redis's Pub/Sub.
+//! Hints between processes, over Redis's Pub/Sub, and which locks are watched.
 //!
 //! A script that leaves a lock free publishes the first waiter of its queue on `PREFIX:turns`; a script
-//! that changes a watched lock publishes the change on `PREFIX:changes`. Each store has one connection
-//! that subscribes to both. The channels are shared by all databases of a Redis, so a message may be
-//! about another store's lock; it wakes no waiter here.
+//! that changes a watched lock publishes the change on `PREFIX:changes`, and an unwatched lock costs
+//! nothing. Each process announces on the same channel the locks that it watches, and every process
+//! notes them for a while. Each store has one connection that subscribes to both channels. All databases
+//! of a Redis share them, so a message may be about another store's lock; it wakes no waiter here.
 //!
-//! Invariant: a message is only a hint. After each gap in the subscription all waiters are woken and
-//! all watchers read the state again. Tested over real servers, by the tests of queues across
-//! instances and of watches.
+//! Invariants: a message is only a hint. After each gap in the subscription all waiters are woken and
+//! all watchers read the state again. A lock that a process watches is noted by all processes within
+//! one announcement, and stays so over one that is lost ([`WATCHED_FOR`] is more than two
+//! [`ANNOUNCE_PERIOD`]s). Tested over real servers, by the tests of queues and of watches across instances.
 
+use std::collections::HashMap;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::redis::aio::PubSubStream;
 use futures_util::StreamExt as _;
-use tokio::time::{sleep, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::script::Keys;
-use super::watches::Watches;
+use super::locks::ScriptReply;
+use super::script::{Keys, Scripts};
 use super::{Settings, Topology, Wakeups};
+use crate::hints::ChangeWatchers;
 use keylatch_core::lock::{FencingToken, Holder, LockName, Owner, TokenHash};
-use keylatch_core::store::Change;
+use keylatch_core::store::{Change, Hints};
 
 /// The pause before a lost subscription is made again.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
+/// How often a process announces the locks that it watches.
+const ANNOUNCE_PERIOD: Duration = Duration::from_secs(2);
+/// For how long a lock counts as watched after an announcement: one announcement may be lost.
+const WATCHED_FOR: Duration = Duration::from_secs(5);
+/// How many locks one command announces.
+const ANNOUNCE_BATCH: usize = 500;
 
 /// The messages of a server and the token that is cancelled when it is retired, or why there are
 /// none.
@@ -151,6 +163,88 @@ impl PubSubMessage {
             _ => return None,
         };
         Some(Self::Changed(name, change))
+    }
+}
+
+/// The locks that are watched, here and by other processes.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    here: ChangeWatchers,
+    /// How many locks are below, read without the mutex.
+    count: AtomicUsize,
+    /// The locks that any process watches, and until when that counts.
+    anywhere: Mutex<HashMap<LockName, Instant>>,
+    /// Has the announcement made at once.
+    announce_now: Notify,
+}
+
+impl Watches {
+    /// The changes of `name` from now on.
+    pub(super) fn subscribe(&self, name: LockName) -> Hints {
+        let hints = self.here.subscribe(name.clone());
+        self.note_watched(name);
+        self.announce_now.notify_one();
+        hints
+    }
+
+    /// Whether a command on `name` publishes its change.
+    pub(super) fn is_watched(&self, name: &LockName) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+            && self.anywhere().get(name).is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Notes that a process watches `name`.
+    fn note_watched(&self, name: LockName) {
+        let mut anywhere = self.anywhere();
+        anywhere.insert(name, Instant::now() + WATCHED_FOR);
+        self.count.store(anywhere.len(), Ordering::Release);
+    }
+
+    /// Reports a change of `name` to its watchers here.
+    fn report(&self, name: &LockName, change: Change) {
+        self.here.report(name, change);
+    }
+
+    /// Reports to all watchers here that messages may have been lost.
+    fn report_missed(&self) {
+        self.here.report_missed();
+    }
+
+    /// Announces the locks that are watched here, for ever.
+    pub(super) async fn announce(
+        self: Arc<Self>,
+        topology: Arc<Topology>,
+        keys: Arc<Keys>,
+        scripts: Arc<Scripts>,
+    ) {
+        loop {
+            // A new watch is announced at once.
+            let _ = timeout(ANNOUNCE_PERIOD, self.announce_now.notified()).await;
+            self.forget_expired();
+            for names in self.here.names().chunks(ANNOUNCE_BATCH) {
+                let mut call = scripts.announce.prepare_invoke();
+                call.arg(keys.change_channel());
+                for name in names {
+                    call.arg(keys.lock(name.bucket(), name));
+                }
+                // The script has no keys, and every server passes on its messages.
+                let any_bucket = names.first().map_or(0, LockName::bucket);
+                if let Err(error) = topology.run::<ScriptReply>(any_bucket, &call).await {
+                    tracing::debug!(%error, "watched locks could not be announced");
+                }
+            }
+        }
+    }
+
+    fn forget_expired(&self) {
+        let now = Instant::now();
+        let mut anywhere = self.anywhere();
+        anywhere.retain(|_, until| *until > now);
+        self.count.store(anywhere.len(), Ordering::Release);
+    }
+
+    fn anywhere(&self) -> MutexGuard<'_, HashMap<LockName, Instant>> {
+        self.anywhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

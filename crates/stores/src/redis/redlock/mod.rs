@@ -8,27 +8,31 @@
 //! - `node` and `round`: one node with its voter quarantine; one command to all nodes.
 //! - `tally`: the count of the replies, and the decision that follows.
 //! - `consensus`: acquire and renew, in two phases, promise and accept.
-//! - `list` and `health`: the held locks, and what the nodes are.
+//! - `list`: the held locks.
 //!
-//! This file has the store, and the commands of one round: look, release and withdraw. The proofs are
-//! numbered in docs/internals/redlock.md; the tests run real Redis servers.
+//! This file has the store, the commands of one round (look, release and withdraw), and what the nodes
+//! are, inspected at start and for `GET /v1/info` and the readiness probe. The proofs are numbered in
+//! docs/internals/redlock.md; the tests run real Redis servers.
 
 mod command;
 mod consensus;
-mod health;
 mod list;
 mod node;
 mod round;
 mod tally;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use futures_util::stream;
 use serde::Deserialize;
 
 use super::Settings;
+use super::server::Server;
 use crate::OpenError;
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::lock::{
@@ -36,13 +40,17 @@ use keylatch_core::lock::{
 };
 use keylatch_core::store::{
     Command, Hint, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Topic,
+    Tier, Topic,
 };
 use round::Nodes;
 use tally::{Decision, ReleaseTally, no_quorum};
 
 /// For how long a waiter leaves the nodes alone, at least and at most.
 const RETRY_MILLIS: [u64; 2] = [50, 150];
+
+/// How long a node may take to report what it is: more than for a command, since no lease runs
+/// meanwhile.
+const INSPECTION_MAX: Duration = Duration::from_millis(500);
 
 /// How several Redis servers make one store.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -68,7 +76,7 @@ pub async fn redlock(
     redlock: &RedlockSettings,
 ) -> Result<Arc<dyn Store>, OpenError> {
     let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);
-    health::check_at_start(&nodes, redis.connect_timeout()).await?;
+    check_at_start(&nodes, redis.connect_timeout()).await?;
     Ok(Arc::new(RedlockStore { nodes }))
 }
 
@@ -122,7 +130,7 @@ impl Store for RedlockStore {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        health::health(&self.nodes).await
+        health(&self.nodes).await
     }
 
     fn profile(&self) -> StoreProfile {
@@ -191,4 +199,106 @@ impl RedlockStore {
         }
         Ok(())
     }
+}
+
+/// Logs at start what the nodes are, and what they cannot do together.
+async fn check_at_start(nodes: &Arc<Nodes>, within: Duration) -> Result<(), OpenError> {
+    let inspection = Inspection::of(nodes, within).await;
+    if let Some(duplicate) = inspection.duplicate() {
+        return Err(OpenError::BadRedlock(duplicate));
+    }
+    let (total, quorum, voting) = (nodes.all.len(), nodes.quorum, inspection.voting);
+    tracing::info!(
+        nodes = total,
+        quorum,
+        voting,
+        tier = inspection.tier(nodes).as_str(),
+        "Redlock: waiters are served in no order, and idempotency keys have no records"
+    );
+    if voting < quorum {
+        tracing::warn!(voting, quorum, "too few nodes may vote yet: no lock is granted before");
+    }
+    Ok(())
+}
+
+/// What the nodes are now; an error when too few of them vote.
+async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError> {
+    let inspection = Inspection::of(nodes, INSPECTION_MAX).await;
+    if let Some(duplicate) = inspection.duplicate() {
+        return Err(StoreError::Refused(duplicate.into()));
+    }
+    if inspection.voting < nodes.quorum {
+        let why = StoreError::Unreachable(inspection.not_voting.join("; ").into());
+        return Err(no_quorum(inspection.voting, nodes.all.len(), false, Some(why)));
+    }
+    let known = || nodes.all.iter().filter_map(|node| node.last_inspection());
+    let all = |fact: &dyn Fn(&Server) -> String| {
+        known().map(|server| fact(&server)).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let facts = BTreeMap::from([
+        ("nodes", nodes.all.len().to_string()),
+        ("quorum", nodes.quorum.to_string()),
+        ("answering", inspection.answering.len().to_string()),
+        ("voting", inspection.voting.to_string()),
+        ("version", all(&Server::version).join(", ")),
+        ("appendfsync", all(&Server::sync).join(", ")),
+        ("waiting", "unordered".to_owned()),
+        ("idempotency_records", "none".to_owned()),
+    ]);
+    Ok(StoreHealth { tier: inspection.tier(nodes), facts })
+}
+
+/// What the nodes reported of themselves, all inspected at once. A node that does not reply in time, or
+/// is in quarantine, does not vote; with fewer voters than a quorum the store is not ready.
+struct Inspection {
+    /// The nodes that replied, by address.
+    answering: Vec<(String, Server)>,
+    voting: usize,
+    /// Why each of the others does not vote.
+    not_voting: Vec<String>,
+}
+
+impl Inspection {
+    async fn of(nodes: &Nodes, within: Duration) -> Self {
+        let replies = join_all(nodes.all.iter().map(|node| node.inspect(within))).await;
+        let mut inspection = Self { answering: Vec::new(), voting: 0, not_voting: Vec::new() };
+        for (node, reply) in nodes.all.iter().zip(replies) {
+            let at = &node.address;
+            match reply {
+                Ok(reply) => {
+                    inspection.answering.push((at.clone(), reply.value));
+                    inspection.voting += usize::from(reply.votes);
+                    if !reply.votes {
+                        let why = format!("{at} came up lately and does not vote yet");
+                        inspection.not_voting.push(why);
+                    }
+                }
+                Err(error) => inspection.not_voting.push(format!("{at}: {}", with_cause(&error))),
+            }
+        }
+        inspection
+    }
+
+    /// Two addresses of one server, which would vote twice.
+    fn duplicate(&self) -> Option<String> {
+        let mut seen = BTreeMap::new();
+        self.answering.iter().find_map(|(address, server)| {
+            let other = seen.insert(server.life().run_id, address)?;
+            Some(format!("{other} and {address} are the same server, which would vote twice"))
+        })
+    }
+
+    /// `strict` if no node forgets anything. Otherwise the quarantine protects the leases, and it rests
+    /// on the node's own word where this process did not see it come up, so no more is promised.
+    fn tier(&self, nodes: &Nodes) -> Tier {
+        let forgets_nothing = |server: Server| server.life().forgets_nothing;
+        let strict =
+            nodes.all.iter().all(|node| node.last_inspection().is_some_and(forgets_nothing));
+        if strict { Tier::Strict } else { Tier::Fenced }
+    }
+}
+
+fn with_cause(error: &StoreError) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
 }

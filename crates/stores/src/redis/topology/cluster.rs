@@ -14,8 +14,8 @@ use futures_util::future::join_all;
 
 use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::super::{OpenError, Settings};
-use super::discovery::{MasterLookupError, TopologySource};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
+use super::{MasterLookupError, TopologySource};
 use keylatch_core::lock::LockName;
 
 /// How many nodes one lookup asks.

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::super::OpenError;
 use super::super::connection::NeedsReplicas;
 use super::super::failure::{Failure, Redirect};
-use super::discovery::Discovery;
+use super::Discovery;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
 
 /// How often the masters are looked up when no hint comes.

@@ -21,8 +21,8 @@ use tokio::time::timeout;
 
 use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::super::{OpenError, Settings, pool};
-use super::discovery::{MasterLookupError, TopologySource};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
+use super::{MasterLookupError, TopologySource};
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long a lookup waits for further replies once most sentinels have replied, and agree.

@@ -1,15 +1,23 @@
-//! Waking the waiter whose turn it is, within one process.
+//! What wakes the waiters and the watchers of this process.
 //!
 //! Several requests with one token share a turn, and a wakeup reaches all of them: the client of one may
 //! be gone. A waiter that subscribes before it acquires misses no wakeup, because its receiver keeps
-//! one that comes before the waiter listens.
+//! one that comes before the waiter listens. A watcher that is slow misses hints, and reads that it
+//! did. Where no lock is watched, a change costs one atomic read.
+//!
+//! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
+//! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
 
 use futures_util::stream;
+use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
 use keylatch_core::lock::{LockName, TokenHash};
-use keylatch_core::store::{Hint, Hints};
-use keylatch_core::waiters::WaiterRegistry;
+use keylatch_core::store::{Change, Hint, Hints};
+use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
+
+/// How many hints about a lock wait for a watcher that is slow.
+const BACKLOG: usize = 64;
 
 /// The waiters of this process, by lock and token.
 #[derive(Debug, Default)]
@@ -42,6 +50,62 @@ impl Wakeups {
     pub(crate) fn wake_all(&self) {
         for waiter in self.waiters.values() {
             waiter.send_replace(());
+        }
+    }
+}
+
+/// The watchers of this process, by lock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangeWatchers {
+    watchers: WaiterRegistry<LockName, Sender<Hint>>,
+}
+
+/// One watcher of a lock.
+struct Watcher {
+    receiver: Receiver<Hint>,
+    /// Keeps the sender.
+    _guard: WaiterGuard<LockName, Sender<Hint>>,
+}
+
+impl ChangeWatchers {
+    /// The changes of `name` from now on.
+    pub(crate) fn subscribe(&self, name: LockName) -> Hints {
+        let guard = self.watchers.join(name, || broadcast::channel(BACKLOG).0);
+        let watcher = Watcher { receiver: guard.subscribe(), _guard: guard };
+        Box::pin(stream::unfold(watcher, async |mut watcher| {
+            let hint = match watcher.receiver.recv().await {
+                Ok(hint) => hint,
+                Err(RecvError::Lagged(_)) => Hint::Missed,
+                Err(RecvError::Closed) => return None,
+            };
+            Some((hint, watcher))
+        }))
+    }
+
+    /// Whether any lock is watched.
+    pub(crate) fn any(&self) -> bool {
+        !self.watchers.is_empty()
+    }
+
+    /// Reports a change of `name` to its watchers.
+    pub(crate) fn report(&self, name: &LockName, change: Change) {
+        if let Some(watchers) = self.watchers.get(name) {
+            // A watcher that is just leaving reads nothing more.
+            let _ = watchers.send(Hint::Changed(change));
+        }
+    }
+
+    /// All locks that are watched.
+    #[cfg(feature = "redis")]
+    pub(crate) fn names(&self) -> Vec<LockName> {
+        self.watchers.keys()
+    }
+
+    /// Reports to all watchers that hints may have been lost.
+    #[cfg(feature = "redis")]
+    pub(crate) fn report_missed(&self) {
+        for watchers in self.watchers.values() {
+            let _ = watchers.send(Hint::Missed);
         }
     }
 }
