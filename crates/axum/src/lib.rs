@@ -94,21 +94,16 @@
 //! The keylatch service guards the routes of its configuration with this very layer. The tests are
 //! with the service, where they run over HTTP on every store.
 
-mod body;
 mod fingerprint;
 mod layer;
 mod policy;
 mod problem;
 mod response;
-mod retention;
-mod stream;
 mod submission;
 
-pub use body::{BodyLimits, read_body};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IdempotencyLayer};
-pub use policy::{OnFailure, Policy, PrincipalFn};
+pub use policy::{OnFailure, Policy, PrincipalFn, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, status_code};
 pub use response::{BodyDeadline, CHOSEN, repeat_response, stored_headers};
-pub use retention::RetentionPolicy;
-pub use submission::normalize_path;
+pub use submission::{BodyLimits, normalize_path, read_body};

@@ -1,12 +1,18 @@
-//! How a layer guards: which requests, for how long, and what a failure comes to.
+//! How a layer guards: which requests, for how long, what a failure comes to, and what becomes of a
+//! key after a response.
+//!
+//! After a response the key is freed, the response is stored, or the outcome is marked unknown. That
+//! rule is a pure function of the status and of the route's [`OnFailure`]. Invariant: it errs to the
+//! safe side, so what may have had an effect does not run again by itself. The tests of the layer
+//! hold it over HTTP.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::Method;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use serde::Deserialize;
 
 use crate::BodyLimits;
@@ -21,6 +27,35 @@ pub enum OnFailure {
     Unknown,
     /// A free key: the route's owner knows that a handler that fails has done nothing.
     Release,
+}
+
+/// What becomes of a key after a response. A handler that knows better than its status says so puts
+/// one into the extensions of its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetentionPolicy {
+    /// The response is stored, and every repeat reads it.
+    Answer,
+    /// The key is free: the request was not carried out, and the same key may be tried again.
+    Release,
+    /// The outcome is unknown, and the request does not run again before it is resolved.
+    Unknown,
+}
+
+impl RetentionPolicy {
+    /// What becomes of the key after a response with this status.
+    ///
+    /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, or about the
+    /// credentials of the client, and the next try may fare better. After a 5xx it is unknown how
+    /// far the handler came, unless the route's owner says that it comes to nothing.
+    pub fn for_status(status: StatusCode, on_failure: OnFailure) -> Self {
+        match status.as_u16() {
+            401 | 403 | 407 | 408 | 421 | 425 | 426 | 429 => Self::Release,
+            ..500 => Self::Answer,
+            _ if on_failure == OnFailure::Release => Self::Release,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// Gives the principal of a request: the user or system for which it comes. Each principal has its

@@ -1,8 +1,11 @@
 //! What a guarded request answers: the handler's response, or what the record of its key says.
 //!
 //! A response is stored whole, without the headers that belong to one connection, unless it is too
-//! large or a stream; then its bytes go through and the record keeps its status alone. What was
-//! stored is replayed byte for byte. A response that breaks off leaves an unknown outcome.
+//! large or a stream, which has no end to wait for; then its bytes go through and the record keeps its
+//! status alone. Such a body is read to its end also when the client goes away, for at most a minute:
+//! the work behind it may stop where no client reads. A response that breaks off leaves an unknown
+//! outcome. Invariant: what was stored is replayed byte for byte. The tests of the layer hold it over
+//! HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,10 +14,12 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
 
-use crate::{Code, Policy, Problem, RetentionPolicy, stream};
+use crate::{Code, Policy, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
     Answer, IdempotencyService, RecordStatus, RecordView, RunEnd, RunResult, StoredResponse,
     UnknownReason,
@@ -51,6 +56,12 @@ const UNSTORED_HEADERS: [&str; 23] = [
     "x-correlation-id",
     "x-request-id",
 ];
+
+/// Media types whose answers last as long as their connection.
+const STREAM_MEDIA_TYPES: [&str; 3] =
+    ["text/event-stream", "multipart/x-mixed-replace", "application/x-ndjson"];
+/// How long the rest of an answer is read after its client went away.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Stands among the headers of a response that a client chose, by `complete` or `resolve`, and that no
 /// upstream gave. No header has such a name.
@@ -172,7 +183,7 @@ async fn store(
     let by = parts.extensions.get::<BodyDeadline>().map(|BodyDeadline(by)| *by);
     let mut chunks = Vec::new();
     let mut bytes = 0;
-    let mut too_much = stream::is_stream(&parts.headers);
+    let mut too_much = is_stream(&parts.headers);
     while !too_much {
         match next_frame(&mut body, by).await {
             None => break,
@@ -187,7 +198,7 @@ async fn store(
         }
     }
     if too_much {
-        let body = stream::relayed_body(chunks, body, service);
+        let body = relayed_body(chunks, body, service);
         let answer = Response::from_parts(parts, body);
         return RunResult { answer, end: Some(RunEnd::Done(StoredResponse::Mark(status))) };
     }
@@ -238,6 +249,46 @@ pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     });
     kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())))
         .collect()
+}
+
+/// Whether an answer is a stream, which has no end to wait for.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = media_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
+    STREAM_MEDIA_TYPES.iter().any(|stream| media_type.eq_ignore_ascii_case(stream))
+}
+
+/// A body of what was read and what is still to come, which a task of the service relays.
+fn relayed_body(read: Vec<Bytes>, rest: Body, service: &IdempotencyService) -> Body {
+    let (sender, receiver) = mpsc::channel(8);
+    service.spawn(relay(read, rest, sender));
+    Body::new(StreamBody::new(ReceiverStream::new(receiver)))
+}
+
+async fn relay(
+    read: Vec<Bytes>,
+    mut rest: Body,
+    client: mpsc::Sender<Result<Frame<Bytes>, axum::Error>>,
+) {
+    for chunk in read {
+        drop(client.send(Ok(Frame::data(chunk))).await);
+    }
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = client.closed() => break,
+            frame = rest.frame() => frame,
+        };
+        let Some(frame) = frame else { return };
+        let broken = frame.is_err();
+        if client.send(frame).await.is_err() || broken {
+            break;
+        }
+    }
+    let drain = async { while let Some(Ok(_)) = rest.frame().await {} };
+    if tokio::time::timeout(DRAIN_LIMIT, drain).await.is_err() {
+        tracing::debug!("the rest of an answer was not read: its client is gone");
+    }
 }
 
 #[cfg(test)]

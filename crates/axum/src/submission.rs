@@ -1,20 +1,25 @@
-//! What a client submits: the key, the scope and the fingerprint of a request.
+//! What a client submits: the body, the key, the scope and the fingerprint of a request.
 //!
 //! A key comes in the `Idempotency-Key` header or, where a browser has no JavaScript, in the form
 //! field `idempotency_key`. The scope is the principal, the method and the normalised path, so that
-//! one spelling of a path is not another key than the next.
+//! one spelling of a path is not another key than the next. The body is read within limits: one that is
+//! too large or too slow is refused with a problem that closes its connection, since the rest of it is
+//! not read.
+//!
+//! Invariant: all spellings of a path have one scope. The tests of the layer hold it over HTTP.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use crate::fingerprint::{FingerprintInput, form_field};
-use crate::{Code, IDEMPOTENCY_KEY, OnFailure, Policy, Problem, read_body};
+use crate::{Code, IDEMPOTENCY_KEY, OnFailure, Policy, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RunRequest, Scope};
 
 /// The form field that stands in for the header.
@@ -192,4 +197,39 @@ fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
         name.trim().eq_ignore_ascii_case("wait").then_some(seconds)
     })?;
     Some(Duration::from_secs(wait))
+}
+
+/// What the body of a request may be.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// How large, in bytes.
+    pub bytes: usize,
+    /// How long it may take to arrive.
+    pub time: Duration,
+}
+
+/// The whole body, within the limits of size and time.
+///
+/// # Errors
+///
+/// The body is too large or too slow, or breaks off.
+pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Problem> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let too_large = || {
+        let detail = format!("The body has more than {} bytes.", limits.bytes);
+        Problem::new(Code::PayloadTooLarge, detail)
+    };
+    // What says that it is too large is not even read.
+    if body.size_hint().lower() > limits.bytes as u64 {
+        return Err(too_large());
+    }
+    let limited = Limited::new(body, limits.bytes);
+    match tokio::time::timeout(limits.time, limited.collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::new(Code::InvalidBody, "The body broke off.")),
+        Err(_) => Err(Problem::new(Code::RequestTimeout, "The body did not arrive in time.")),
+    }
 }
