@@ -35,7 +35,6 @@ pub mod event;
 pub mod lock;
 pub mod problem;
 pub mod record;
-mod secret;
 pub mod system;
 
 use std::time::Duration;
@@ -43,13 +42,13 @@ use std::time::Duration;
 pub use event::{EmptyEvent, EndEvent, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent};
 pub use lock::{
     CreateLockRequest, HoldLockRequest, Holder, Lease, LockPage, PublicLock, RenewLockRequest,
+    SecretToken,
 };
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
     BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,
     OnCrash, ResolveRecordRequest,
 };
-pub use secret::SecretToken;
 pub use system::{ServiceInfo, StoreInfo};
 
 /// A length of time as the API writes it: whole milliseconds, rounded down.

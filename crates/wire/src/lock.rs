@@ -1,15 +1,40 @@
-//! Requests and answers about locks: create, hold, renew, look, list.
+//! Requests and answers about locks: create, hold, renew, look, list; and the token that proves a lease.
+//!
+//! A token travels as a plain string and is a secret: no `Debug` of an answer may print it. The rules of
+//! its characters are in `keylatch-core`, where it is checked. A run of a record has one too.
 //!
 //! Doc comments here are the descriptions in `openapi/openapi.json`, and a name in
 //! `schema(as = …)` is the name of the schema there: both are published. `tests` hold the
 //! committed document against these types.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SecretToken;
+/// A token: the proof that renewing, releasing and completing ask for. It prints as `Token(..)`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretToken<'a>(Cow<'a, str>);
+
+impl<'a> SecretToken<'a> {
+    /// Wraps the text of a token, without checking it.
+    pub fn new(token: impl Into<Cow<'a, str>>) -> Self {
+        Self(token.into())
+    }
+
+    /// The secret itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretToken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
 
 /// What to create a lock with. Every member is optional, and so is the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
