@@ -1,37 +1,42 @@
-//! What every request gets: an id, a deadline, a count among those that are served at once, a look at
-//! whose it is, and a log line if it deserves one.
+//! What happens to every request: it gets an id, a count among those that are served at once, a look at
+//! whose it is, a deadline, and a log line if it deserves one.
 //!
-//! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the concepts are
-//! in files of their own behind it. It does not catch panics, and it does not open a tracing span.
+//! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the parts follow
+//! the layer. It does not catch panics, and it does not open a tracing span. A request beyond the limit
+//! of load is answered 503 before any work, because a queue of requests that no client waits for any
+//! more would only grow. The deadline sets its timer only where the answer is not there at once, because
+//! a timer costs more than most requests take. The log line has no path, no token and no key of a client,
+//! only the pattern of the route.
+//!
 //! Invariant: every answer has an `X-Request-Id`, also that to a request that was refused. Tested in
-//! `tests/api/connections.rs`, `logging.rs` and `system.rs`.
+//! `tests/api/connections.rs`, `logging.rs`, `secrets.rs` and `system.rs`.
 
-mod access_log;
-mod deadline;
-mod id;
-mod load;
-
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
-use axum::http::{HeaderValue, Method, Request, Response};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response};
 use axum::response::IntoResponse;
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
-use self::access_log::{AccessEntry, AccessLogger};
-use self::deadline::Deadline;
-use self::id::{RequestIds, X_REQUEST_ID};
-use self::load::{InFlight, LoadLimit};
 use super::origin::{OriginPolicy, Surface};
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
+use keylatch_axum::ProblemCause;
+use keylatch_core::store::Effect;
+
+/// The header that has the id, in requests and in answers.
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id of a client that is used.
+const MAX_ID_LEN: usize = 128;
 
 /// The one layer around every route.
 #[derive(Debug, Clone)]
@@ -225,4 +230,165 @@ fn method_label(method: &Method) -> &'static str {
         Method::OPTIONS => "OPTIONS",
         _ => "other",
     }
+}
+
+/// Makes ids of a random number for the process and a count.
+#[derive(Debug)]
+struct RequestIds {
+    process: u32,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    /// # Errors
+    ///
+    /// The operating system has no random bytes, which set the ids of this process apart.
+    fn new() -> Result<Self, getrandom::Error> {
+        Ok(Self { process: getrandom::u32()?, next: AtomicU64::new(1) })
+    }
+
+    /// The id of a request. That of a client has 1 to 128 visible ASCII characters.
+    fn id_of(&self, request: &Request<Body>) -> HeaderValue {
+        let is_usable = |id: &&HeaderValue| {
+            (1..=MAX_ID_LEN).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        if let Some(id) = request.headers().get(X_REQUEST_ID).filter(is_usable) {
+            return id.clone();
+        }
+        let id = format!("{:08x}-{:x}", self.process, self.next.fetch_add(1, Ordering::Relaxed));
+        // Hexadecimal digits and a hyphen are always a header value.
+        HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    }
+}
+
+/// Counts the requests that are being served, up to a limit.
+#[derive(Debug)]
+struct LoadLimit {
+    metrics: Arc<Metrics>,
+    max_requests: i64,
+}
+
+/// A request that is being served, counted until this is dropped.
+#[derive(Debug)]
+struct InFlight(Arc<Metrics>);
+
+impl LoadLimit {
+    fn new(metrics: Arc<Metrics>, max_requests: usize) -> Self {
+        Self { metrics, max_requests: i64::try_from(max_requests).unwrap_or(i64::MAX) }
+    }
+
+    /// Counts a request at `route`; the problem with which it is refused where the service is full.
+    fn admit(&self, route: Option<&str>) -> (InFlight, Result<(), Problem>) {
+        let before = self.metrics.in_flight.inc();
+        let in_flight = InFlight(Arc::clone(&self.metrics));
+        // A full service is alive, and restarting it would not make it less full.
+        if before < self.max_requests || route == Some("/livez") {
+            return (in_flight, Ok(()));
+        }
+        self.metrics.shed.inc();
+        (in_flight, Err(overloaded()))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.dec();
+    }
+}
+
+fn overloaded() -> Problem {
+    Problem::new(Code::Overloaded, "The service has too many requests to answer.")
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
+}
+
+pin_project! {
+    /// The time at which a request is answered 503, whatever it has come to.
+    #[derive(Debug)]
+    struct Deadline {
+        end: Instant,
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+impl Deadline {
+    fn new(end: Instant) -> Self {
+        Self { end, timer: None }
+    }
+
+    /// Ready with the problem when the time is over.
+    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Problem> {
+        let mut this = self.project();
+        if this.timer.is_none() {
+            this.timer.set(Some(sleep_until(*this.end)));
+        }
+        let timer = this.timer.as_pin_mut();
+        timer.map_or(Poll::Ready(()), |timer| timer.poll(cx)).map(|()| too_slow())
+    }
+}
+
+fn too_slow() -> Problem {
+    Problem::new(Code::Timeout, "The request took longer than the service allows.")
+        .with_outcome(Effect::Unknown)
+        .with_retry_after(Duration::from_secs(1))
+}
+
+/// Logs the requests that a setting names.
+#[derive(Debug)]
+struct AccessLogger {
+    log: AccessLog,
+    /// From this time on a request is slow.
+    slow: Duration,
+}
+
+/// What a log line says of a request.
+#[derive(Debug, Clone, Copy)]
+struct AccessEntry<'a> {
+    method: &'static str,
+    /// The pattern of the route.
+    route: &'a str,
+    id: &'a HeaderValue,
+    took: Duration,
+}
+
+impl AccessLogger {
+    /// Writes the line of a request, if it is to have one.
+    fn log(&self, entry: AccessEntry<'_>, response: &Response<Body>) {
+        let is_notable = response.status().is_server_error() || entry.took >= self.slow;
+        let is_logged = match self.log {
+            AccessLog::All => true,
+            AccessLog::Errors => is_notable,
+            AccessLog::Off => false,
+        };
+        if is_logged {
+            write_line(entry, response);
+        }
+    }
+}
+
+fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
+    let AccessEntry { method, route, id, took } = entry;
+    let status = response.status().as_u16();
+    let duration_ms = took.as_secs_f64() * 1000.0;
+    let request_id = id.to_str().unwrap_or_default();
+    if response.status().is_server_error() {
+        let cause = response.extensions().get::<ProblemCause>();
+        let cause = cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));
+        tracing::error!(method, route, status, duration_ms, request_id, cause, "request");
+    } else {
+        tracing::info!(method, route, status, duration_ms, request_id, "request");
+    }
+}
+
+/// An error and its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }
