@@ -26,8 +26,7 @@ use tower::Service as _;
 
 use super::Settings;
 use super::listener::AcceptedConnection;
-use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts};
-use super::tracked::{TrackedBody, TrackedIo};
+use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo};
 use crate::http::origin::Arrival;
 use crate::metrics::{GaugeGuard, Metrics};
 

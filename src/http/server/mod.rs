@@ -8,8 +8,6 @@
 mod connection;
 mod listener;
 mod phases;
-mod tcp;
-mod tracked;
 
 use std::io;
 use std::sync::Arc;
@@ -30,8 +28,7 @@ use super::request::RequestLayer;
 use crate::metrics::Metrics;
 use keylatch_core::store::Effect;
 
-pub use listener::{AcceptedConnection, Listener};
-pub use tcp::TcpIo;
+pub use listener::{AcceptedConnection, Listener, TcpIo};
 
 /// How many connections beyond the cap are answered 503; more are closed without an answer.
 const REFUSALS: usize = 256;
