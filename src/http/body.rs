@@ -1,12 +1,22 @@
-//! The JSON of locks, mapped to and from the types of the core.
+//! JSON bodies: the type [`Json`] of every answer, and the JSON of locks, mapped to and from the types of
+//! the core.
 //!
-//! The JSON types are those of `keylatch-wire`. A request is checked here: its limits are those of
-//! the store and of the configuration, and a member that is wrong is named in the problem.
+//! Every handler answers with [`Json`] in the place of axum's, because the body ends with a newline:
+//! people read answers in a terminal, and without the newline the shell's prompt follows the last brace.
+//! Problems end alike; the data of an event stream has its own frame and ends as that says. Tested in
+//! `tests/api/json.rs`.
+//!
+//! The JSON types of locks are those of `keylatch-wire`. A request is checked here: its limits are those
+//! of the store and of the configuration, and a member that is wrong is named in the problem. Tested in
+//! `tests/api/invalid_bodies.rs`.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::problem::{Code, Problem};
 use keylatch_core::lock::{self, Holder, LockName, Owner, Token, Ttl, Validity};
@@ -15,6 +25,22 @@ use keylatch_wire::{
     self as wire, CreateLockRequest, HoldLockRequest, Lease, LockPage, PublicLock,
     RenewLockRequest, SecretToken, millis,
 };
+
+/// A value as the body of an answer.
+#[derive(Debug)]
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let mut body = Vec::with_capacity(256);
+        if let Err(error) = serde_json::to_writer(&mut body, &self.0) {
+            let detail = "The answer could not be written as JSON.";
+            return Problem::new(Code::Internal, detail).caused_by(error).into_response();
+        }
+        body.push(b'\n');
+        ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    }
+}
 
 /// What the core is to acquire.
 pub(super) fn acquire_request(

@@ -6,15 +6,13 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
-use super::body::{acquire_request, lease_body, lock_page, public_lock, renewal_ttl};
+use super::body::{Json, acquire_request, lease_body, lock_page, public_lock, renewal_ttl};
 use super::extract::{
     LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
 };
-use super::json::Json;
-use super::problem::{Code, Problem};
-use super::problem::{held, lock_not_held, of_lock_error, token_mismatch};
-use super::problem_responses::{
-    CreateProblems, GetProblems, ListProblems, ReleaseProblems, RenewProblems, TOKEN_EXAMPLE,
+use super::problem::{
+    Code, CreateProblems, GetProblems, ListProblems, Problem, ReleaseProblems, RenewProblems,
+    TOKEN_EXAMPLE, held, lock_not_held, of_lock_error, token_mismatch,
 };
 use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal};
 use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};

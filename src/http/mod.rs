@@ -8,12 +8,10 @@ mod events;
 mod extract;
 mod hold;
 pub mod idempotency;
-mod json;
 mod locks;
 mod openapi;
 mod origin;
 mod problem;
-mod problem_responses;
 mod request;
 mod sandbox;
 mod server;
@@ -33,8 +31,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use self::body::Json;
 use self::idempotency::api as records;
-use self::json::Json;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 

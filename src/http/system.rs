@@ -7,9 +7,8 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::api::Api;
 use super::assets::{DOCS_POLICY, POLICY};
-use super::json::Json;
-use super::problem::{Code, Problem};
-use super::problem_responses::{PageProblems, ReadyProblems, SystemProblems};
+use super::body::Json;
+use super::problem::{Code, PageProblems, Problem, ReadyProblems, SystemProblems};
 use keylatch_axum::status_code;
 use keylatch_core::store::{Effect, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};

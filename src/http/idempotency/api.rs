@@ -7,11 +7,10 @@ use axum::response::{IntoResponse, Response};
 
 use super::api_body;
 use crate::http::api::Api;
+use crate::http::body::Json;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
-use crate::http::json::Json;
-use crate::http::problem::{Code, Problem};
-use crate::http::problem_responses::{
-    AbandonProblems, BeginProblems, CompleteProblems, ExtendProblems, FindProblems,
+use crate::http::problem::{
+    AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
     ResolveProblems, TOKEN_EXAMPLE,
 };
 use keylatch_axum::{normalize_path, repeat_response};

@@ -7,7 +7,7 @@ use utoipa::openapi::{
 };
 
 use super::{Guard, operation};
-use crate::http::problem_responses::{GatewayProblems, GuardedProblems};
+use crate::http::problem::{GatewayProblems, GuardedProblems};
 
 /// The document of the guarded routes alone.
 pub(in crate::http) fn document(guards: &[Guard]) -> OpenApi {

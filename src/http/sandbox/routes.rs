@@ -17,12 +17,11 @@ use utoipa::openapi::{HttpMethod, Paths};
 use utoipa::{Path as _, ToSchema};
 
 use super::orders::{OrderBook, OrderError};
+use crate::http::body::Json;
 use crate::http::extract::parse;
 use crate::http::idempotency::operation;
-use crate::http::json::Json;
-use crate::http::problem::{Code, Problem};
-use crate::http::problem_responses::{
-    GuardedProblems, PageProblems, ReadyProblems, SandboxProblems,
+use crate::http::problem::{
+    Code, GuardedProblems, PageProblems, Problem, ReadyProblems, SandboxProblems,
 };
 use crate::http::system;
 use keylatch_axum::{BodyLimits, RetentionPolicy, read_body};
