@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::events::Streams;
 use super::problem::{Code, Problem};
+use super::streams::Streams;
 use crate::metrics::Metrics;
 use keylatch_axum::BodyLimits;
 use keylatch_core::idempotency::IdempotencyService;

@@ -4,9 +4,7 @@ mod api;
 mod assets;
 mod body;
 mod cors;
-mod events;
 mod extract;
-mod hold;
 pub mod idempotency;
 mod locks;
 mod openapi;
@@ -15,8 +13,8 @@ mod problem;
 mod request;
 mod sandbox;
 mod server;
+mod streams;
 mod system;
-mod watch;
 
 use std::sync::Arc;
 
@@ -38,7 +36,6 @@ use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::Api;
 pub use cors::Cors;
-pub use events::Streams;
 pub use idempotency::Guard;
 pub use keylatch_axum::BodyLimits;
 pub use origin::{CrossOrigin, OriginPolicy};
@@ -46,6 +43,7 @@ pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo};
+pub use streams::Streams;
 
 pub use crate::telemetry::AccessLog;
 
@@ -163,8 +161,8 @@ fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
 fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
-        .routes(routes!(hold::hold))
-        .routes(routes!(watch::events))
+        .routes(routes!(streams::hold))
+        .routes(routes!(streams::events))
         .routes(routes!(records::begin, records::complete, records::abandon, records::find))
         .routes(routes!(records::renew))
         .routes(routes!(records::resolve))

@@ -1,0 +1,303 @@
+//! The two streams of server-sent events about a lock: one holds the lock for as long as its connection
+//! lasts, the other watches the lock.
+//!
+//! A task of `LockService` makes the events, and the handlers write them down. [`Streams`] limits how many
+//! streams of both kinds are open: each has a permit until its connection ends. While nothing happens, a
+//! stream sends comments. `hold` keeps the head of its answer back until the first event, so that what is
+//! refused at once is refused by a status.
+//!
+//! Invariant: a stream that ends, for whatever reason, frees its permit and drops its events, which ends
+//! the task. Tested in `tests/api/hold.rs`, `hold_endings.rs`, `watch.rs` and `gone_clients.rs`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream::{self, Stream, StreamExt as _};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::api::Api;
+use super::body::{hold_request, in_millis, lease_body, public_lock};
+use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
+use super::problem::{
+    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, of_lock_error,
+};
+use crate::metrics::{GaugeGuard, Metrics, StreamKind};
+use keylatch_core::lock::{
+    HoldEvent, HoldRefusal, Holder, LockError, LockName, LossReason, Token, WatchEvent,
+};
+use keylatch_core::store::Effect;
+use keylatch_wire::{
+    EmptyEvent, EndEvent, HoldLockRequest, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent,
+    millis,
+};
+
+/// Has nginx pass each event on when it comes.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// The streams of events that are open, of which there may be so many.
+#[derive(Debug)]
+pub struct Streams {
+    places: Arc<Semaphore>,
+    heartbeat: Duration,
+    metrics: Arc<Metrics>,
+}
+
+impl Streams {
+    /// Up to `max` streams, on which a comment is sent whenever nothing happened for `heartbeat`.
+    pub fn new(max: usize, heartbeat: Duration, metrics: Arc<Metrics>) -> Self {
+        let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+        Self { places, heartbeat, metrics }
+    }
+
+    /// A place for one more stream.
+    fn open(&self, kind: StreamKind) -> Result<StreamPermit, Problem> {
+        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.metrics.shed.inc();
+            return Err(overloaded("The service has too many streams of events."));
+        };
+        let counted = self.metrics.stream(kind);
+        Ok(StreamPermit { heartbeat: self.heartbeat, _counted: counted, _permit: permit })
+    }
+}
+
+/// One of the streams that may be open.
+#[derive(Debug)]
+struct StreamPermit {
+    heartbeat: Duration,
+    _counted: GaugeGuard,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl StreamPermit {
+    /// The answer that tells these events. They are dropped when the connection ends.
+    fn respond<S>(self, events: S) -> Response
+    where
+        S: Stream<Item = Result<Event, axum::Error>> + Send + 'static,
+    {
+        let heartbeat = KeepAlive::new().interval(self.heartbeat);
+        let events = events.inspect(move |_| {
+            // The place is taken for as long as there are events to come.
+            let _ = &self;
+        });
+        let mut response = Sse::new(events).keep_alive(heartbeat).into_response();
+        response.headers_mut().insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+        response
+    }
+}
+
+/// Hold a lock by a connection
+///
+/// The lock is yours for as long as you read the answer, a stream of server-sent events. The service
+/// renews it at each third of the TTL, and releases it when the connection ends, whatever the reason.
+///
+/// The events are `waiting` (with how many are `ahead`), `acquired` (the lease), `renewed`, and at the
+/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `lock-not-held`, `token-mismatch` or
+/// `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
+///
+/// Only `acquired` says that the lock is yours. Without `wait_ms` a lock that is held is 409, before
+/// any stream begins; with it the stream begins while you wait, and ends with `refused`, whose data is
+/// a problem, if the lock was not to be had.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{name}/hold",
+    tag = "locks",
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
+        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
+            description = "A token of your own: 20 to 128 of A-Z a-z 0-9 _ -. A lock that it holds already is held on"),
+    ),
+    request_body(content = Option<HoldLockRequest>, description = "Every member has a default",
+        example = json!({"ttl_ms": 30000, "owner": "ci runner 7", "max_hold_ms": 1000})),
+    responses(
+        (status = 200, description = "What happens to the lock, as server-sent events", body = String,
+            content_type = "text/event-stream",
+            headers(("Lock-Token" = String, description = "The token of the lease, if it is acquired")),
+            example = json!("event: acquired\ndata: {\"name\":\"deploy\",\"token\":\"aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf\",\"fencing_token\":1779900000000000,\"owner\":\"ci runner 7\",\"ttl_ms\":30000,\"waited_ms\":1,\"valid_for_ms\":29696,\"expires_at\":\"2026-05-27T16:40:30.000Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold\",\"detail\":\"The lock was held for as long as it may be.\"}\n\n")),
+        HoldProblems,
+    )
+)]
+pub(super) async fn hold(
+    State(api): State<Arc<Api>>,
+    Name(name): Name,
+    OptionalToken(token): OptionalToken,
+    OptionalJson(body): OptionalJson<HoldLockRequest>,
+) -> Result<Response, Problem> {
+    let token =
+        token.map_or_else(Token::generate, Ok).map_err(LockError::from).map_err(of_lock_error)?;
+    let max_ttl = api.locks.max_ttl();
+    let hold =
+        hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
+    let place = api.streams.open(StreamKind::Hold)?;
+    let mut events = api.locks.hold(hold, api.closing.clone());
+    let first = match events.recv().await {
+        Some(HoldEvent::Refused(refused)) => return Err(problem(refused)),
+        Some(first) => first,
+        None => return Err(Problem::new(Code::Internal, "The lock is not held.")),
+    };
+    let events = stream::iter([first]).chain(ReceiverStream::new(events));
+    let mut response = place.respond(events.map(move |event| encode_hold_event(event, &name)));
+    // A token consists of visible ASCII, which a header always takes.
+    if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
+        token.set_sensitive(true);
+        response.headers_mut().insert(LOCK_TOKEN, token);
+    }
+    Ok(response)
+}
+
+fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {
+    match happened {
+        HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
+        HoldEvent::Acquired(grant) => {
+            event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
+        }
+        HoldEvent::Renewed { lease, validity } => {
+            let renewed = RenewalEvent {
+                fencing_token: lease.fencing_token.get(),
+                waited_ms: millis(validity.waited()),
+                valid_for_ms: millis(validity.valid_for()),
+                expires_at: in_millis(lease.expires_in),
+            };
+            event("renewed", &renewed)
+        }
+        HoldEvent::Lost(lost) => event("lost", &why(lost)),
+        HoldEvent::Refused(refused) => event("refused", problem(refused).document()),
+    }
+}
+
+fn why(lost: LossReason) -> LossEvent {
+    let (reason, detail) = match lost {
+        LossReason::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
+        LossReason::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
+        LossReason::NotHeld => (
+            Code::LockNotHeld.slug(),
+            "No client holds the lock: it was released with its token, or has expired.",
+        ),
+        LossReason::TakenOver => {
+            (Code::TokenMismatch.slug(), "Another client holds the lock, with another token.")
+        }
+        LossReason::Unrenewed => {
+            (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")
+        }
+        _ => (Code::Internal.slug(), "The lock is lost."),
+    };
+    LossEvent { reason: reason.into(), detail: detail.into() }
+}
+
+fn problem(refused: HoldRefusal) -> Problem {
+    match refused {
+        HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
+        HoldRefusal::Failed(error) => of_lock_error(error),
+        HoldRefusal::Shutdown => overloaded("The service is shutting down."),
+    }
+}
+
+/// Watch a lock
+///
+/// A stream of server-sent events of what happens to a lock: first a `snapshot` of how it stands, then
+/// `acquired`, `renewed`, `released` and `expired`. Tokens are never shown.
+///
+/// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream. A
+/// client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
+/// whatever its `Last-Event-ID`. On `closing` the service shuts down. Comments are sent while nothing
+/// happens.
+#[utoipa::path(
+    get,
+    path = "/v1/locks/{name}/events",
+    tag = "locks",
+    params(
+        ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
+        ("limit" = Option<u64>, Query, minimum = 1, example = 1,
+            description = "End the stream after so many events; 1 is the snapshot alone"),
+    ),
+    responses(
+        (status = 200, description = "What happens to the lock, as server-sent events", body = String,
+            content_type = "text/event-stream",
+            example = json!("id: 1779900000000000-1\nevent: snapshot\ndata: {\"held\":true,\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000,\"acquired_at\":\"2026-05-27T16:40:00.000Z\",\"expires_in_ms\":29950,\"waiting\":0}\n\nid: 1779900000000000-2\nevent: released\ndata: {\"name\":\"deploy\",\"owner\":\"ci runner 7\",\"fencing_token\":1779900000000000}\n\n")),
+        WatchProblems,
+    )
+)]
+pub(super) async fn events(
+    State(api): State<Arc<Api>>,
+    WatchedName(name): WatchedName,
+    WatchLimit(limit): WatchLimit,
+) -> Result<Response, Problem> {
+    let place = api.streams.open(StreamKind::Watch)?;
+    let events = api.locks.watch(name, api.closing.clone()).await?;
+    let mut ids = Ids::default();
+    let events = ReceiverStream::new(events).map(move |happened| {
+        let id = ids.of(&happened);
+        encode_watch_event(&happened).map(|event| event.id(id))
+    });
+    Ok(place.respond(events.take(limit)))
+}
+
+/// Tells the events of one stream apart.
+#[derive(Default)]
+struct Ids {
+    /// The last fencing token, 0 before there was one.
+    fencing_token: u64,
+    number: u64,
+}
+
+impl Ids {
+    fn of(&mut self, happened: &WatchEvent) -> String {
+        if let Some(holder) = holder(happened) {
+            self.fencing_token = holder.fencing_token.get();
+        }
+        self.number += 1;
+        format!("{}-{}", self.fencing_token, self.number)
+    }
+}
+
+fn holder(happened: &WatchEvent) -> Option<&Holder> {
+    match happened {
+        WatchEvent::Snapshot(holder) => holder.as_ref(),
+        WatchEvent::Acquired(holder)
+        | WatchEvent::Renewed(holder)
+        | WatchEvent::Released(holder)
+        | WatchEvent::Expired(holder) => Some(holder),
+        WatchEvent::Lagged | WatchEvent::Closing => None,
+    }
+}
+
+fn encode_watch_event(happened: &WatchEvent) -> Result<Event, axum::Error> {
+    match happened {
+        WatchEvent::Snapshot(holder) => {
+            let lock = holder.as_ref().map(public_lock);
+            event("snapshot", &SnapshotEvent { held: lock.is_some(), lock })
+        }
+        WatchEvent::Acquired(holder) => event("acquired", &public_lock(holder)),
+        WatchEvent::Renewed(holder) => event("renewed", &public_lock(holder)),
+        WatchEvent::Released(holder) => event("released", &ended(holder)),
+        WatchEvent::Expired(holder) => event("expired", &ended(holder)),
+        WatchEvent::Lagged => event("lagged", &EmptyEvent {}),
+        WatchEvent::Closing => event("closing", &EmptyEvent {}),
+    }
+}
+
+fn ended(holder: &Holder) -> EndEvent<'_> {
+    EndEvent {
+        name: holder.name.as_str().into(),
+        owner: holder.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
+        fencing_token: holder.fencing_token.get(),
+    }
+}
+
+/// An event whose data is `data` as JSON.
+fn event(name: &str, data: &impl Serialize) -> Result<Event, axum::Error> {
+    Event::default().event(name).json_data(data)
+}
+
+/// The service cannot take the request, and did nothing.
+fn overloaded(detail: &'static str) -> Problem {
+    Problem::new(Code::Overloaded, detail)
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
+}
