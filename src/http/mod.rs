@@ -3,7 +3,6 @@
 mod api;
 mod assets;
 mod body;
-mod cors;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -35,10 +34,9 @@ use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::Api;
-pub use cors::Cors;
 pub use idempotency::Guard;
 pub use keylatch_axum::BodyLimits;
-pub use origin::{CrossOrigin, OriginPolicy};
+pub use origin::{Cors, CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;

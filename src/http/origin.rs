@@ -1,4 +1,5 @@
-//! Which requests are refused before a handler sees them: those that a web page can make a browser send.
+//! Which requests are refused before a handler sees them, since a web page can make a browser send them;
+//! and which pages may use the service ([`Cors`]).
 //!
 //! A browser carries requests of every page that it shows to every address that its machine reaches, so
 //! listening on loopback keeps no page out. Three rules hold:
@@ -11,22 +12,26 @@
 //!   `text/plain` passes for JSON: a page sends those to a foreign service without asking it first.
 //!
 //! The check is a step of the one middleware and costs no layer. It reads the head alone: no body, no
-//! store, no clock. Tested over HTTP in `tests/api/hosts.rs` and `tests/api/foreign_pages.rs`.
+//! store, no clock. Tested over HTTP in `tests/api/hosts.rs`, `foreign_pages.rs` and `cors.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
 use ipnet::IpNet;
 use serde::Deserialize;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::Settings;
 use super::problem::{Code, Problem};
-use super::{Cors, Settings};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// How long a browser may remember what it is allowed.
+const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// How a request came in; an extension of each request that came over a connection.
 #[derive(Debug, Clone, Copy)]
@@ -256,4 +261,72 @@ fn address(host: &str) -> Option<IpAddr> {
         None => host.parse().ok(),
     };
     address.map(|address| address.to_canonical())
+}
+
+/// Which web pages may use the service. `config/keylatch.toml` says what each setting means.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Cors {
+    pub allow_origins: Vec<String>,
+}
+
+impl Cors {
+    /// Whether each origin is `*`, or a scheme and an authority, as browsers send them.
+    pub fn is_valid(&self) -> bool {
+        self.allow_origins.iter().all(|origin| origin == "*" || is_origin(origin))
+    }
+
+    /// Whether the pages of an origin, as a browser sends it, may use the service.
+    fn allows(&self, origin: &str) -> bool {
+        self.allow_origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+    }
+
+    /// The layer that answers for browsers; `None` where no page is allowed.
+    pub(super) fn layer(&self) -> Option<CorsLayer> {
+        if self.allow_origins.is_empty() {
+            return None;
+        }
+        let any = self.allow_origins.iter().any(|origin| origin == "*");
+        let origins = self.allow_origins.iter().filter_map(|origin| origin.parse().ok());
+        let origins = origins.collect::<Vec<HeaderValue>>();
+        let origins = if any { AllowOrigin::any() } else { AllowOrigin::list(origins) };
+        let named = HeaderName::from_static;
+        Some(
+            CorsLayer::new()
+                .allow_origin(origins)
+                .allow_methods([
+                    Method::GET,
+                    Method::POST,
+                    Method::PUT,
+                    Method::PATCH,
+                    Method::DELETE,
+                ])
+                .allow_headers([
+                    header::CONTENT_TYPE,
+                    header::ACCEPT,
+                    header::AUTHORIZATION,
+                    named("idempotency-key"),
+                    named("lock-token"),
+                    named("prefer"),
+                    named("x-request-id"),
+                ])
+                .expose_headers([
+                    header::LOCATION,
+                    header::RETRY_AFTER,
+                    named("idempotency-key-expires"),
+                    named("idempotent-replayed"),
+                    named("lock-token"),
+                    named("x-request-id"),
+                ])
+                .max_age(MAX_AGE),
+        )
+    }
+}
+
+fn is_origin(origin: &str) -> bool {
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    authority.is_some_and(|authority| {
+        !authority.is_empty() && !authority.contains(['/', '?', '#', '@', '*', ' '])
+    }) && HeaderValue::from_str(origin).is_ok()
 }
