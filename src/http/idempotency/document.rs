@@ -1,13 +1,22 @@
-//! What the OpenAPI document says of the guarded routes of the configuration.
+//! What the OpenAPI document says of guarded operations: the routes of the configuration, and the name,
+//! the tag and the headers that every guarded operation has, those of the toy shop included.
+//!
+//! The routes are known only once the configuration is read, so they are built here and not by a macro.
+//! What else a service behind answers is its own to document. Tested in `tests/api/openapi.rs`.
 
 use utoipa::IntoResponses as _;
-use utoipa::openapi::path::OperationBuilder;
+use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::Type;
 use utoipa::openapi::{
-    HttpMethod, OpenApi, OpenApiBuilder, Paths, ResponseBuilder, ResponsesBuilder,
+    HttpMethod, ObjectBuilder, OpenApi, OpenApiBuilder, Paths, RefOr, Required, ResponseBuilder,
+    ResponsesBuilder,
 };
 
-use super::{Guard, operation};
+use super::Guard;
 use crate::http::problem::{GatewayProblems, GuardedProblems};
+
+/// With this key the examples work, and pressing one again shows a repeat.
+const KEY_EXAMPLE: &str = "swagger-example-key-0001";
 
 /// The document of the guarded routes alone.
 pub(in crate::http) fn document(guards: &[Guard]) -> OpenApi {
@@ -34,8 +43,8 @@ fn forwarded(guard: &Guard) -> Paths {
             .description(Some("Sent on to the service behind, once for each Idempotency-Key."))
             .responses(responses)
             .build();
-        operation::add_headers(&mut one);
-        operation::name(&mut one, &method.to_ascii_lowercase(), &guard.path);
+        add_headers(&mut one);
+        name_operation(&mut one, &method.to_ascii_lowercase(), &guard.path);
         paths.add_path_operation(guard.path.clone(), vec![kind], one);
     }
     paths
@@ -49,4 +58,35 @@ fn http_method(method: &str) -> Option<HttpMethod> {
         "DELETE" => Some(HttpMethod::Delete),
         _ => None,
     }
+}
+
+/// Gives an operation its own name, and the guard's path for a tag.
+pub(in crate::http) fn name_operation(operation: &mut Operation, verb: &str, path: &str) {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let id: Vec<_> = std::iter::once(verb).chain(words).collect();
+    operation.operation_id = Some(id.join("_"));
+    operation.tags = Some(vec!["guarded".to_owned()]);
+}
+
+/// Adds the headers that every guarded request may have.
+pub(in crate::http) fn add_headers(operation: &mut Operation) {
+    let key = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::True)
+        .description(Some(
+            "Your name for this intent, new for each and the same for every try of it: 1 to 255 \
+             visible ASCII characters, bare or in double quotes",
+        ))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .example(Some(KEY_EXAMPLE.into()));
+    let prefer = ParameterBuilder::new()
+        .name("Prefer")
+        .parameter_in(ParameterIn::Header)
+        .description(Some(
+            "`wait=SECONDS`: while the same request is being carried out, wait for its answer",
+        ))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)));
+    let parameters = operation.parameters.get_or_insert_default();
+    parameters.extend([key.build(), prefer.build()].map(RefOr::T));
 }

@@ -2,11 +2,9 @@
 //! The layer that guards is `keylatch-axum`.
 
 pub(super) mod api;
-mod api_body;
 mod document;
 mod gateway;
 mod guard;
-pub(super) mod operation;
 
-pub(super) use document::document;
+pub(super) use document::{add_headers, document, name_operation};
 pub use guard::Guard;

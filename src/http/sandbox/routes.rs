@@ -19,7 +19,7 @@ use utoipa::{Path as _, ToSchema};
 use super::orders::{OrderBook, OrderError};
 use crate::http::body::Json;
 use crate::http::extract::parse;
-use crate::http::idempotency::operation;
+use crate::http::idempotency::{add_headers, name_operation};
 use crate::http::problem::{
     Code, GuardedProblems, PageProblems, Problem, ReadyProblems, SandboxProblems,
 };
@@ -107,7 +107,7 @@ pub(super) fn router(orders: OrderBook) -> Router {
 /// The operations at `path` and below it.
 pub(super) fn document(path: &str) -> Paths {
     let mut one = __path_create::operation();
-    operation::add_headers(&mut one);
+    add_headers(&mut one);
     let operations = [
         (path.to_owned(), HttpMethod::Post, one, "create"),
         (path.to_owned(), HttpMethod::Get, __path_list::operation(), "list"),
@@ -115,7 +115,7 @@ pub(super) fn document(path: &str) -> Paths {
     ];
     let mut paths = Paths::new();
     for (path_of_one, method, mut operation, verb) in operations {
-        operation::name(&mut operation, verb, path);
+        name_operation(&mut operation, verb, path);
         paths.add_path_operation(path_of_one, vec![method], operation);
     }
     paths
