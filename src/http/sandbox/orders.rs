@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::routes::Order;
+use super::Order;
 use keylatch_core::idempotency::{
     Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
     IdempotencyService, OnCrash, RecordKey, RecordStatus, RunEnd, Scope, StoredResponse,
