@@ -5,9 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::exit::Failure;
-use super::group::{Group, ProcessChange};
+use super::group::{Group, ProcessChange, Terminal, suspend_job};
 use super::signals::Signals;
-use super::terminal::{Terminal, suspend_job};
 use keylatch_client::{AcquireOptions, AcquireReply, Client, LeaseStatus, LockGuard, LossReason};
 use keylatch_core::lock::{LockName, ReleaseReply};
 

@@ -8,7 +8,6 @@ mod exit;
 mod group;
 mod job;
 mod signals;
-mod terminal;
 
 pub use exit::EXIT_CODES;
 pub use job::{Job, run};
