@@ -43,11 +43,18 @@ mutants: redis-server
 
 SOURCES = src crates tests benches examples
 
+# The features of keylatch-stores, each of which stands alone.
+ENGINES = embedded memory redis redlock
+
 # Formatting, lints and documentation, all without a warning. At the end what no lint can say: every
 # test binary has a tier, no test is ignored, nothing is left to be done, and no file is above 700 lines.
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@for engine in $(ENGINES); do \
+		cargo clippy --locked -p keylatch-stores --lib --no-default-features --features "$$engine" -- \
+			-D warnings -A dead_code || exit 1; \
+	done
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 	@for binary in tests/*/main.rs crates/*/tests/*/main.rs; do \
 		name=$$(basename $$(dirname $$binary)); \

@@ -10,10 +10,11 @@ mod memory;
 mod redis;
 #[cfg(any(feature = "embedded", feature = "memory"))]
 mod ruled;
+mod settings;
 #[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use keylatch_core::store::Store;
@@ -24,21 +25,11 @@ pub use embedded::embedded;
 pub use embedded::test_medium;
 #[cfg(feature = "memory")]
 pub use memory::memory;
-#[cfg(feature = "redlock")]
-pub use redis::{RedlockSettings, redlock};
 #[cfg(feature = "redis")]
-pub use redis::{Settings as RedisSettings, redis};
-
-/// How the stores are used that are not this process's own.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings<'a> {
-    /// Every Redis.
-    #[cfg(feature = "redis")]
-    pub redis: &'a RedisSettings,
-    /// Several that make one store.
-    #[cfg(feature = "redlock")]
-    pub redlock: &'a RedlockSettings,
-}
+pub use redis::redis;
+#[cfg(feature = "redlock")]
+pub use redis::redlock;
+pub use settings::{RedisSettings, RedlockSettings, Settings};
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
 /// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
@@ -49,21 +40,25 @@ pub struct Settings<'a> {
 /// # Errors
 ///
 /// The URL names no store, or the store is not fit.
+#[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "no store has settings"))]
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
     let rest = &url[scheme.len() + 1..];
-    match scheme {
+    match (scheme, rest) {
         #[cfg(feature = "embedded")]
-        "embedded" if !rest.is_empty() => embedded(Path::new(rest)).await,
+        ("embedded", directory) if !directory.is_empty() => embedded(directory.as_ref()).await,
         #[cfg(feature = "memory")]
-        "memory" if rest.is_empty() => Ok(memory()),
+        ("memory", "") => Ok(memory()),
         #[cfg(feature = "memory")]
-        "memory" => Err(OpenError::MemoryWithPath),
+        ("memory", _) => Err(OpenError::MemoryWithPath),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" => redis(url, settings.redis).await,
+        (
+            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+            | "redis+cluster" | "rediss+cluster",
+            _,
+        ) => redis(url, settings.redis).await,
         #[cfg(feature = "redlock")]
-        "redlock" => redlock(url, settings.redis, settings.redlock).await,
+        ("redlock", _) => redlock(url, settings.redis, settings.redlock).await,
         _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each command is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
 //! expires, and so is a record; each of the 256 buckets has one fencing counter.
-//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fencing_token` carry the bucket
+//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
 //! `locks`, `records` and `list` have the commands; `topology`, `pool` and `connection` the servers;
@@ -23,10 +23,8 @@ mod topology;
 mod url;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::lock::Ttl;
@@ -34,37 +32,15 @@ use keylatch_core::store::{
     Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
 };
 
-use super::OpenError;
-use super::hints::Wakeups;
+use crate::hints::Wakeups;
+use crate::{OpenError, RedisSettings};
 use pool::Pool;
 use pubsub::{Subscription, Watches};
 use script::{Keys, Scripts};
 use topology::Topology;
 
 #[cfg(feature = "redlock")]
-pub use redlock::{RedlockSettings, redlock};
-
-/// How the service uses Redis.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// How many multiplexed connections share the load.
-    pub connections: u32,
-    /// How long connecting may take, in milliseconds.
-    pub connect_timeout_ms: u64,
-    /// What every key begins with: `A-Z a-z 0-9 : . _ -`.
-    pub key_prefix: String,
-    /// Use a Redis that may evict keys, and with them locks.
-    pub allow_eviction: bool,
-    /// How many replicas must have a grant before it is answered.
-    pub min_replicas: u32,
-}
-
-impl Settings {
-    fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms)
-    }
-}
+pub use redlock::redlock;
 
 /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
 /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
@@ -75,7 +51,7 @@ impl Settings {
 ///
 /// `url` is not understood, the Redis answers and is not fit to keep locks, or all the sentinels
 /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
-pub async fn redis(url: &str, settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
+pub async fn redis(url: &str, settings: &RedisSettings) -> Result<Arc<dyn Store>, OpenError> {
     Ok(Arc::new(RedisStore::open(url, settings).await?))
 }
 
@@ -93,7 +69,7 @@ struct RedisStore {
 }
 
 impl RedisStore {
-    async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+    async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
         let (keys, wakeups) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
         let (scripts, watches) = (Arc::new(Scripts::new()), Arc::<Watches>::default());
@@ -107,7 +83,7 @@ impl RedisStore {
             Arc::clone(&scripts),
         );
         let tasks = [listening, tokio::spawn(announcing)].map(AbortOnDropHandle::new);
-        let kind = match super::scheme_of(url) {
+        let kind = match crate::scheme_of(url) {
             Some("redis+sentinel" | "rediss+sentinel") => "redis+sentinel",
             Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
             _ => "redis",

@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
-use super::{OpenError, Settings};
+use crate::{OpenError, RedisSettings};
 
 /// A client of the Redis at `url`: its credentials, database, TLS and socket options.
-pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError> {
+pub(super) fn client(url: &str, settings: &RedisSettings) -> Result<Client, OpenError> {
     let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
     let timeout = settings.connect_timeout();
@@ -46,7 +46,7 @@ pub(super) fn client(url: &str, settings: &Settings) -> Result<Client, OpenError
 }
 
 /// Checks that the server is fit to keep locks, if it replies.
-pub(super) async fn check(client: Client, settings: &Settings) -> Result<(), OpenError> {
+pub(super) async fn check(client: Client, settings: &RedisSettings) -> Result<(), OpenError> {
     let retired = Some(CancellationToken::new());
     Manager::new(client, settings, retired).check().await
 }
@@ -65,7 +65,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A pool of a server that is never retired.
-    pub(super) async fn open(client: Client, settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) async fn open(client: Client, settings: &RedisSettings) -> Result<Self, OpenError> {
         let manager = Manager::new(client, settings, None);
         manager.check().await?;
         Ok(Self::of(manager, settings))
@@ -73,11 +73,15 @@ impl Pool {
 
     /// A pool of a server until `retired` is cancelled. Then its connections break, and requests that
     /// wait for one fail at once.
-    pub(super) fn until(retired: CancellationToken, client: Client, settings: &Settings) -> Self {
+    pub(super) fn until(
+        retired: CancellationToken,
+        client: Client,
+        settings: &RedisSettings,
+    ) -> Self {
         Self::of(Manager::new(client, settings, Some(retired)), settings)
     }
 
-    fn of(manager: Manager, settings: &Settings) -> Self {
+    fn of(manager: Manager, settings: &RedisSettings) -> Self {
         let (last_error, retired) = (Arc::clone(&manager.last_error), manager.retired.clone());
         let client = Arc::clone(&manager.client);
         let pool = bb8::Pool::builder()
@@ -152,7 +156,7 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(client: Client, settings: &Settings, retired: Option<CancellationToken>) -> Self {
+    fn new(client: Client, settings: &RedisSettings, retired: Option<CancellationToken>) -> Self {
         Self {
             client: Arc::new(client),
             timeout: settings.connect_timeout(),

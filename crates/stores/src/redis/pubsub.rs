@@ -25,8 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::locks::ScriptReply;
 use super::script::{Keys, Scripts};
-use super::{Settings, Topology, Wakeups};
+use super::topology::Topology;
+use crate::RedisSettings;
 use crate::hints::ChangeWatchers;
+use crate::hints::Wakeups;
 use keylatch_core::lock::{FencingToken, Holder, LockName, Owner, TokenHash};
 use keylatch_core::store::{Change, Hints};
 
@@ -58,7 +60,7 @@ impl Subscription {
     /// A subscription that is yet to be made.
     pub(super) fn new(
         topology: &Arc<Topology>,
-        settings: &Settings,
+        settings: &RedisSettings,
         keys: &Arc<Keys>,
         wakeups: &Arc<Wakeups>,
         watches: &Arc<Watches>,

@@ -6,7 +6,7 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
 //! with real servers in the tests of each topology.
 
-use super::OpenError;
+use crate::OpenError;
 
 /// `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`.
 #[derive(Debug)]

@@ -29,11 +29,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::stream;
-use serde::Deserialize;
 
-use super::Settings;
 use super::server::Server;
-use crate::OpenError;
+use crate::{OpenError, RedisSettings, RedlockSettings};
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::lock::{
     AcquireCommand, Attempt, Holder, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
@@ -52,18 +50,6 @@ const RETRY_MILLIS: [u64; 2] = [50, 150];
 /// meanwhile.
 const INSPECTION_MAX: Duration = Duration::from_millis(500);
 
-/// How several Redis servers make one store.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RedlockSettings {
-    /// How many nodes decide; 0 for a majority.
-    pub quorum: usize,
-    /// How long one node has for a reply, in milliseconds, and a tenth of the TTL at most.
-    pub node_timeout_ms: u64,
-    /// The longest TTL, in milliseconds. A node that came up less than this ago does not vote.
-    pub max_ttl_ms: u64,
-}
-
 /// Opens the servers at `url`: `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
 ///
 /// # Errors
@@ -72,7 +58,7 @@ pub struct RedlockSettings {
 /// to keep locks. Servers that do not answer are no error: the store keeps trying.
 pub async fn redlock(
     url: &str,
-    redis: &Settings,
+    redis: &RedisSettings,
     redlock: &RedlockSettings,
 ) -> Result<Arc<dyn Store>, OpenError> {
     let nodes = Arc::new(Nodes::open(url, redis, redlock).await?);

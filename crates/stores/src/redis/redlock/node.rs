@@ -16,11 +16,10 @@ use std::time::Duration;
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::OpenError;
-use crate::redis::Settings;
 use crate::redis::connection::NeedsReplicas;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
+use crate::{OpenError, RedisSettings};
 use keylatch_core::store::StoreError;
 
 /// By how much the whole seconds of two readings of a clock may miss the time between them.
@@ -69,10 +68,10 @@ impl Node {
     /// The server at `url`, with one connection.
     pub(super) async fn open(
         (address, url): (String, String),
-        settings: &Settings,
+        settings: &RedisSettings,
         max_ttl: Duration,
     ) -> Result<Self, OpenError> {
-        let settings = Settings { connections: 1, ..settings.clone() };
+        let settings = RedisSettings { connections: 1, ..settings.clone() };
         let pool = Pool::open(pool::client(&url, &settings)?, &settings).await?;
         let quarantine = VoterQuarantine::new(max_ttl);
         Ok(Self { address, pool, quarantine, last: Mutex::default() })

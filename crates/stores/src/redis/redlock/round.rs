@@ -20,15 +20,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::RedlockSettings;
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeReply, SendWindow};
 use super::tally::Tally;
-use crate::OpenError;
-use crate::redis::Settings;
 use crate::redis::locks::ScriptReply;
 use crate::redis::script::{Keys, Scripts};
 use crate::redis::url::{MultiHostUrl, with_port};
+use crate::{OpenError, RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
 use keylatch_core::retry::Retry;
 use keylatch_core::store::StoreError;
@@ -69,7 +67,7 @@ impl Nodes {
     /// Connects to the nodes of a `redlock://` URL.
     pub(super) async fn open(
         url: &str,
-        redis: &Settings,
+        redis: &RedisSettings,
         redlock: &RedlockSettings,
     ) -> Result<Self, OpenError> {
         let addresses = addresses(url)?;

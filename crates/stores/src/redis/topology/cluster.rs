@@ -13,9 +13,9 @@ use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
 use super::super::url::{InvalidUrl, MultiHostUrl};
-use super::super::{OpenError, Settings};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::{MasterLookupError, TopologySource};
+use crate::{OpenError, RedisSettings};
 use keylatch_core::lock::LockName;
 
 /// How many nodes one lookup asks.
@@ -35,7 +35,7 @@ impl Cluster {
     /// The cluster of a URL: `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
     pub(super) fn parse(
         url: &str,
-        settings: &Settings,
+        settings: &RedisSettings,
     ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
         let url = MultiHostUrl::parse(url)?;
         if !matches!(url.path, "" | "0") {

@@ -16,11 +16,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::OpenError;
 use super::super::connection::NeedsReplicas;
 use super::super::failure::{Failure, Redirect};
 use super::Discovery;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
+use crate::OpenError;
 
 /// How often the masters are looked up when no hint comes.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use bb8_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo as _};
 use tokio_util::sync::CancellationToken;
 
 use super::super::pool::{self, Pool};
-use super::super::{OpenError, Settings};
+use crate::{OpenError, RedisSettings};
 use keylatch_core::lock::LockName;
 
 /// A master for as long as it is one.
@@ -26,7 +26,7 @@ pub(in super::super) struct Master {
 }
 
 impl Master {
-    fn new(client: Client, settings: &Settings) -> Self {
+    fn new(client: Client, settings: &RedisSettings) -> Self {
         let retired = CancellationToken::new();
         Self { pool: Pool::until(retired.clone(), client, settings), retired }
     }
@@ -127,12 +127,12 @@ impl MasterMap {
 #[derive(Debug, Clone)]
 pub(super) struct ConnectOptions {
     info: ConnectionInfo,
-    pub(super) settings: Settings,
+    pub(super) settings: RedisSettings,
 }
 
 impl ConnectOptions {
     /// The options of `url`, for its own host and for any other.
-    pub(super) fn new(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) fn new(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         let info = pool::client(url, settings)?.get_connection_info().clone();
         Ok(Self { info, settings: settings.clone() })
     }

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::NeedsReplicas;
 use super::failure::Failure;
 use super::pool::{self, Pool};
-use super::{OpenError, Settings};
+use crate::{OpenError, RedisSettings};
 use cluster::Cluster;
 use dynamic::DynamicTopology;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
@@ -52,7 +52,7 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    pub(super) async fn open(url: &str, settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         let scheme = url.split(':').next().unwrap_or_default();
         if scheme.ends_with("+sentinel") {
             let (sentinels, options) = Sentinels::parse(url, settings)?;

@@ -19,10 +19,11 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
+use super::super::pool;
 use super::super::url::{InvalidUrl, MultiHostUrl};
-use super::super::{OpenError, Settings, pool};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::{MasterLookupError, TopologySource};
+use crate::{OpenError, RedisSettings};
 
 const DEFAULT_PORT: u16 = 26_379;
 /// How long a lookup waits for further replies once most sentinels have replied, and agree.
@@ -47,7 +48,7 @@ impl Sentinels {
     /// `sentinel_password=…`.
     pub(super) fn parse(
         url: &str,
-        settings: &Settings,
+        settings: &RedisSettings,
     ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
         let url = MultiHostUrl::parse(url)?;
         let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
