@@ -22,8 +22,8 @@ use super::problem::{Code, Problem};
 use keylatch_core::lock::{self, Holder, LockName, Owner, Token, Ttl, Validity};
 use keylatch_core::store::Page;
 use keylatch_wire::{
-    self as wire, CreateLockRequest, HoldLockRequest, Lease, LockPage, PublicLock,
-    RenewLockRequest, SecretToken, millis,
+    CreateLockRequest, HoldLockRequest, Lease, LockPage, PublicLock, RenewLockRequest, SecretToken,
+    millis,
 };
 
 /// A value as the body of an answer.
@@ -125,15 +125,6 @@ pub(super) fn lock_page(page: &Page) -> LockPage {
     LockPage {
         locks: page.locks.iter().map(public_lock).collect(),
         next_cursor: page.next.as_ref().map(|cursor| cursor.as_str().to_owned()),
-    }
-}
-
-/// Who holds a lock that was not acquired.
-pub(super) fn holder_body(holder: &Holder) -> wire::Holder {
-    wire::Holder {
-        owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        fencing_token: holder.fencing_token.get(),
-        expires_in_ms: millis(holder.expires_in),
     }
 }
 

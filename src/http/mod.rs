@@ -33,7 +33,7 @@ use self::idempotency::api as records;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
-pub use api::Api;
+pub use api::{Api, Streams};
 pub use idempotency::Guard;
 pub use keylatch_axum::BodyLimits;
 pub use origin::{Cors, CrossOrigin, OriginPolicy};
@@ -41,7 +41,6 @@ pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo};
-pub use streams::Streams;
 
 pub use crate::telemetry::AccessLog;
 

@@ -24,8 +24,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::Settings;
 use super::problem::{Code, Problem};
+use super::server::Settings;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

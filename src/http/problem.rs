@@ -17,7 +17,6 @@ use utoipa::openapi::{
     example::ExampleBuilder, schema::Type,
 };
 
-use super::body::holder_body;
 use keylatch_core::lock::{Contention, LockError};
 use keylatch_core::store::Effect;
 
@@ -34,6 +33,22 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
         .with_retry_after(free_in)
         .with_holder(contention.holder.as_ref().map(holder_body), contention.ahead)
         .with_waited(waited)
+}
+
+/// Who holds a lock that was not acquired.
+fn holder_body(holder: &keylatch_core::lock::Holder) -> keylatch_wire::Holder {
+    keylatch_wire::Holder {
+        owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        fencing_token: holder.fencing_token.get(),
+        expires_in_ms: keylatch_wire::millis(holder.expires_in),
+    }
+}
+
+/// The service cannot take the request, and did nothing.
+pub(super) fn overloaded(detail: &'static str) -> Problem {
+    Problem::new(Code::Overloaded, detail)
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
 }
 
 pub(super) fn lock_not_held() -> Problem {

@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
 use super::origin::{OriginPolicy, Surface};
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, overloaded};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
 use keylatch_axum::ProblemCause;
@@ -286,7 +286,7 @@ impl LoadLimit {
             return (in_flight, Ok(()));
         }
         self.metrics.shed.inc();
-        (in_flight, Err(overloaded()))
+        (in_flight, Err(overloaded("The service has too many requests to answer.")))
     }
 }
 
@@ -294,12 +294,6 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.dec();
     }
-}
-
-fn overloaded() -> Problem {
-    Problem::new(Code::Overloaded, "The service has too many requests to answer.")
-        .with_outcome(Effect::NotExecuted)
-        .with_retry_after(Duration::from_secs(1))
 }
 
 pin_project! {

@@ -1,7 +1,7 @@
 //! The two streams of server-sent events about a lock: one holds the lock for as long as its connection
 //! lasts, the other watches the lock.
 //!
-//! A task of `LockService` makes the events, and the handlers write them down. [`Streams`] limits how many
+//! A task of `LockService` makes the events, and the handlers write them down. `Streams` limits how many
 //! streams of both kinds are open: each has a permit until its connection ends. While nothing happens, a
 //! stream sends comments. `hold` keeps the head of its answer back until the first event, so that what is
 //! refused at once is refused by a status.
@@ -11,86 +11,29 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse as _, Response};
-use futures_util::stream::{self, Stream, StreamExt as _};
+use axum::http::HeaderValue;
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Api;
 use super::body::{hold_request, in_millis, lease_body, public_lock};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::problem::{
-    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, of_lock_error,
+    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, of_lock_error, overloaded,
 };
-use crate::metrics::{GaugeGuard, Metrics, StreamKind};
+use crate::metrics::StreamKind;
 use keylatch_core::lock::{
     HoldEvent, HoldRefusal, Holder, LockError, LockName, LossReason, Token, WatchEvent,
 };
-use keylatch_core::store::Effect;
 use keylatch_wire::{
     EmptyEvent, EndEvent, HoldLockRequest, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent,
     millis,
 };
-
-/// Has nginx pass each event on when it comes.
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-/// The streams of events that are open, of which there may be so many.
-#[derive(Debug)]
-pub struct Streams {
-    places: Arc<Semaphore>,
-    heartbeat: Duration,
-    metrics: Arc<Metrics>,
-}
-
-impl Streams {
-    /// Up to `max` streams, on which a comment is sent whenever nothing happened for `heartbeat`.
-    pub fn new(max: usize, heartbeat: Duration, metrics: Arc<Metrics>) -> Self {
-        let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { places, heartbeat, metrics }
-    }
-
-    /// A place for one more stream.
-    fn open(&self, kind: StreamKind) -> Result<StreamPermit, Problem> {
-        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.metrics.shed.inc();
-            return Err(overloaded("The service has too many streams of events."));
-        };
-        let counted = self.metrics.stream(kind);
-        Ok(StreamPermit { heartbeat: self.heartbeat, _counted: counted, _permit: permit })
-    }
-}
-
-/// One of the streams that may be open.
-#[derive(Debug)]
-struct StreamPermit {
-    heartbeat: Duration,
-    _counted: GaugeGuard,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl StreamPermit {
-    /// The answer that tells these events. They are dropped when the connection ends.
-    fn respond<S>(self, events: S) -> Response
-    where
-        S: Stream<Item = Result<Event, axum::Error>> + Send + 'static,
-    {
-        let heartbeat = KeepAlive::new().interval(self.heartbeat);
-        let events = events.inspect(move |_| {
-            // The place is taken for as long as there are events to come.
-            let _ = &self;
-        });
-        let mut response = Sse::new(events).keep_alive(heartbeat).into_response();
-        response.headers_mut().insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
-        response
-    }
-}
 
 /// Hold a lock by a connection
 ///
@@ -293,11 +236,4 @@ fn ended(holder: &Holder) -> EndEvent<'_> {
 /// An event whose data is `data` as JSON.
 fn event(name: &str, data: &impl Serialize) -> Result<Event, axum::Error> {
     Event::default().event(name).json_data(data)
-}
-
-/// The service cannot take the request, and did nothing.
-fn overloaded(detail: &'static str) -> Problem {
-    Problem::new(Code::Overloaded, detail)
-        .with_outcome(Effect::NotExecuted)
-        .with_retry_after(Duration::from_secs(1))
 }

@@ -132,7 +132,7 @@ async fn resumed_instance_waits_for_a_sentinel_before_it_trusts_a_master() {
     // The old master stays one, because no sentinel runs that would make it a replica.
     set.sentinels.iter().for_each(RedisServer::pause);
     old.resume();
-    tokio::time::sleep_until(back).await;
+    eventually(async || (Instant::now() > back).then_some(())).await;
     process.signal("-CONT");
     for name in ["a", "b"] {
         let answer = service.create(name, &json!({})).await;

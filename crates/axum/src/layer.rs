@@ -23,8 +23,6 @@ use crate::{Policy, Problem};
 use keylatch_core::idempotency::{IdempotencyService, OnceRun, Run};
 use keylatch_core::store::Store;
 
-/// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The fencing token of a run, for the handler to hand to what it changes.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 

@@ -102,8 +102,8 @@ mod response;
 mod submission;
 
 pub use keylatch_wire::Code;
-pub use layer::{GuardService, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IdempotencyLayer};
-pub use policy::{OnFailure, Policy, PrincipalFn, RetentionPolicy};
+pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
+pub use policy::{BodyLimits, OnFailure, Policy, PrincipalFn, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, status_code};
 pub use response::{BodyDeadline, CHOSEN, repeat_response, stored_headers};
-pub use submission::{BodyLimits, normalize_path, read_body};
+pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

@@ -15,7 +15,6 @@ use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use serde::Deserialize;
 
-use crate::BodyLimits;
 use keylatch_core::idempotency::OnCrash;
 
 /// What a server error or a panic of the handler comes to.
@@ -121,4 +120,13 @@ impl fmt::Debug for Policy {
             .field("retention", &self.retention)
             .finish_non_exhaustive()
     }
+}
+
+/// What the body of a request may be.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// How large, in bytes.
+    pub bytes: usize,
+    /// How long it may take to arrive.
+    pub time: Duration,
 }

@@ -14,13 +14,16 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use crate::fingerprint::{FingerprintInput, form_field};
-use crate::{Code, IDEMPOTENCY_KEY, OnFailure, Policy, Problem};
+use crate::{BodyLimits, Code, OnFailure, Policy, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RunRequest, Scope};
+
+/// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
@@ -184,7 +187,7 @@ fn is_form(content_type: &str) -> bool {
         .any(|form| media_type.eq_ignore_ascii_case(form))
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Cow<'a, str> {
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Cow<'a, str> {
     headers.get(name).map_or(Cow::Borrowed(""), |value| String::from_utf8_lossy(value.as_bytes()))
 }
 
@@ -197,15 +200,6 @@ fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
         name.trim().eq_ignore_ascii_case("wait").then_some(seconds)
     })?;
     Some(Duration::from_secs(wait))
-}
-
-/// What the body of a request may be.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimits {
-    /// How large, in bytes.
-    pub bytes: usize,
-    /// How long it may take to arrive.
-    pub time: Duration,
 }
 
 /// The whole body, within the limits of size and time.

@@ -25,7 +25,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema as _, Path as _, ToSchema};
 
-use self::orders::{OrderBook, OrderError};
+use self::orders::{Item, Order, OrderBook, OrderError};
 use super::body::Json;
 use super::extract::parse;
 use super::idempotency::{add_headers, name_operation};
@@ -130,36 +130,6 @@ struct NewOrder {
     /// The status of a failure to play, 400 to 599. Nothing is created then.
     #[schema(minimum = 400, maximum = 599)]
     fail: Option<u16>,
-}
-
-/// Something that is bought.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Item {
-    /// What.
-    name: String,
-    /// How many.
-    #[serde(default = "one")]
-    quantity: u32,
-}
-
-/// An order or a payment.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-struct Order {
-    /// Its number at this path, from 1.
-    #[schema(example = "17")]
-    id: String,
-    /// In the smallest unit.
-    amount: u64,
-    /// The currency.
-    currency: String,
-    /// What was bought.
-    items: Vec<Item>,
-    /// When it was created.
-    #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
-    /// The fencing token of the run that created it.
-    fencing_token: u64,
 }
 
 /// The last orders or payments.
@@ -366,8 +336,4 @@ fn wants_page(headers: &HeaderMap) -> bool {
 
 fn content_type(headers: &HeaderMap) -> &str {
     headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-fn one() -> u32 {
-    1
 }

@@ -15,7 +15,10 @@ use std::time::Duration;
 use axum::body::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::Order;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use keylatch_core::idempotency::{
     Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
     IdempotencyService, OnCrash, RecordKey, RecordStatus, RunEnd, Scope, StoredResponse,
@@ -35,6 +38,40 @@ const LEASE: Duration = Duration::from_secs(3);
 const TRIES: u32 = LISTED;
 /// How many orders of a list are read at once.
 const READ_AT_ONCE: usize = 16;
+
+/// An order or a payment.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Order {
+    /// Its number at this path, from 1.
+    #[schema(example = "17")]
+    pub(super) id: String,
+    /// In the smallest unit.
+    pub(super) amount: u64,
+    /// The currency.
+    pub(super) currency: String,
+    /// What was bought.
+    pub(super) items: Vec<Item>,
+    /// When it was created.
+    #[schema(value_type = String, format = DateTime)]
+    pub(super) created_at: Timestamp,
+    /// The fencing token of the run that created it.
+    pub(super) fencing_token: u64,
+}
+
+/// Something that is bought.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Item {
+    /// What.
+    pub(super) name: String,
+    /// How many.
+    #[serde(default = "one")]
+    pub(super) quantity: u32,
+}
+
+fn one() -> u32 {
+    1
+}
 
 /// The orders that were placed at one path.
 #[derive(Debug)]

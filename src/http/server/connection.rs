@@ -24,9 +24,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-use super::Settings;
 use super::listener::AcceptedConnection;
 use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo};
+use super::settings::Settings;
 use crate::http::origin::Arrival;
 use crate::metrics::{GaugeGuard, Metrics};
 

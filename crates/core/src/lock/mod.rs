@@ -29,7 +29,7 @@ pub use queue::{QueueEntry, WaitQueue};
 pub use rules::{HolderState, LockState};
 pub use service::{
     AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
+    WaiterLimits,
 };
 pub use token::{InvalidToken, Token, TokenHash};
-pub use waiting::WaiterLimits;
 pub use watch::WatchEvent;

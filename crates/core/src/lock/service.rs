@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::waiting::{LastReply, WaiterLimits};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Contention, Holder, Lease, LockName, Owner,
@@ -134,6 +133,23 @@ pub struct LockCounts {
     pub waiters: usize,
     /// Grants that no client read and the service withdrew, since the process started.
     pub withdrawn_grants: u64,
+}
+
+/// How many may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct WaiterLimits {
+    /// For one lock.
+    pub each: u64,
+    /// In this process, for all locks.
+    pub all: usize,
+}
+
+/// The reply to the last round of an acquire.
+pub(super) struct LastReply {
+    pub(super) reply: AcquireReply,
+    pub(super) attempt: Arc<PendingAttempt>,
+    /// When the round was sent to the store.
+    pub(super) sent: Instant,
 }
 
 /// Locks with everything that has to do with time: deadlines, validity, cleaning up.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::service::LastReply;
 use super::withdrawal::PendingAttempt;
 use super::{AcquireCommand, AcquireReply, Contention, LockError, LockService, Ttl};
 use crate::store::{Effect, StoreError, Topic};
@@ -29,23 +30,6 @@ const STAGGER: Duration = Duration::from_millis(20);
 const RETRY_WINDOW_MAX: Duration = Duration::from_secs(1);
 /// The pause after the store gave no answer.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(250);
-
-/// How many may wait.
-#[derive(Debug, Clone, Copy)]
-pub struct WaiterLimits {
-    /// For one lock.
-    pub each: u64,
-    /// In this process, for all locks.
-    pub all: usize,
-}
-
-/// The reply to the last round of an acquire.
-pub(super) struct LastReply {
-    pub(super) reply: AcquireReply,
-    pub(super) attempt: Arc<PendingAttempt>,
-    /// When the round was sent to the store.
-    pub(super) sent: Instant,
-}
 
 impl LockService {
     /// Acquires until the lock is granted or `until` is over, and calls `on_busy` after each round

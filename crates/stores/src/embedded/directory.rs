@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::OpenError;
-use super::engine::{FORMAT, Medium};
+use super::row::FORMAT;
 use super::tables::{self, FileError};
+use crate::OpenError;
 
 /// The data file in the directory.
 const DATA: &str = "locks.sqlite";
@@ -38,6 +38,19 @@ const LOG_MAGIC: u32 = 0x377f_0682;
 
 /// The two sums over all of a log that came before.
 type Sums = [u32; 2];
+
+/// Where the data is, and how it is opened: again after each I/O error.
+pub(super) struct Medium {
+    /// What to call it.
+    pub(super) name: PathBuf,
+    pub(super) open: Opening,
+    /// Opens it as it stands, also where nothing can be written, and writes nothing.
+    pub(super) look: Opening,
+    /// This process's for as long as the medium is in use.
+    pub(super) _directory: Option<Directory>,
+}
+
+type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
 
 /// A data directory that is this process's alone.
 #[derive(Debug)]

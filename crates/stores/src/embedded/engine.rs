@@ -5,22 +5,17 @@
 //! nothing that is read is proof, so nothing is settled until the process starts again. The fault
 //! disk of the tests holds it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 
 use rusqlite::Connection;
 
-use super::directory::Directory;
-use super::row::{FORMAT4, Head};
-use super::tables::{self, FileError};
-use super::{OpenError, Table};
-use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockName, LockState};
-
-/// The format of the file.
-pub(super) const FORMAT: u64 = 5;
+use super::directory::Medium;
+use super::row::{FORMAT, FORMAT4, Head};
+use super::tables::{self, BatchChanges, FileError};
+use crate::OpenError;
+use crate::table::Table;
+use keylatch_core::lock::FencingToken;
 
 /// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
 /// them in a second, so that the file's head is a second page of few transactions.
@@ -28,43 +23,6 @@ const FENCES: u64 = 1_000_000;
 
 /// About how many pages the log may have before they are put into the file.
 const LOG: usize = 1000;
-
-/// Where the data is, and how it is opened: again after each I/O error.
-pub(super) struct Medium {
-    /// What to call it.
-    pub(super) name: PathBuf,
-    pub(super) open: Opening,
-    /// Opens it as it stands, also where nothing can be written, and writes nothing.
-    pub(super) look: Opening,
-    /// This process's for as long as the medium is in use.
-    pub(super) _directory: Option<Directory>,
-}
-
-type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
-
-/// What a batch of commands comes to.
-#[derive(Debug, Clone, Default)]
-pub(super) struct BatchChanges {
-    pub(super) locks: BTreeMap<LockName, LockState>,
-    pub(super) records: BTreeMap<RecordKey, RecordState>,
-    /// The last fencing token of each bucket that gave one.
-    pub(super) fences: BTreeMap<u8, FencingToken>,
-    /// Write or take away what shows whether there is room.
-    pub(super) probe: Option<Probe>,
-}
-
-impl BatchChanges {
-    pub(super) fn last_fencing_token(&self) -> FencingToken {
-        self.fences.values().copied().max().unwrap_or_default()
-    }
-}
-
-/// One of the two transactions of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Probe {
-    Write,
-    Remove,
-}
 
 /// Why a batch is not on disk.
 #[derive(Debug, Clone)]

@@ -23,11 +23,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::OpenError;
-use super::ruled::{Executor, Ruled};
-use super::table::Table;
-use directory::Directory;
-use engine::{Engine, Medium};
+use crate::OpenError;
+use crate::ruled::{Executor, Ruled};
+use crate::table::Table;
+use directory::{Directory, Medium};
+use engine::Engine;
 use keylatch_core::idempotency::{RecordCommand, RecordState};
 use keylatch_core::lock::{LockCommand, LockState, Ttl};
 use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};

@@ -23,6 +23,8 @@ use keylatch_core::lock::{
 };
 use keylatch_core::snapshot::SnapshotError;
 
+/// The format of the file.
+pub(super) const FORMAT: u64 = 5;
 /// The number of the format before this one.
 pub(super) const FORMAT4: u64 = 4;
 

@@ -1,18 +1,19 @@
 //! What the file holds, as SQL: one table of held locks, one of records, and what the file says of
 //! itself.
 
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
+use std::collections::BTreeMap;
 use std::io;
 
-use super::Table;
-use super::engine::{BatchChanges, Probe};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
+
 use super::row::{
     Head, RowError, append_checksum, decode_format4_lock, decode_format4_record, decode_lock,
     decode_record, encode_lock, encode_record, lock_key, lock_name, record_key, verify_checksum,
 };
-use keylatch_core::idempotency::RecordState;
-use keylatch_core::lock::LockState;
+use crate::table::Table;
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{FencingToken, LockName, LockState};
 
 const CREATE: &str = "
     PRAGMA locking_mode = EXCLUSIVE;
@@ -42,6 +43,30 @@ const HEAD: &[u8] = b"head";
 const PROBE_BYTES: usize = 64 * 1024;
 /// How many pages of the file one step gives back.
 pub(super) const SLICE: usize = 256;
+
+/// What a batch of commands comes to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BatchChanges {
+    pub(super) locks: BTreeMap<LockName, LockState>,
+    pub(super) records: BTreeMap<RecordKey, RecordState>,
+    /// The last fencing token of each bucket that gave one.
+    pub(super) fences: BTreeMap<u8, FencingToken>,
+    /// Write or take away what shows whether there is room.
+    pub(super) probe: Option<Probe>,
+}
+
+impl BatchChanges {
+    pub(super) fn last_fencing_token(&self) -> FencingToken {
+        self.fences.values().copied().max().unwrap_or_default()
+    }
+}
+
+/// One of the two transactions of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Probe {
+    Write,
+    Remove,
+}
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::Embedded;
-use super::directory::check_log;
-use super::engine::{FORMAT, Medium};
-use super::row::Head;
+use super::directory::{Medium, check_log};
+use super::row::{FORMAT, Head};
 use super::tables;
 use crate::OpenError;
 use crate::ruled::{Executor as _, Ruled};

@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::engine::{BatchChanges, Engine, Failure, Probe};
+use super::engine::{Engine, Failure};
 use super::row::is_same_lock_at_rest;
+use super::tables::{BatchChanges, Probe};
 use crate::table::{Entry, Step, Table, step};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};

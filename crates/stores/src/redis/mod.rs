@@ -17,6 +17,7 @@ mod pubsub;
 mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
+mod reply;
 mod script;
 mod server;
 mod topology;

@@ -23,12 +23,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::locks::ScriptReply;
+use super::reply::ScriptReply;
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
 use crate::RedisSettings;
-use crate::hints::ChangeWatchers;
-use crate::hints::Wakeups;
+use crate::hints::{ChangeWatchers, Wakeups};
 use keylatch_core::lock::{FencingToken, Holder, LockName, Owner, TokenHash};
 use keylatch_core::store::{Change, Hints};
 

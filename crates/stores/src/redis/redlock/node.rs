@@ -36,6 +36,9 @@ pub(super) struct Node {
     last: Mutex<Option<Server>>,
 }
 
+/// What one node replied, or why it did not.
+pub(super) type NodeResult<T> = Result<NodeReply<T>, StoreError>;
+
 /// What a node replied.
 #[derive(Debug)]
 pub(super) struct NodeReply<T> {

@@ -21,15 +21,14 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
-use super::node::{Node, NodeReply, SendWindow};
+use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
-use crate::redis::locks::ScriptReply;
+use crate::redis::reply::ScriptReply;
 use crate::redis::script::{Keys, Scripts};
 use crate::redis::url::{MultiHostUrl, with_port};
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
 use keylatch_core::retry::Retry;
-use keylatch_core::store::StoreError;
 
 /// The fewest nodes of which a majority survives the loss of one.
 const MIN_NODES: usize = 3;
@@ -45,9 +44,6 @@ const WITHDRAWAL_TRY_MAX: Duration = Duration::from_secs(5);
 const WITHDRAWAL_PAUSE: Duration = Duration::from_millis(250);
 /// How many tasks may look after late replies at a time. No task is started for further ones.
 const MAX_TASKS: usize = 10_000;
-
-/// What one node replied, or why it did not.
-pub(super) type NodeResult<T> = Result<NodeReply<T>, StoreError>;
 
 /// All nodes, and what a command to them takes.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use super::command::{Ballot, LockReport, NodeGrant, Promise};
-use super::round::NodeResult;
-use crate::redis::locks::ScriptReply;
+use super::node::NodeResult;
+use crate::redis::reply::ScriptReply;
 use keylatch_core::lock::{FencingToken, Holder, LockName, ReleaseReply};
 use keylatch_core::store::{Effect, StoreError};
 

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 
 use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
-use super::{MasterLookupError, TopologySource};
+use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
 use keylatch_core::lock::LockName;
 

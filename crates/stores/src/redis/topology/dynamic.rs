@@ -8,6 +8,7 @@
 //! knows is older than [`TOPOLOGY_MAX_AGE`] then, and a source has to name the masters first. Tested over
 //! real failovers, by the tests of Sentinel and of Cluster.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::connection::NeedsReplicas;
 use super::super::failure::{Failure, Redirect};
-use super::Discovery;
+use super::cluster::Cluster;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
+use super::sentinel::Sentinels;
+use super::source::MasterLookupError;
 use crate::OpenError;
 
 /// How often the masters are looked up when no hint comes.
@@ -34,6 +37,34 @@ const TOPOLOGY_MAX_AGE: Duration = Duration::from_millis(2500);
 const FAILOVER_WAIT_MAX: Duration = Duration::from_millis(1500);
 /// The pause before a command is tried again, unless the masters change sooner.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The servers that know which server is master of what.
+#[derive(Debug)]
+pub(super) enum Discovery {
+    /// One master has all buckets, and sentinels name it.
+    Sentinels(Sentinels),
+    /// Each master has some slots, and every node knows of all.
+    Cluster(Cluster),
+}
+
+impl Discovery {
+    /// The present masters.
+    async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
+        match self {
+            Self::Sentinels(sentinels) => sentinels.look_up().await,
+            Self::Cluster(cluster) => cluster.look_up().await,
+        }
+    }
+
+    /// Resolves when something may have changed.
+    async fn hint(&mut self) {
+        match self {
+            Self::Sentinels(sentinels) => sentinels.hint().await,
+            // A cluster publishes nothing; a node redirects a command on keys that it has not.
+            Self::Cluster(_) => pending().await,
+        }
+    }
+}
 
 /// The latest lookup.
 #[derive(Debug, Clone)]

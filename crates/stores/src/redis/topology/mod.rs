@@ -3,8 +3,8 @@
 //! Locks are kept in the same way on all of them; topologies differ in which server has a bucket, and
 //! in how the next master is found. One server is a pool. With Sentinel and Cluster a task follows the
 //! masters ([`DynamicTopology`]), because the driver does not tell "not executed" from "unknown" when
-//! it follows them itself. Its [`Discovery`] asks several servers, each a [`TopologySource`] with its
-//! own connection, and makes one [`TopologyView`] of what they report. No source is trusted alone: of
+//! it follows them itself. Its [`Discovery`] asks several servers, each a [`source`] with its own
+//! connection, and makes one view of what they report. No source is trusted alone: of
 //! sentinels the latest failover counts, of cluster nodes the highest epoch of each slot.
 //!
 //! Tested below in `sentinel` and `cluster`, and over real servers by the tests of Sentinel, of Cluster
@@ -14,19 +14,12 @@ mod cluster;
 mod dynamic;
 mod masters;
 mod sentinel;
+mod source;
 
-use std::fmt;
-use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bb8_redis::redis::aio::MultiplexedConnection;
-use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Pipeline, RedisError,
-    ScriptInvocation,
-};
+use bb8_redis::redis::{Client, FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::NeedsReplicas;
@@ -34,13 +27,10 @@ use super::failure::Failure;
 use super::pool::{self, Pool};
 use crate::{OpenError, RedisSettings};
 use cluster::Cluster;
-use dynamic::DynamicTopology;
+use dynamic::{Discovery, DynamicTopology};
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
-use masters::{Master, MasterId, TopologyView};
+use masters::{Master, MasterId};
 use sentinel::Sentinels;
-
-/// How long a source may take to reply.
-const REPLY_MAX: Duration = Duration::from_millis(500);
 
 /// The servers behind a URL.
 #[derive(Debug)]
@@ -139,111 +129,4 @@ impl Topology {
 pub(super) struct Publisher {
     pub(super) client: Arc<Client>,
     pub(super) retired: CancellationToken,
-}
-
-/// The servers that know which server is master of what.
-#[derive(Debug)]
-enum Discovery {
-    /// One master has all buckets, and sentinels name it.
-    Sentinels(Sentinels),
-    /// Each master has some slots, and every node knows of all.
-    Cluster(Cluster),
-}
-
-impl Discovery {
-    /// The present masters.
-    async fn look_up(&mut self) -> Result<TopologyView, MasterLookupError> {
-        match self {
-            Self::Sentinels(sentinels) => sentinels.look_up().await,
-            Self::Cluster(cluster) => cluster.look_up().await,
-        }
-    }
-
-    /// Resolves when something may have changed.
-    async fn hint(&mut self) {
-        match self {
-            Self::Sentinels(sentinels) => sentinels.hint().await,
-            // A cluster publishes nothing; a node redirects a command on keys that it has not.
-            Self::Cluster(_) => pending().await,
-        }
-    }
-}
-
-/// A server that a discovery asks again and again about the masters, on its own connection.
-struct TopologySource {
-    client: Client,
-    connection: Option<MultiplexedConnection>,
-}
-
-impl TopologySource {
-    /// A source that connects at its first question.
-    fn new(client: Client) -> Self {
-        Self { client, connection: None }
-    }
-
-    /// Sends all questions in one write.
-    async fn query<T: FromRedisValue>(&mut self, questions: &Pipeline) -> Result<T, RedisError> {
-        let querying = async {
-            let connection = match &mut self.connection {
-                Some(connection) => connection,
-                none => none.insert(connect(&self.client).await?),
-            };
-            questions.query_async(connection).await
-        };
-        let no_reply = || RedisError::from((ErrorKind::Io, "no answer in time"));
-        let reply = timeout(REPLY_MAX, querying).await.unwrap_or_else(|_| Err(no_reply()));
-        if reply.as_ref().is_err_and(|error| error.code().is_none()) {
-            self.connection = None;
-        }
-        reply
-    }
-}
-
-impl fmt::Debug for TopologySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TopologySource").finish_non_exhaustive()
-    }
-}
-
-async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    client.get_multiplexed_async_connection_with_config(&config).await
-}
-
-/// Why the master is not known.
-#[derive(Debug, thiserror::Error)]
-enum MasterLookupError {
-    /// All sentinels replied, and none has a master of this name.
-    #[error("none of the sentinels knows a master `{0}`")]
-    UnknownName(String),
-    /// The last source that failed refused the question.
-    #[error("the question for the master was refused: {0}")]
-    Refused(RedisError),
-    /// No source replied with a master.
-    #[error("the master is not known: {0}")]
-    NoReply(String),
-}
-
-impl MasterLookupError {
-    /// Why no source named a master, by the last one that failed.
-    fn of(error: Option<RedisError>) -> Self {
-        match error {
-            Some(error) if is_refusal(&error) => Self::Refused(error),
-            Some(error) => Self::NoReply(error.to_string()),
-            None => Self::NoReply("no master".to_owned()),
-        }
-    }
-
-    /// Whether only a change of the configuration would help.
-    fn is_misconfiguration(&self) -> bool {
-        matches!(self, Self::UnknownName(_) | Self::Refused(_))
-    }
-}
-
-/// Whether the server would refuse the same question again.
-fn is_refusal(error: &RedisError) -> bool {
-    let refusals = ["ERR", "NOAUTH", "NOPERM", "WRONGPASS"];
-    error.kind() == ErrorKind::AuthenticationFailed
-        || error.code().is_some_and(|code| refusals.contains(&code))
 }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::super::pool;
 use super::super::url::{InvalidUrl, MultiHostUrl};
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
-use super::{MasterLookupError, TopologySource};
+use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
 
 const DEFAULT_PORT: u16 = 26_379;
