@@ -70,6 +70,7 @@ impl LockService {
                     entry.last = None;
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
+                Err(StoreError::Unsupported) => return Err(StoreError::Unsupported.into()),
                 Err(error) => {
                     lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
                     PAUSE_AFTER_ERROR
