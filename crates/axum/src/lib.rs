@@ -23,7 +23,10 @@
 //!
 //! /// Runs once for each key. The fencing token is for what the order changes: a database that
 //! /// remembers the largest one it saw refuses a run that was overtaken.
-//! async fn order(Extension(fence): Extension<FencingToken>, what: String) -> (StatusCode, String) {
+//! async fn order(
+//!     Extension(fencing_token): Extension<FencingToken>,
+//!     what: String,
+//! ) -> (StatusCode, String) {
 //!     (StatusCode::CREATED, format!("ordered {what} under fencing token {fencing_token}"))
 //! }
 //!
