@@ -268,3 +268,26 @@ struct StepLabels {
 struct StreamLabels {
     kind: StreamKind,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{StoreOperation, StoreOutcome};
+
+    #[test]
+    fn every_label_of_a_store_step_is_documented() {
+        use StoreOperation::{
+            AbandonRecord, Acquire, BeginRecord, CompleteRecord, Health, List, Look, LookAtRecord,
+            Release, Renew, RenewRecord, ResolveRecord, Withdraw,
+        };
+        use StoreOutcome::{Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
+        let locks = [Acquire, Withdraw, Renew, Release, Look, List, Health];
+        let records =
+            [BeginRecord, RenewRecord, CompleteRecord, AbandonRecord, ResolveRecord, LookAtRecord];
+        let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Error];
+        let operations = locks.into_iter().chain(records).map(StoreOperation::as_str);
+        let document = include_str!("../docs/operating.md");
+        for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {
+            assert!(document.contains(&format!("`{label}`")), "{label}");
+        }
+    }
+}

@@ -1,3 +1,9 @@
+//! What handlers take from a request: the name, the token, the body as JSON, the query.
+//!
+//! Each extractor parses at the edge, so that a handler has valid values, and refuses with a problem that
+//! names the part that is wrong. A header or a parameter that comes twice is refused, because two parts of
+//! a system could read it in two ways. Tested in `tests/api/invalid_input.rs` and `invalid_bodies.rs`.
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;

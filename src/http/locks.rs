@@ -1,3 +1,9 @@
+//! The resource `/v1/locks`: create, renew, release, look at one lock, list them.
+//!
+//! Each handler parses, makes one call of `LockService`, and maps the value that it gives to an answer. A
+//! held lock is a value, and its 409 is made here; an error means that the service could not find out.
+//! Tested in `tests/api/locks.rs`, `listing.rs` and `waiting.rs`.
+
 use std::sync::Arc;
 
 use axum::extract::State;

@@ -1,3 +1,8 @@
+//! What the service says of itself: `/v1/info`, health, metrics, the pages of the problems, the index.
+//!
+//! `/livez` asks no store, so that a store that is away restarts no instance; `/readyz` asks it. Tested in
+//! `tests/api/system.rs`.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,9 @@
+//! One `keylatch run`: acquire the lock, run the command while the lease lasts, release.
+//!
+//! The client renews the lease in the background. Invariant: the command has ended, or was killed, before
+//! the validity ends, so no other client holds the lock while it runs. Tested in `tests/cli/run.rs`,
+//! `run_overlap.rs` and `run_waits.rs`.
+
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::time::Duration;

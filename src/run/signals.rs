@@ -1,3 +1,8 @@
+//! The signals that `keylatch run` passes on to its command.
+//!
+//! A signal that was ignored when `run` started stays ignored, as `nohup` wants it. Tested in
+//! `tests/cli/run_signals.rs`.
+
 use std::io;
 use std::task::{Context, Poll};
 
