@@ -41,7 +41,8 @@ use crate::lock::{
 ///   store's wall clock did not go back. The same holds for the runs of a record.
 /// - An unknown outcome is kept for 30 days, so that a person can resolve it.
 /// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
-///   dropped may leave its step executed or not.
+///   dropped may leave its step executed or not. A withdrawal that is sent after that takes effect
+///   after the step, or the step has no effect.
 /// - A store removes what has expired by itself, in its own task, which ends with the store.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
