@@ -1,3 +1,12 @@
+//! The HTTP client of the lock campaign.
+//!
+//! Goal: the history has what a client sent, when it sent it, and what it read.
+//!
+//! Method: `ask` reads the clock before it sends and after it has read, so the service answered
+//! between the two times. A request without an answer becomes `Told::Nothing`. An answer that the
+//! API does not have becomes `Told::Odd`, which the checker reports under I7: `guilt.rs` has that
+//! case.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

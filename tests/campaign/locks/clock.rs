@@ -1,3 +1,11 @@
+//! The one clock of the lock campaign.
+//!
+//! Goal: the checker can compare the times of all clients, faults and promotions.
+//!
+//! Method: `now` reads `CLOCK_MONOTONIC_RAW`, which no process can set, so a fault that sets the
+//! wall clock of Redis never changes a time of the history. Every campaign in `mod.rs` runs on this
+//! clock.
+
 use std::future::pending;
 use std::time::Duration;
 

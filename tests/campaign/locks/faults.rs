@@ -1,3 +1,12 @@
+//! The faults of the lock campaign, by name and by what they do.
+//!
+//! Goal: every fault that the report counts as seen had an effect.
+//!
+//! Method: `strike` causes one fault, looks for its effect at the process, the node or the proxy,
+//! and returns what it saw or why it saw nothing. `OUTSIDE_OF_PROMISES` names the faults that
+//! excuse two certain holders (I1). The tests `checker_sees_*` in `mod.rs` show that faults reach
+//! the locks.
+
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;

@@ -1,3 +1,11 @@
+//! The record of a lock campaign: requests, answers, writes, faults, healings and promotions.
+//!
+//! Goal: the checker judges a campaign by what was visible outside keylatch, and by nothing else.
+//!
+//! Method: plain data, and pure functions that find grants, faults and possible losses in it. An
+//! answer that leaves an outcome open stays ambiguous here: only the checker decides what it
+//! allows. `guilt.rs` builds histories by hand and tests the functions through the checker.
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -1,3 +1,12 @@
+//! The watch over the redis-servers of a store, for the moments when one becomes a master.
+//!
+//! Goal: the checker knows each span in which a store may have forgotten an answer.
+//!
+//! Method: a task for each node asks `INFO` again and again, past all proxies. A span begins before
+//! the last look at the old role or run id and ends after the first look at the new one, so the
+//! change lies within it. `checker_separates_losses_by_failover_from_others` tests the use of the
+//! spans.
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

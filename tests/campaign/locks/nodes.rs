@@ -1,3 +1,12 @@
+//! The redis-servers below a store: independent ones, a set with sentinels, or a cluster.
+//!
+//! Goal: a fault ends a master of any layout in the same ways and leaves the deployment able to
+//! heal.
+//!
+//! Method: `fail_over` ends a master, waits for another, and brings the old one back in any case.
+//! `are_whole` waits until every replica follows and the sentinels agree, or fails the test.
+//! `checker_sees_lossy_failover_break_exclusion` shows that a failover can lose a grant.
+
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 

@@ -1,3 +1,12 @@
+//! The deployment of a lock campaign: a store, the instances of keylatch over it, and their
+//! proxies.
+//!
+//! Goal: a fault can reach each process and each connection alone, and clients need not know of it.
+//!
+//! Method: clients reach an instance only through its proxy, whose address outlives the process.
+//! Instances find Sentinel and Cluster without proxies, because these name their nodes themselves.
+//! `Store::faults` lists the faults for each store. Every test in `mod.rs` opens one such place.
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,3 +1,11 @@
+//! The resource that the locks protect, and the log of the writes that it took.
+//!
+//! Goal: fencing tokens alone stop a late write (I3).
+//!
+//! Method: a redis-server that no fault touches runs one script for each write. The script compares
+//! the fencing token, takes the write and logs it in one step, so the log has the true order of
+//! writes. The cases of `Fenced` in `guilt.rs` show that the checker reads this log.
+
 use keylatch_testkit::RedisServer;
 use redis::Script;
 use redis::aio::MultiplexedConnection;

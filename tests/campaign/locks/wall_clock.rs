@@ -1,3 +1,11 @@
+//! A wall clock that a campaign can set, for redis-servers alone.
+//!
+//! Goal: a store meets a clock that jumps, while the machine and the campaign keep their own time.
+//!
+//! Method: the shim `wall_clock.c` adds an offset from a shared file to the wall clock of a process
+//! and leaves its monotonic clock alone. Without a C compiler the campaign counts the fault as
+//! skipped. `checker_sees_redis_clock_jump_break_exclusion` shows that the clock moves.
+
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,3 +1,11 @@
+//! One of the twenty clients of a lock campaign, with its habits and its mistakes.
+//!
+//! Goal: clients acquire, renew, release and look, rightly and wrongly, at moments that vary.
+//!
+//! Method: dice with a seed choose each step, such as to repeat, to write late, to meddle or to
+//! leave. The worker writes down every request that it sent, also one that it left without an
+//! answer. `checker_finds_every_mutant` shows that these habits bring out the mistakes of keylatch.
+
 use std::time::Duration;
 
 use keylatch_testkit::Dice;

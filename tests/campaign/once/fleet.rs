@@ -1,3 +1,11 @@
+//! The instances of keylatch that a campaign of keys kills and starts again.
+//!
+//! Goal: a shopper always finds an instance that the campaign has not killed.
+//!
+//! Method: processes end by SIGKILL. `kill` hides the address before it ends the process, and
+//! `restart` shows the new one. `Fleet::none` leads straight to the upstream, for the test of the
+//! check: `check_reports_double_runs_without_a_guard`.
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 

@@ -1,3 +1,10 @@
+//! The keys of the campaign, and what the upstream does for each.
+//!
+//! Goal: the ledger, the shopper and the judge agree on a key without exchanging a word.
+//!
+//! Method: the number of a key decides its route, its kind and what a later run does, so each run
+//! of the campaign has the same mixture. `guilt.rs` picks its keys by these rules.
+
 use keylatch_testkit::Dice;
 
 /// A key of the campaign; its number says all of it.

@@ -1,3 +1,11 @@
+//! The upstream behind the guards, and its own record of what it did.
+//!
+//! Goal: the judge learns what really happened from a server that the campaign never kills.
+//!
+//! Method: the upstream enters each request before it does anything for it. It compares the fencing
+//! token and performs the effect under one lock, so no stale run has an effect. `mod.rs` shows that
+//! the ledger finds double runs: `check_reports_double_runs_of_a_forgetful_store`.
+
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;

@@ -1,3 +1,11 @@
+//! A client that wants one order, submits its key again and again, and records the answers.
+//!
+//! Goal: the judge has every answer that a client read, in an order that it can trust.
+//!
+//! Method: the shopper submits at once and in turn, leaves in the middle, and insists on a final
+//! answer. It numbers what it sends and reads by the steps of the campaign, not by time. It only
+//! counts a try that broke off or that it left. `guilt.rs` tests the judge on such histories.
+
 use std::sync::Arc;
 
 use futures_util::future::join_all;

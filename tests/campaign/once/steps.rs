@@ -1,3 +1,11 @@
+//! The steps of all parties in a campaign of keys, and the choice of the step for a kill.
+//!
+//! Goal: a kill comes between any two steps, on a fast machine as on a slow one.
+//!
+//! Method: every party passes each of its steps here. The party at the chosen step waits until the
+//! kill is done, so its next step comes after the kill. `reaches_every_step` in `mod.rs` fails a
+//! campaign whose kills missed a kind of step.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, watch};

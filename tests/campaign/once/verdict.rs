@@ -1,3 +1,11 @@
+//! The judge of a key: a pure function from its runs and its answers to a verdict.
+//!
+//! Goal: work is done once, unless its route allows more, and no stored answer is lost or changed.
+//!
+//! Method: the judge compares the ledger's runs with the shopper's answers, and counts where kills
+//! fell. It accepts an unknown outcome only where a kill or the upstream can cause one. `guilt.rs`
+//! tests it on one history for each kind of violation, and on correct ones.
+
 use super::key::{Key, Kind};
 use super::ledger::Run;
 use super::shopper::{History, Told};

@@ -1,3 +1,11 @@
+//! The mutants: for each, one edit of the sources that makes keylatch wrong in one place.
+//!
+//! Goal: each edit breaks one rule that the campaign claims to check, and the build can choose it.
+//!
+//! Method: an edit replaces a text that its file has exactly once. The text for a Rust file asks
+//! `mutant!()`, so the build stays correct until the variable `MUTANT` names the mutant.
+//! `every_mutant_edit_applies_to_the_sources` fails when a source no longer has the text.
+
 use super::super::place::Store;
 use super::{Edit, Mutant};
 
