@@ -3,8 +3,8 @@
 //! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the
 //! runtime that commits inline, when the last batch was one quick request and another worker of the
 //! runtime is left to keep deadlines; else the writer's thread. Callers that come while a batch is being
-//! committed share the next one, which the thread leads. (RocksDB's write group and PostgreSQL's
-//! `commit_siblings` have the idea.)
+//! committed share the next one, which the thread leads; it yields while each turn of the others brings
+//! more of them. (RocksDB's write group and PostgreSQL's `commit_siblings` have the idea.)
 //!
 //! Why inline: to wake a thread, and the thread a task again, costs as much as half a sync of a
 //! quick disk. Why not always: a disk that hangs holds the worker that leads. It never holds a
@@ -272,13 +272,26 @@ impl Shared {
         let mut queue = self.queue();
         loop {
             if queue.leader == Leader::Thread {
-                return Some(queue.take_batch());
+                return Some(self.gather(queue).take_batch());
             }
             if queue.closed && queue.leader == Leader::None {
                 return None;
             }
             queue = self.appointed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Lets the callers that are about to queue a request do so, for as long as each turn brings more:
+    /// one sync serves them all. A lone caller costs one turn.
+    fn gather<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        let mut gathered = 0;
+        while (gathered + 1..BATCH).contains(&queue.requests.len()) {
+            gathered = queue.requests.len();
+            drop(queue);
+            thread::yield_now();
+            queue = self.queue();
+        }
+        queue
     }
 
     /// Commits a batch; `None` if that panicked.
