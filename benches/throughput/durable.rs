@@ -12,7 +12,7 @@ use crate::report;
 use crate::slice::{Cpu, Slice, Spread};
 
 /// The part of memory's rate that is to be left on 64 connections.
-const GOAL_MANY: f64 = 0.6;
+const GOAL_MANY: f64 = 0.68;
 /// The part of the disk's own rate of writes with fdatasync that is to be left on one connection.
 const GOAL_ONE: f64 = 0.5;
 /// How long a store with so many held locks may take to serve again.
