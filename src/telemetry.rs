@@ -76,6 +76,7 @@ pub fn init(settings: &Settings) -> Result<WorkerGuard, Box<dyn std::error::Erro
         Format::Auto => !io::stderr().is_terminal(),
     };
     subscriber(settings, json, io::stderr().is_terminal(), writer)?.try_init()?;
+    tracing::debug!(level = settings.level, access = ?settings.access, "the log begins");
     Ok(guard)
 }
 
