@@ -10,7 +10,7 @@ use crate::load::{CONNECTIONS, Load, Orders};
 use crate::processes::{KEYLATCH, Machine, Process};
 use crate::slice::{Slice, Spread};
 
-/// The part of the other build's rate below which a loss is told apart from noise.
+/// A build that reaches less than this part of the other build's rate has lost some of it.
 const GOAL: f64 = 0.97;
 
 /// What is measured of both builds.
