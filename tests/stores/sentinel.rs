@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch_core::lock::LockName;
 use keylatch_testkit::{
-    Answer, Api, Proxy, RedisServer, Sentinels, Service, config, eventually, soon,
+    Answer, Api, Process, Proxy, RedisServer, Sentinels, Service, config, eventually, soon,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
@@ -91,16 +91,23 @@ async fn resumed_old_master_grants_nothing() {
     assert!(during > 0, "the old master was a replica at once");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resumed_instance_does_not_trust_the_old_master() {
+/// An instance that granted a lock and is paused, and until when it has to be, so that it does not trust
+/// what it knows of the masters.
+async fn paused_instance(set: &Sentinels) -> (Process, Api, Instant) {
     // Longer than the time after which the service asks again which node is master.
     const AWAY: Duration = Duration::from_secs(4);
-    let set = Sentinels::start(1, 3).await;
     let process = KEYLATCH.serve(&["--store", &set.url()], &[]).await;
     let service = Api::at(process.address);
     granted(&service, "before").await;
     let back = Instant::now() + AWAY;
     process.signal("-STOP");
+    (process, service, back)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resumed_instance_does_not_trust_the_old_master() {
+    let set = Sentinels::start(1, 3).await;
+    let (process, service, back) = paused_instance(&set).await;
     let old = &set.servers[0];
     old.pause();
     let new = set.master_after(old).await;
@@ -119,13 +126,8 @@ async fn resumed_instance_does_not_trust_the_old_master() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_instance_waits_for_a_sentinel_before_it_trusts_a_master() {
-    const AWAY: Duration = Duration::from_secs(4);
     let set = Sentinels::start(1, 3).await;
-    let process = KEYLATCH.serve(&["--store", &set.url()], &[]).await;
-    let service = Api::at(process.address);
-    granted(&service, "before").await;
-    let back = Instant::now() + AWAY;
-    process.signal("-STOP");
+    let (process, service, back) = paused_instance(&set).await;
     let old = &set.servers[0];
     old.pause();
     let new = set.master_after(old).await;
