@@ -18,7 +18,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -108,18 +107,19 @@ impl OriginPolicy {
     /// route does not take from a page (415).
     pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
         let host = host_of(request)?;
-        self.check_host(request, host.as_ref())?;
+        self.check_host(request, host)?;
         if request.method().is_safe() || surface == Surface::Callback {
             return Ok(());
         }
-        self.check_origin(request, host.as_ref())?;
-        check_media_type(request, surface)
+        let origin = said(request.headers(), &header::ORIGIN);
+        self.check_origin(request, origin, host)?;
+        if origin.is_some() { check_media_type(request, surface) } else { Ok(()) }
     }
 
-    fn check_host(&self, request: &Request<Body>, host: Option<&Authority>) -> Result<(), Problem> {
+    fn check_host(&self, request: &Request<Body>, host: Option<Host<'_>>) -> Result<(), Problem> {
         let arrival = request.extensions().get::<Arrival>();
         let on_loopback = arrival.is_some_and(|arrival| arrival.on_loopback);
-        if host.is_none_or(|host| self.serves(host.host(), on_loopback)) {
+        if host.is_none_or(|host| self.serves(host.name, on_loopback)) {
             return Ok(());
         }
         let detail = "The service does not go by this host. `server.hosts` in its configuration \
@@ -132,11 +132,10 @@ impl OriginPolicy {
     fn check_origin(
         &self,
         request: &Request<Body>,
-        host: Option<&Authority>,
+        origin: Option<&str>,
+        host: Option<Host<'_>>,
     ) -> Result<(), Problem> {
-        let headers = request.headers();
-        let origin = said(headers, &header::ORIGIN);
-        let is_own = match said(headers, &SEC_FETCH_SITE) {
+        let is_own = match said(request.headers(), &SEC_FETCH_SITE) {
             Some(site) => matches!(site, "same-origin" | "none"),
             None => origin.is_none_or(|origin| self.is_own(origin, request, host)),
         };
@@ -149,7 +148,7 @@ impl OriginPolicy {
 
     /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
     /// a trusted proxy says or as the request itself does.
-    fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<&Authority>) -> bool {
+    fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
         let arrival = request.extensions().get::<Arrival>();
         let peer = arrival.and_then(|arrival| arrival.peer);
         let is_trusted =
@@ -159,7 +158,7 @@ impl OriginPolicy {
             list.split(',').next().map(str::trim)
         };
         let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or("http");
-        let own = forwarded(&X_FORWARDED_HOST).or(host.map(Authority::as_str));
+        let own = forwarded(&X_FORWARDED_HOST).or(host.map(|host| host.authority));
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
         let own = own.map(|own| without_default_port(own, scheme));
         of_scheme == scheme && own.is_some_and(|own| own.eq_ignore_ascii_case(of_host))
@@ -185,11 +184,10 @@ fn network(text: &str) -> Option<IpNet> {
 /// A body that a page sends is of a type that the route reads. A browser sends forms, `text/plain` and
 /// untyped bodies to a foreign service unasked, and asks before it sends anything else (CORS).
 fn check_media_type(request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
-    let headers = request.headers();
-    if !headers.contains_key(header::ORIGIN) || request.body().is_end_stream() {
+    if request.body().is_end_stream() {
         return Ok(());
     }
-    let media_type = said(headers, &header::CONTENT_TYPE).unwrap_or_default();
+    let media_type = said(request.headers(), &header::CONTENT_TYPE).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
     let is = |other: &str| media_type.eq_ignore_ascii_case(other);
     let (is_taken, detail) = match surface {
@@ -223,29 +221,53 @@ fn without_default_port<'a>(authority: &'a str, scheme: &str) -> &'a str {
     authority.strip_suffix(port).unwrap_or(authority)
 }
 
+/// The host that a request is for, as the client wrote it.
+#[derive(Debug, Clone, Copy)]
+struct Host<'a> {
+    /// With its port, if it has one.
+    authority: &'a str,
+    /// Without it.
+    name: &'a str,
+}
+
+impl<'a> Host<'a> {
+    /// The host of a name or of an address in brackets, and perhaps a port (RFC 9110, section 7.2).
+    /// Read here, since `http::uri::Authority` copies what it reads, and each request has a host.
+    fn parse(authority: &'a str) -> Option<Self> {
+        let end = match authority.strip_prefix('[') {
+            Some(address) => address.find(']')? + 2,
+            None => authority.find(':').unwrap_or(authority.len()),
+        };
+        let (name, port) = authority.split_at(end);
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+        let is_name = name.bytes().all(is_plain) || address(name).is_some();
+        let is_port = port.bytes().enumerate().all(|(at, byte)| match at {
+            0 => byte == b':',
+            _ => byte.is_ascii_digit(),
+        });
+        (is_name && is_port && !name.is_empty()).then_some(Self { authority, name })
+    }
+}
+
 /// The host that a request is for; `None` where HTTP/1.0 names none.
-fn host_of(request: &Request<Body>) -> Result<Option<Authority>, Problem> {
+fn host_of(request: &Request<Body>) -> Result<Option<Host<'_>>, Problem> {
     let mut lines = request.headers().get_all(header::HOST).iter();
     let named = match (lines.next(), lines.next()) {
         (Some(_), Some(_)) => return Err(invalid_host("there is more than one Host header")),
         (None, _) if request.version() == Version::HTTP_11 => {
             return Err(invalid_host("there is no Host header"));
         }
-        (line, _) => line.map(authority).transpose()?,
+        (line, _) => line.map(|line| host(line.to_str().unwrap_or_default())).transpose()?,
     };
     // A target in absolute form names the host itself (RFC 9112, section 3.2.2).
-    Ok(request.uri().authority().cloned().or(named))
+    let of_target = request.uri().authority().map(|target| host(target.as_str())).transpose()?;
+    Ok(of_target.or(named))
 }
 
-fn authority(line: &HeaderValue) -> Result<Authority, Problem> {
-    let authority = Authority::try_from(line.as_bytes()).ok().filter(|authority| {
-        let port = authority.as_str().strip_prefix(authority.host());
-        port.is_some_and(|port| {
-            let digits = port.strip_prefix(':').unwrap_or(port);
-            digits.bytes().all(|byte| byte.is_ascii_digit())
-        })
-    });
-    authority.ok_or_else(|| invalid_host("it is not a host with or without a port"))
+fn host(authority: &str) -> Result<Host<'_>, Problem> {
+    let host = Host::parse(authority);
+    host.ok_or_else(|| invalid_host("it is not a host with or without a port"))
 }
 
 fn invalid_host(why: &str) -> Problem {

@@ -85,6 +85,11 @@ async fn missing_duplicate_or_invalid_host_is_refused() {
         "Host: evil.example@localhost\r\n",
         "Host: localhost:http\r\n",
         "Host: localhost/\r\n",
+        "Host: :7070\r\n",
+        "Host: ::1\r\n",
+        "Host: [::1\r\n",
+        "Host: [::1]x\r\n",
+        "Host: [localhost]\r\n",
     ] {
         let answer = send(&service, &create(lines)).await;
         answer.is_problem(400, "invalid-host");
