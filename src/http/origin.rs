@@ -236,7 +236,7 @@ impl<'a> Host<'a> {
     fn parse(authority: &'a str) -> Option<Self> {
         let end = match authority.strip_prefix('[') {
             Some(address) => address.find(']')? + 2,
-            None => authority.find(':').unwrap_or(authority.len()),
+            None => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
         };
         let (name, port) = authority.split_at(end);
         let is_plain =

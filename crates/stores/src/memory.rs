@@ -17,8 +17,8 @@ pub fn memory() -> Arc<dyn Store> {
 }
 
 impl Executor for Table {
-    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
-        Ok(self.step(&command))
+    fn run(&self, command: Command) -> impl Future<Output = Result<Reply, StoreError>> {
+        std::future::ready(Ok(self.step(&command)))
     }
 
     async fn settle(&self) -> Result<(), StoreError> {

@@ -136,10 +136,13 @@ fn answer(
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
     request.extensions_mut().insert(arrival);
-    let answering = phases.busy().map(|()| router.clone().call(request.map(Body::new)));
+    let begun = phases.busy();
+    // No handler runs before this is polled.
+    let answering = router.clone().call(request.map(Body::new));
     let phases = Arc::clone(phases);
     async move {
-        let Ok(response) = answering?.await;
+        begun?;
+        let Ok(response) = answering.await;
         if response.body().size_hint().exact().is_some() {
             phases.idle();
             return Ok(response);
