@@ -239,15 +239,18 @@ impl<'a> Host<'a> {
             None => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
         };
         let (name, port) = authority.split_at(end);
-        let is_plain =
-            |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-        let is_name = name.bytes().all(is_plain) || address(name).is_some();
+        let is_name = name.bytes().all(is_of_name) || address(name).is_some();
         let is_port = port.bytes().enumerate().all(|(at, byte)| match at {
             0 => byte == b':',
             _ => byte.is_ascii_digit(),
         });
         (is_name && is_port && !name.is_empty()).then_some(Self { authority, name })
     }
+}
+
+/// Whether a registered name may have this byte (RFC 3986, section 3.2.2).
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'$'..=b'.' | b'!' | b';' | b'=' | b'_' | b'~')
 }
 
 /// The host that a request is for; `None` where HTTP/1.0 names none.

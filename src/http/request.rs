@@ -153,10 +153,14 @@ where
             _in_flight: in_flight,
         };
         let passed = admitted.and_then(|()| shared.origins.check(&request, *surface));
-        let refusal = passed.err();
-        let inner = refusal.is_none().then(|| self.inner.call(request));
         let deadline = Deadline::new(ticket.started + *deadline);
-        RequestFuture { inner, refusal, deadline, ticket }
+        match passed {
+            Ok(()) => {
+                let inner = Some(self.inner.call(request));
+                RequestFuture { inner, refusal: None, deadline, ticket }
+            }
+            Err(refusal) => RequestFuture { inner: None, refusal: Some(refusal), deadline, ticket },
+        }
     }
 }
 
