@@ -88,6 +88,17 @@ pub enum Command {
     Record(RecordKey, RecordCommand),
 }
 
+impl Command {
+    /// Whether the command undoes another, which may still be on its way to the store: then a store does
+    /// not answer it from what it remembers, before that one.
+    pub fn is_undo(&self) -> bool {
+        match self {
+            Self::Lock(_, command) => command.is_undo(),
+            Self::Record(_, command) => command.is_undo(),
+        }
+    }
+}
+
 /// What a [`Command`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {

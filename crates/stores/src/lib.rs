@@ -3,6 +3,8 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
+#[cfg(any(feature = "embedded", feature = "memory"))]
+mod entry;
 mod hints;
 #[cfg(feature = "memory")]
 mod memory;

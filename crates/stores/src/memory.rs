@@ -9,7 +9,10 @@ use super::ruled::{Executor, Ruled};
 use super::table::Table;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::{FencingToken, LockState, Ttl};
-use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier,
+    Topic,
+};
 
 /// An empty store in memory; it has to be called within a tokio runtime.
 pub fn memory() -> Arc<dyn Store> {
@@ -21,12 +24,12 @@ impl Executor for Table {
         std::future::ready(Ok(self.step(&command)))
     }
 
-    async fn settle(&self) -> Result<(), StoreError> {
-        Ok(())
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        Ok(self.list(query))
     }
 
-    fn table(&self) -> &Table {
-        self
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.subscribe(topic)
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {

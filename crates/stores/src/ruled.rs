@@ -1,9 +1,9 @@
 //! What every store that runs the rules in this process shares: hints, listing, and the task that
 //! removes what has expired.
 //!
-//! The executors differ in what a step costs: the [`Table`] steps in memory, and the embedded store
-//! commits to disk first. An engine of another kind implements [`Executor`] and is a [`Store`] by
-//! [`Ruled`].
+//! The executors differ in what a step costs: the table steps in memory, the embedded store commits to
+//! disk first, and the adapter over conditional writes asks another machine. Each implements
+//! [`Executor`] and is a [`Store`] by [`Ruled`].
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::table::Table;
 use keylatch_core::store::{
     Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
 };
@@ -23,16 +22,19 @@ const LOCK_SWEEP_PERIOD: Duration = Duration::from_secs(5);
 /// How many sweeps of the locks there are to one of the records.
 const SWEEPS_PER_RECORD_SWEEP: u32 = 6;
 
-/// What runs commands by the rules on a table.
+/// What runs commands by the rules.
 pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     /// Runs a command.
     fn run(&self, command: Command) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Resolves when the table says all that was answered.
-    fn settle(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// A page of the held locks; `None` for a cursor that no listing gave.
+    fn list(
+        &self,
+        query: &ListLocks,
+    ) -> impl Future<Output = Result<Option<Page>, StoreError>> + Send;
 
-    /// The table behind it.
-    fn table(&self) -> &Table;
+    /// Hints about an entry from now on.
+    fn subscribe(&self, topic: Topic) -> Hints;
 
     /// Removes expired locks, and expired records as well where that is due.
     fn sweep(&self, records: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -87,12 +89,11 @@ impl<X: Executor> Store for Ruled<X> {
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        self.executor.settle().await?;
-        Ok(self.executor.table().list(query))
+        self.executor.list(query).await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {
-        self.executor.table().subscribe(topic)
+        self.executor.subscribe(topic)
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

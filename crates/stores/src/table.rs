@@ -14,11 +14,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
+use super::entry::Entry;
 use super::hints::{ChangeWatchers, Wakeups};
-use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordReply, RecordState};
-use keylatch_core::lock::{
-    FencingToken, Holder, LockCommand, LockName, LockReply, LockState, Moment, TokenHash,
-};
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{FencingToken, Holder, LockName, LockState, Moment, TokenHash};
 use keylatch_core::store::{Command, Cursor, Hints, ListLocks, Page, Reply, Topic};
 use keylatch_core::time::unix_micros;
 
@@ -41,49 +40,15 @@ pub(super) struct Shard {
     records: BTreeMap<RecordKey, RecordState>,
 }
 
-/// What the table keeps under a key: a lock under its name, a record under its own.
-pub(super) trait Entry: Clone + Default + PartialEq + Send + 'static {
-    type Key: Clone + Ord + Send + Sync;
-    type Command: Clone + Send + Sync;
-    type Reply: Send;
-
-    /// The rules.
-    fn apply(
-        &self,
-        key: &Self::Key,
-        command: &Self::Command,
-        moment: &Moment,
-    ) -> (Self, Self::Reply);
-    fn bucket(key: &Self::Key) -> u8;
+/// What the table keeps: the entries of one kind, of a shard.
+pub(super) trait Kept: Entry {
+    /// The entries of a shard.
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
+    /// The same, to change them.
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
-    /// What it still says at `moment`.
-    fn live(&self, moment: &Moment) -> Self;
-    /// Whether that differs from what it said when it was written.
-    fn is_stale(&self, moment: &Moment) -> bool;
-    /// The last fencing token that it gave.
-    fn fencing_token(&self) -> Option<FencingToken>;
-    /// Whether there is nothing to keep, be it expired or not.
-    fn is_empty(&self) -> bool;
-    /// The waiter whose turn it is, if there is one.
-    fn next_waiter(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
-    /// Reports to its watchers how it changed when it became `after`.
-    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
 }
 
-impl Entry for LockState {
-    type Key = LockName;
-    type Command = LockCommand;
-    type Reply = LockReply;
-
-    fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
-        self.apply(name, command, moment)
-    }
-
-    fn bucket(name: &LockName) -> u8 {
-        name.bucket()
-    }
-
+impl Kept for LockState {
     fn all(shard: &Shard) -> &BTreeMap<LockName, Self> {
         &shard.locks
     }
@@ -91,52 +56,9 @@ impl Entry for LockState {
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<LockName, Self> {
         &mut shard.locks
     }
-
-    fn live(&self, moment: &Moment) -> Self {
-        self.live(moment)
-    }
-
-    fn is_stale(&self, moment: &Moment) -> bool {
-        self.is_stale(moment)
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.is_empty()
-    }
-
-    fn next_waiter(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
-        state.next_waiter().map(|token| (name.clone(), *token))
-    }
-
-    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
-        if let Some(change) = self.change(after, name, now) {
-            changes.report(name, change);
-        }
-    }
 }
 
-impl Entry for RecordState {
-    type Key = RecordKey;
-    type Command = RecordCommand;
-    type Reply = RecordReply;
-
-    fn apply(
-        &self,
-        _: &RecordKey,
-        command: &RecordCommand,
-        moment: &Moment,
-    ) -> (Self, RecordReply) {
-        self.apply(command, moment)
-    }
-
-    fn bucket(key: &RecordKey) -> u8 {
-        key.bucket()
-    }
-
+impl Kept for RecordState {
     fn all(shard: &Shard) -> &BTreeMap<RecordKey, Self> {
         &shard.records
     }
@@ -144,28 +66,6 @@ impl Entry for RecordState {
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
         &mut shard.records
     }
-
-    fn live(&self, moment: &Moment) -> Self {
-        self.live(moment)
-    }
-
-    fn is_stale(&self, moment: &Moment) -> bool {
-        self.is_stale(moment)
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.fencing_token()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.is_empty()
-    }
-
-    fn next_waiter(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
-        None
-    }
-
-    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
 }
 
 /// What a command comes to: its reply, and the entry's new state if it changed.
@@ -204,7 +104,7 @@ impl Table {
         }
     }
 
-    fn run<E: Entry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
+    fn run<E: Kept>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
@@ -214,7 +114,7 @@ impl Table {
         reply
     }
 
-    fn consider<E: Entry>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
+    fn consider<E: Kept>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
         let shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
@@ -222,14 +122,14 @@ impl Table {
     }
 
     /// An entry and the moment at which the next command finds it.
-    pub(super) fn look<E: Entry>(&self, key: &E::Key) -> (E, Moment) {
+    pub(super) fn look<E: Kept>(&self, key: &E::Key) -> (E, Moment) {
         let shard = self.shard(E::bucket(key));
         let state = E::all(&shard).get(key).cloned().unwrap_or_default();
         (state, self.moment(shard.last_fencing_token))
     }
 
     /// Makes `state` the entry's.
-    pub(super) fn install<E: Entry>(&self, key: &E::Key, state: E) {
+    pub(super) fn install<E: Kept>(&self, key: &E::Key, state: E) {
         let waiter = self.put(&mut self.shard(E::bucket(key)), key, state);
         self.wake(waiter);
     }
@@ -274,7 +174,7 @@ impl Table {
     }
 
     /// Forgets what has expired in one bucket, and writes down what has ended by itself.
-    pub(super) fn forget_expired<E: Entry>(&self, bucket: u8) {
+    pub(super) fn forget_expired<E: Kept>(&self, bucket: u8) {
         let mut shard = self.shard(bucket);
         let moment = self.moment(shard.last_fencing_token);
         for key in shard.stale::<E>(&moment) {
@@ -285,7 +185,7 @@ impl Table {
     }
 
     /// What has expired or ended by itself in one bucket.
-    pub(super) fn expired<E: Entry>(&self, bucket: u8) -> Vec<E::Key> {
+    pub(super) fn expired<E: Kept>(&self, bucket: u8) -> Vec<E::Key> {
         let shard = self.shard(bucket);
         shard.stale::<E>(&self.moment(shard.last_fencing_token))
     }
@@ -319,7 +219,7 @@ impl Table {
     }
 
     /// Makes `state` the entry's, and reports that to its watchers in the order in which it happens.
-    fn put<E: Entry>(
+    fn put<E: Kept>(
         &self,
         shard: &mut Shard,
         key: &E::Key,
@@ -350,14 +250,14 @@ impl Table {
 }
 
 impl Shard {
-    fn stale<E: Entry>(&self, moment: &Moment) -> Vec<E::Key> {
+    fn stale<E: Kept>(&self, moment: &Moment) -> Vec<E::Key> {
         let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(moment));
         stale.map(|(key, _)| key.clone()).collect()
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
     /// Gives the waiter whose turn it is now.
-    fn install<E: Entry>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
+    fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
         let waiter = E::next_waiter(key, &state);
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());

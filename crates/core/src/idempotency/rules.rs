@@ -81,6 +81,12 @@ impl RecordState {
         })
     }
 
+    /// The times at which something in the state ends by itself: the lease of a run, and the record.
+    pub fn ends(&self) -> impl Iterator<Item = Duration> {
+        let record = self.record.iter();
+        record.flat_map(|record| [record.since + record.lease, record.expires()])
+    }
+
     /// The fencing token of the last run, if there is a record.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.record.as_ref().map(|record| record.fencing_token)

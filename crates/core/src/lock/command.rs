@@ -36,6 +36,13 @@ pub enum LockCommand {
     Look,
 }
 
+impl LockCommand {
+    /// Whether it undoes another command, which may still be on its way.
+    pub fn is_undo(&self) -> bool {
+        matches!(self, Self::Withdraw { .. })
+    }
+}
+
 /// What an acquire asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireCommand {

@@ -29,8 +29,12 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
+    pub(super) fn expires(&self) -> Duration {
+        self.since + self.lasts
+    }
+
     fn has_expired(&self, now: Duration) -> bool {
-        self.since + self.lasts <= now
+        self.expires() <= now
     }
 }
 

@@ -101,6 +101,13 @@ impl LockState {
             || self.queue.is_stale(moment.now)
     }
 
+    /// The times at which something in the state ends by itself: a decision on the state holds between
+    /// the last of them before it and the first after it.
+    pub fn ends(&self) -> impl Iterator<Item = Duration> {
+        let queue = self.queue.entries().iter().map(QueueEntry::expires);
+        self.holder.iter().map(HolderState::expires).chain(queue)
+    }
+
     /// The waiter whose turn it is, if the lock is free.
     pub fn next_waiter(&self) -> Option<&TokenHash> {
         if self.holder.is_some() { None } else { self.queue.first() }

@@ -28,9 +28,12 @@ use crate::ruled::{Executor, Ruled};
 use crate::table::Table;
 use directory::{Directory, Medium};
 use engine::Engine;
-use keylatch_core::idempotency::{RecordCommand, RecordState};
-use keylatch_core::lock::{LockCommand, LockState, Ttl};
-use keylatch_core::store::{Command, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier};
+use keylatch_core::idempotency::RecordState;
+use keylatch_core::lock::{LockState, Ttl};
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier,
+    Topic,
+};
 use writer::{ExpiredKeys, Writer};
 
 /// How many expired entries one transaction removes from the disk.
@@ -86,7 +89,7 @@ impl Executor for Embedded {
     /// lack what the disk has, everything goes to the writer, which settles that first.
     async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         if self.writer.is_certain()
-            && !is_undo(&command)
+            && !command.is_undo()
             && let Some(reply) = self.table.refuse(&command)
         {
             return Ok(reply);
@@ -94,12 +97,15 @@ impl Executor for Embedded {
         self.writer.run(command).await
     }
 
-    async fn settle(&self) -> Result<(), StoreError> {
-        if self.writer.is_certain() { Ok(()) } else { self.writer.probe().await }
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        if !self.writer.is_certain() {
+            self.writer.probe().await?;
+        }
+        Ok(self.table.list(query))
     }
 
-    fn table(&self) -> &Table {
-        &self.table
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.table.subscribe(topic)
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
@@ -128,14 +134,4 @@ impl Executor for Embedded {
     fn profile(&self) -> StoreProfile {
         StoreProfile { kind: "embedded", max_ttl: Ttl::MAX, records: true }
     }
-}
-
-/// Whether a command undoes another, which may still be on its way: then it must not be answered
-/// from memory, before that one.
-fn is_undo(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Lock(_, LockCommand::Withdraw { .. })
-            | Command::Record(_, RecordCommand::Abandon { .. })
-    )
 }

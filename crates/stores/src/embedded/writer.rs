@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, Failure};
 use super::row::is_same_lock_at_rest;
 use super::tables::{BatchChanges, Probe};
-use crate::table::{Entry, Step, Table, step};
+use crate::table::{Kept, Step, Table, step};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 use keylatch_core::store::{Command, Reply, StoreError};
@@ -552,7 +552,7 @@ struct Batch<'a> {
 }
 
 /// What a batch makes of the entries of one kind.
-trait BatchEntry: Entry {
+trait BatchEntry: Kept {
     fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
 }
 

@@ -1,0 +1,126 @@
+//! What is kept under a key, as the executors of the rules see it: a lock or a record.
+//!
+//! The rules are those of the core; this is their common face, so that the table, the writer of the
+//! embedded store and the adapter over conditional writes are each written once for both kinds.
+
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordReply, RecordState};
+use keylatch_core::lock::{
+    FencingToken, LockCommand, LockName, LockReply, LockState, Moment, TokenHash,
+};
+
+use crate::hints::ChangeWatchers;
+
+/// What is kept under a key: a lock under its name, a record under its own.
+pub(crate) trait Entry:
+    Clone + Default + PartialEq + fmt::Debug + Send + Sync + 'static
+{
+    type Key: Clone + fmt::Debug + Hash + Ord + Send + Sync + 'static;
+    type Command: Clone + fmt::Debug + Send + Sync + 'static;
+    type Reply: fmt::Debug + Send + 'static;
+
+    /// The rules.
+    fn apply(
+        &self,
+        key: &Self::Key,
+        command: &Self::Command,
+        moment: &Moment,
+    ) -> (Self, Self::Reply);
+    fn bucket(key: &Self::Key) -> u8;
+    /// What it still says at `moment`.
+    fn live(&self, moment: &Moment) -> Self;
+    /// Whether that differs from what it said when it was written.
+    fn is_stale(&self, moment: &Moment) -> bool;
+    /// The last fencing token that it gave.
+    fn fencing_token(&self) -> Option<FencingToken>;
+    /// Whether there is nothing to keep, be it expired or not.
+    fn is_empty(&self) -> bool;
+    /// The waiter whose turn it is, if there is one.
+    fn next_waiter(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
+    /// Reports to its watchers how it changed when it became `after`.
+    fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
+}
+
+impl Entry for LockState {
+    type Key = LockName;
+    type Command = LockCommand;
+    type Reply = LockReply;
+
+    fn apply(&self, name: &LockName, command: &LockCommand, moment: &Moment) -> (Self, LockReply) {
+        self.apply(name, command, moment)
+    }
+
+    fn bucket(name: &LockName) -> u8 {
+        name.bucket()
+    }
+
+    fn live(&self, moment: &Moment) -> Self {
+        self.live(moment)
+    }
+
+    fn is_stale(&self, moment: &Moment) -> bool {
+        self.is_stale(moment)
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn next_waiter(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
+        state.next_waiter().map(|token| (name.clone(), *token))
+    }
+
+    fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
+        if let Some(change) = self.change(after, name, now) {
+            changes.report(name, change);
+        }
+    }
+}
+
+impl Entry for RecordState {
+    type Key = RecordKey;
+    type Command = RecordCommand;
+    type Reply = RecordReply;
+
+    fn apply(
+        &self,
+        _: &RecordKey,
+        command: &RecordCommand,
+        moment: &Moment,
+    ) -> (Self, RecordReply) {
+        self.apply(command, moment)
+    }
+
+    fn bucket(key: &RecordKey) -> u8 {
+        key.bucket()
+    }
+
+    fn live(&self, moment: &Moment) -> Self {
+        self.live(moment)
+    }
+
+    fn is_stale(&self, moment: &Moment) -> bool {
+        self.is_stale(moment)
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn next_waiter(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
+        None
+    }
+
+    fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
+}
