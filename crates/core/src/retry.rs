@@ -46,9 +46,14 @@ impl Retry {
 
 /// A pause that is longer by up to a quarter.
 pub fn with_jitter(pause: Duration) -> Duration {
+    pause + random_part_of(pause / 4)
+}
+
+/// Some part of a pause, at random.
+pub fn random_part_of(pause: Duration) -> Duration {
     // Without random bytes all pauses are alike, which is no more than a herd.
     let random = getrandom::u32().unwrap_or_default();
-    pause + pause.mul_f64(f64::from(random) / f64::from(u32::MAX) / 4.0)
+    pause.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -3,14 +3,16 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
-#[cfg(any(feature = "embedded", feature = "memory"))]
+#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod entry;
 mod hints;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "conditional")]
+mod optimistic;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "embedded", feature = "memory"))]
+#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod ruled;
 mod settings;
 #[cfg(any(feature = "embedded", feature = "memory"))]

@@ -10,11 +10,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use keylatch_core::lock::LockName;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+    Command, Cursor, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile,
+    Topic,
 };
 
 /// How often expired locks are removed.
@@ -103,4 +107,15 @@ impl<X: Executor> Store for Ruled<X> {
     fn profile(&self) -> StoreProfile {
         self.executor.profile()
     }
+}
+
+/// A position in a listing in the order of names: after the lock of this name.
+pub(crate) fn encode_cursor(name: &LockName) -> Option<Cursor> {
+    Cursor::parse(&URL_SAFE_NO_PAD.encode(name.as_str())).ok()
+}
+
+/// The lock after which a listing continues; `None` for a cursor that no listing gave.
+pub(crate) fn decode_cursor(cursor: &Cursor) -> Option<LockName> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
+    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }

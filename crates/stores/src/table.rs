@@ -10,15 +10,14 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::hints::{ChangeWatchers, Wakeups};
+use super::ruled::{decode_cursor, encode_cursor};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{FencingToken, Holder, LockName, LockState, Moment, TokenHash};
-use keylatch_core::store::{Command, Cursor, Hints, ListLocks, Page, Reply, Topic};
+use keylatch_core::store::{Command, Hints, ListLocks, Page, Reply, Topic};
 use keylatch_core::time::unix_micros;
 
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
@@ -283,13 +282,4 @@ pub(super) fn step<E: Entry>(
     let live = state.map(|state| state.live(moment)).unwrap_or_default();
     let (after, reply) = live.apply(key, command, moment);
     Step { reply, change: (after != live).then_some(after) }
-}
-
-fn encode_cursor(name: &LockName) -> Option<Cursor> {
-    Cursor::parse(&URL_SAFE_NO_PAD.encode(name.as_str())).ok()
-}
-
-fn decode_cursor(cursor: &Cursor) -> Option<LockName> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
-    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }

@@ -1,0 +1,102 @@
+//! What the engine's clock shows now, as far as this process can tell.
+//!
+//! Each answer of the engine says what its clock showed between the sending of the request and the answer.
+//! The estimate counts from the sending, on this process's monotonic clock, so it is never behind the
+//! engine's clock by more than the two drift apart in [`SAMPLE_LASTS`]: a lease that begins by the
+//! estimate never ends early. It may be ahead by a round trip; then the engine refuses the decision by its
+//! guard, and the decision is made again. Invariant: nothing is granted by the estimate alone.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::conditional::EngineTime;
+
+/// For how long the sample with the shortest round trip is used.
+const SAMPLE_LASTS: Duration = Duration::from_secs(5);
+
+/// An estimate of the engine's clock.
+#[derive(Debug, Default)]
+pub(super) struct EngineClock {
+    sample: Option<Sample>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// What the clock showed.
+    shown: EngineTime,
+    /// When the request was sent that read it.
+    sent: Instant,
+    /// How long its answer took.
+    round_trip: Duration,
+}
+
+impl EngineClock {
+    /// Notes what the clock showed in the answer to a request that was sent at `sent` and answered now.
+    pub(super) fn note(&mut self, shown: EngineTime, sent: Instant) {
+        let sample = Sample { shown, sent, round_trip: sent.elapsed() };
+        let is_better = |old: Sample| {
+            sample.round_trip <= old.round_trip
+                || old.sent.elapsed() > SAMPLE_LASTS
+                // The clock was set: the old sample is wrong, and the engine refuses what it leads to.
+                || !old.agrees_with(sample)
+        };
+        if self.sample.is_none_or(is_better) {
+            self.sample = Some(sample);
+        }
+    }
+
+    /// What the clock shows now; `None` before the first answer.
+    pub(super) fn now(&self) -> Option<EngineTime> {
+        self.sample.map(|sample| sample.shown + sample.sent.elapsed())
+    }
+
+    /// The round trip of the sample in use.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.sample.map_or(Duration::ZERO, |sample| sample.round_trip)
+    }
+}
+
+impl Sample {
+    /// Whether a later sample shows what this one leads to expect, within both round trips.
+    fn agrees_with(self, later: Self) -> bool {
+        let expected = self.shown + later.sent.saturating_duration_since(self.sent);
+        let slack = self.round_trip + later.round_trip + Duration::from_millis(5);
+        expected.abs_diff(later.shown) <= slack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn estimate_is_not_behind_the_engine() {
+        let mut clock = EngineClock::default();
+        assert_eq!(clock.now(), None);
+        let (start, sent) = (Duration::from_secs(1000), Instant::now());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        // The engine read its clock somewhere within the 10 ms.
+        clock.note(start + Duration::from_millis(4), sent);
+        assert!(clock.now().is_some_and(|now| now >= start + Duration::from_millis(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shorter_round_trip_and_set_clock_replace_the_sample() {
+        let mut clock = EngineClock::default();
+        let (start, begun) = (Duration::from_secs(1000), Instant::now());
+        let take = async |clock: &mut EngineClock, shift: u64, round_trip: u64| {
+            let sent = Instant::now();
+            tokio::time::advance(Duration::from_millis(round_trip)).await;
+            clock.note(start + begun.elapsed() + Duration::from_secs(shift), sent);
+        };
+        take(&mut clock, 0, 10).await;
+        take(&mut clock, 0, 2).await;
+        assert_eq!(clock.round_trip(), Duration::from_millis(2), "a better sample was not taken");
+        take(&mut clock, 0, 50).await;
+        assert_eq!(clock.round_trip(), Duration::from_millis(2), "a worse sample was taken");
+        take(&mut clock, 3600, 50).await;
+        let ahead = clock.now().map(|now| now.abs_diff(start + begun.elapsed()).as_secs());
+        assert_eq!(ahead, Some(3600), "the clock was set, and the old sample is used");
+    }
+}

@@ -1,0 +1,202 @@
+//! The port of the engines that write on a condition: small values under keys, each with a version.
+//!
+//! "Conditional write" is what S3, DynamoDB and RFC 9110 call it; compare-and-set is its mechanism. An
+//! engine implements [`ConditionalStore`] and knows no lock and no record: [`Optimistic`](super::Optimistic)
+//! runs the rules over it. The contract is on the trait, and the fake engine of `tests/optimistic` breaks
+//! it in every way that an engine may.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use keylatch_core::idempotency::RecordKey;
+use keylatch_core::lock::LockName;
+use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
+
+/// Small values under keys, each with a version that no other value of the key ever had.
+///
+/// # Contract
+///
+/// - [`write`](Self::write) carries out each change by itself and atomically, if the version of its key
+///   is still the one that it names *and* the engine's clock is in its guard. It is as durable as the
+///   tier says before it is answered. A key is at most once in a batch.
+/// - [`read`](Self::read) sees every change that was answered before it began.
+/// - An error says whether any change of the batch may have been carried out. An engine does not retry.
+/// - A future that is dropped leaves its changes carried out or not, and never half.
+#[async_trait]
+pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
+    /// The rows of `keys`, in their order, and what the engine's clock showed.
+    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError>;
+
+    /// Carries out independent changes.
+    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError>;
+
+    /// Up to `limit` rows in the order of their keys' bytes, whose keys begin with `prefix` and come
+    /// after `after`.
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, StoreError>;
+
+    /// Removes the rows whose version is still the one that is named here.
+    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError>;
+
+    /// What other processes write, from now on. It may say too much or too little; after a gap it says
+    /// [`Notice::Missed`].
+    fn notices(&self) -> BoxStream<'static, Notice>;
+
+    /// Whether the engine can do its work, and what it is.
+    async fn health(&self) -> Result<StoreHealth, StoreError>;
+
+    /// What the engine can do.
+    fn profile(&self) -> StoreProfile;
+}
+
+/// Where a value is kept.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// The state of a lock and its queue.
+    Lock(LockName),
+    /// A record.
+    Record(RecordKey),
+    /// The fencing token that every later grant of a bucket is above.
+    Floor(u8),
+}
+
+impl Key {
+    /// What the bytes of every lock's key begin with.
+    pub const LOCKS: &[u8] = b"l";
+    /// What the bytes of every record's key begin with.
+    pub const RECORDS: &[u8] = b"r";
+    /// What the bytes of every floor's key begin with.
+    const FLOORS: &[u8] = b"f";
+
+    /// The key as an engine keeps it: locks in the order of their names.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Lock(name) => [Self::LOCKS, name.as_str().as_bytes()].concat(),
+            Self::Record(key) => [Self::RECORDS, key.as_bytes()].concat(),
+            Self::Floor(bucket) => [Self::FLOORS, &[*bucket]].concat(),
+        }
+    }
+
+    /// The key that has these bytes; `None` for those of no key.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_at_checked(1)?;
+        match kind {
+            Self::LOCKS => {
+                let name = LockName::parse(std::str::from_utf8(rest).ok()?);
+                name.ok().map(Self::Lock)
+            }
+            Self::RECORDS => rest.try_into().ok().map(RecordKey::from_bytes).map(Self::Record),
+            Self::FLOORS => <[u8; 1]>::try_from(rest).ok().map(|[bucket]| Self::Floor(bucket)),
+            _ => None,
+        }
+    }
+
+    /// The bucket whose floor the grants under this key are above.
+    pub fn bucket(&self) -> u8 {
+        match self {
+            Self::Lock(name) => name.bucket(),
+            Self::Record(key) => key.bucket(),
+            Self::Floor(bucket) => *bucket,
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(name) => name.fmt(f),
+            Self::Record(key) => key.fmt(f),
+            Self::Floor(bucket) => write!(f, "Floor({bucket:02x})"),
+        }
+    }
+}
+
+/// Which value a row has: no two values of a key have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version(pub u64);
+
+/// What the engine's clock shows: the time since 1970, from which it never goes far.
+pub type EngineTime = Duration;
+
+/// A value and its version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The version.
+    pub version: Version,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// Rows that were read.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// The row of each key that was asked for; `None` where there is none.
+    pub rows: Vec<Option<Row>>,
+    /// What the engine's clock showed meanwhile.
+    pub now: EngineTime,
+}
+
+/// Rows in the order of their keys.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    /// The rows.
+    pub rows: Vec<(Key, Row)>,
+    /// What the engine's clock showed meanwhile.
+    pub now: EngineTime,
+}
+
+/// A write on a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What to write.
+    pub key: Key,
+    /// The version that the row must have; `None` where there must be no row.
+    pub was: Option<Version>,
+    /// The new value.
+    pub value: Vec<u8>,
+    /// When the engine may carry it out.
+    pub guard: Guard,
+}
+
+/// The time within which a decision holds, on the engine's clock: not before `from`, and before `until`.
+///
+/// A decision takes some leases as over and others as lasting. The engine carries it out only while
+/// both are so, so that its clock judges at the moment of the step, whatever was paused in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guard {
+    /// The latest end that the decision took as past.
+    pub from: EngineTime,
+    /// The earliest end that the decision took as to come.
+    pub until: EngineTime,
+}
+
+impl Guard {
+    /// Whether the engine may carry out the change at `now`.
+    pub fn allows(&self, now: EngineTime) -> bool {
+        self.from <= now && now < self.until
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone)]
+pub struct Writing {
+    /// The new version of each change; `None` where its condition or its guard did not hold.
+    pub versions: Vec<Option<Version>>,
+    /// What the engine's clock showed meanwhile.
+    pub now: EngineTime,
+}
+
+/// What an engine says of its rows unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The row of this key has this version now.
+    Changed(Key, Version),
+    /// Some notices may have been lost.
+    Missed,
+}

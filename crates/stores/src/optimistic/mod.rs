@@ -1,0 +1,140 @@
+//! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
+//!
+//! [`Optimistic`] is the [`Executor`] of any [`ConditionalStore`]. Locks and records have a task each
+//! (`worker.rs`), which decides by the pure functions of the core (`value.rs`), on an estimate of the
+//! engine's clock (`clock.rs`) that the engine itself confirms. Fencing tokens rise by what a row keeps,
+//! and over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
+//!
+//! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
+//! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
+//! that does everything that an engine may do, in `tests/optimistic`.
+
+mod clock;
+pub mod conditional;
+mod floor;
+mod sweep;
+mod value;
+mod worker;
+
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt as _};
+use keylatch_core::idempotency::RecordState;
+use keylatch_core::lock::LockState;
+use keylatch_core::store::{
+    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::hints::LocalHints;
+use crate::ruled::{Executor, Ruled, decode_cursor, encode_cursor};
+use conditional::{ConditionalStore, Key};
+use sweep::Sweep;
+use value::{Kind, Value};
+use worker::{Waiting, Worker};
+
+/// How many commands wait for the task of their kind; the callers of more wait for room.
+const QUEUE: usize = 1024;
+
+/// A store over `engine`; it has to be called within a tokio runtime.
+pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
+    Arc::new(Ruled::start(Optimistic::new(Arc::new(engine))))
+}
+
+/// Runs commands by the rules over an engine.
+#[derive(Debug)]
+struct Optimistic<S> {
+    engine: Arc<S>,
+    hints: Arc<LocalHints>,
+    locks: mpsc::Sender<Waiting<LockState>>,
+    records: mpsc::Sender<Waiting<RecordState>>,
+    lock_sweep: Mutex<Sweep<LockState>>,
+    record_sweep: Mutex<Sweep<RecordState>>,
+    /// Run commands for as long as the store lives.
+    _workers: [AbortOnDropHandle<()>; 2],
+}
+
+impl<S: ConditionalStore> Optimistic<S> {
+    fn new(engine: Arc<S>) -> Self {
+        let hints = Arc::new(LocalHints::default());
+        let (locks, lock_arrivals) = mpsc::channel(QUEUE);
+        let (records, record_arrivals) = mpsc::channel(QUEUE);
+        let of_locks = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+        let of_records = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+        let workers = [
+            tokio::spawn(of_locks.run(lock_arrivals, engine.notices())),
+            tokio::spawn(of_records.run(record_arrivals, stream::pending().boxed())),
+        ];
+        Self {
+            engine,
+            hints,
+            locks,
+            records,
+            lock_sweep: Mutex::default(),
+            record_sweep: Mutex::default(),
+            _workers: workers.map(AbortOnDropHandle::new),
+        }
+    }
+}
+
+/// Hands a command to the task of its kind, and waits for the reply.
+async fn ask<E: Kind>(
+    worker: &mpsc::Sender<Waiting<E>>,
+    key: E::Key,
+    command: E::Command,
+) -> Result<E::Reply, StoreError> {
+    let (reply, answer) = oneshot::channel();
+    let sent = worker.send(Waiting { key, command, reply }).await;
+    sent.map_err(|_| StoreError::Unreachable("the store is closed".into()))?;
+    answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
+}
+
+impl<S: ConditionalStore> Executor for Optimistic<S> {
+    async fn run(&self, command: Command) -> Result<Reply, StoreError> {
+        match command {
+            Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
+            Command::Record(key, command) => {
+                ask(&self.records, key, command).await.map(Reply::Record)
+            }
+        }
+    }
+
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+        let after = query.cursor.as_ref().map(decode_cursor);
+        if after == Some(None) {
+            return Ok(None);
+        }
+        let after = after.flatten().map(Key::Lock);
+        let prefix = [Key::LOCKS, query.prefix.as_bytes()].concat();
+        let listing = self.engine.list(&prefix, after.as_ref(), query.limit).await?;
+        let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
+        let next = last.and_then(|(key, _)| encode_cursor(&LockState::key_of(key)?));
+        let holders = listing.rows.iter().filter_map(|(key, row)| {
+            let name = LockState::key_of(key)?;
+            let value = Value::<LockState>::decode(&row.value).ok()?;
+            value.live(listing.now).holder(&name, listing.now)
+        });
+        Ok(Some(Page { locks: holders.collect(), next }))
+    }
+
+    fn subscribe(&self, topic: Topic) -> Hints {
+        self.hints.subscribe(topic)
+    }
+
+    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+        self.lock_sweep.lock().await.step(&*self.engine).await?;
+        if records {
+            self.record_sweep.lock().await.step(&*self.engine).await?;
+        }
+        Ok(())
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        self.engine.health().await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        self.engine.profile()
+    }
+}

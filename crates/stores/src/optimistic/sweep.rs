@@ -1,0 +1,126 @@
+//! Removing rows that nothing needs: a slow walk over all rows, in two steps.
+//!
+//! A row is dead when nothing has been under its key for [`IDLE`]. The walk raises the floor of its bucket
+//! above its last fencing token, and a later walk removes it, if it is still the same row. Every process
+//! walks; each step is conditional, so that two at once do no harm. Why the pause between the steps is
+//! long enough is in `floor.rs`.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use keylatch_core::lock::FencingToken;
+use keylatch_core::store::StoreError;
+
+use super::conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Listing, Version};
+use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
+use super::value::{DECISION_LASTS, Kind, Value};
+
+/// For how long nothing has been under a key whose row is removed: longer than any process remembers one.
+const IDLE: Duration = Duration::from_secs(30);
+/// How many rows one step of the walk looks at.
+const PAGE: usize = 1000;
+
+/// The walk over the rows of one kind.
+#[derive(Debug)]
+pub(super) struct Sweep<E> {
+    /// The last row that was looked at; `None` at the start of a walk.
+    after: Option<Key>,
+    /// Rows below their bucket's floor, and since when.
+    condemned: Vec<(EngineTime, Key, Version)>,
+    kind: PhantomData<fn() -> E>,
+}
+
+impl<E> Default for Sweep<E> {
+    fn default() -> Self {
+        Self { after: None, condemned: Vec::new(), kind: PhantomData }
+    }
+}
+
+impl<E: Kind> Sweep<E> {
+    /// Looks at the next rows, and removes those that were dead long enough ago.
+    ///
+    /// # Errors
+    ///
+    /// The engine could not find out. The next step tries the same rows again.
+    pub(super) async fn step(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
+        let listing = engine.list(E::PREFIX, self.after.as_ref(), PAGE).await?;
+        let now = listing.now;
+        self.remove_condemned(engine, now).await?;
+        let (last, is_end) =
+            (listing.rows.last().map(|(key, _)| key.clone()), listing.rows.len() < PAGE);
+        self.condemn(engine, listing).await?;
+        self.after = last.filter(|_| !is_end);
+        Ok(())
+    }
+
+    async fn remove_condemned(
+        &mut self,
+        engine: &impl ConditionalStore,
+        now: EngineTime,
+    ) -> Result<(), StoreError> {
+        let due = |(since, _, _): &(EngineTime, Key, Version)| *since + REMOVAL_PAUSE <= now;
+        let rows: Vec<_> = self.condemned.extract_if(.., |row| due(row)).collect();
+        let rows: Vec<_> = rows.into_iter().map(|(_, key, version)| (key, version)).collect();
+        if rows.is_empty() { Ok(()) } else { engine.remove(&rows).await }
+    }
+
+    /// Raises the floors above the dead rows.
+    async fn condemn(
+        &mut self,
+        engine: &impl ConditionalStore,
+        listing: Listing,
+    ) -> Result<(), StoreError> {
+        let mut floors: BTreeMap<u8, FencingToken> = BTreeMap::new();
+        let mut dead = Vec::new();
+        for (key, row) in listing.rows {
+            let value = Value::<E>::decode(&row.value).ok();
+            if let Some(value) = value.filter(|value| value.is_dead(listing.now, IDLE))
+                && self.condemned.iter().all(|(_, condemned, _)| *condemned != key)
+            {
+                let floor = floors.entry(key.bucket()).or_default();
+                *floor = value.last.max(*floor);
+                dead.push((key, row.version));
+            }
+        }
+        let (raised, now) = raise(engine, &floors).await?;
+        let below = dead.into_iter().filter(|(key, _)| raised.contains(&key.bucket()));
+        self.condemned.extend(below.map(|(key, version)| (now, key, version)));
+        Ok(())
+    }
+}
+
+/// Raises floors; gives the buckets whose floor is high enough, and what the engine's clock showed last.
+async fn raise(
+    engine: &impl ConditionalStore,
+    floors: &BTreeMap<u8, FencingToken>,
+) -> Result<(Vec<u8>, EngineTime), StoreError> {
+    let keys: Vec<_> = floors.keys().copied().map(Key::Floor).collect();
+    if keys.is_empty() {
+        return Ok((Vec::new(), Duration::ZERO));
+    }
+    let reading = engine.read(&keys).await?;
+    let guard = Guard { from: Duration::ZERO, until: reading.now + DECISION_LASTS };
+    let (mut raised, mut changes, mut now) = (Vec::new(), Vec::new(), reading.now);
+    for ((bucket, last), row) in floors.iter().zip(&reading.rows) {
+        let known = match row {
+            None => Some(FencingToken::NONE),
+            Some(row) => floor_of(row),
+        };
+        if known.is_some_and(|known| known >= *last) {
+            raised.push(*bucket);
+        } else if known.is_some()
+            && let Ok(value) = floor_value(*last, reading.now).encode()
+        {
+            let was = row.as_ref().map(|row| row.version);
+            changes.push(Change { key: Key::Floor(*bucket), was, value, guard });
+        }
+    }
+    if !changes.is_empty() {
+        let writing = engine.write(&changes).await?;
+        let written = changes.iter().zip(writing.versions).filter(|(_, version)| version.is_some());
+        raised.extend(written.map(|(change, _)| change.key.bucket()));
+        now = writing.now;
+    }
+    Ok((raised, now))
+}

@@ -1,0 +1,222 @@
+//! What a row holds, and what a run of commands makes of it: the pure half of the adapter.
+//!
+//! A decision takes the commands on one key that wait, one after the other, and comes to their replies and
+//! to at most one new value. Its [`Guard`] has every end that it judged, so that the engine's clock
+//! confirms the judgement at the moment of the step. A value keeps the last fencing token, so that grants
+//! rise over a release; a row is removed only when the floor of its bucket is above that. Invariant: a
+//! decision that an engine carries out is a step of the core's rules at that moment. The differential
+//! tests over the fake engine hold it.
+
+use std::time::Duration;
+
+use keylatch_core::idempotency::{RecordCommand, RecordState};
+use keylatch_core::lock::{FencingToken, LockCommand, LockName, LockState, Moment};
+use keylatch_core::snapshot::SnapshotError;
+use serde::{Deserialize, Serialize};
+
+use super::conditional::{EngineTime, Guard, Key};
+use crate::entry::Entry;
+
+/// The format of a value.
+const FORMAT: u8 = 1;
+/// How long after a decision an engine may carry it out.
+pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
+
+/// A kind of entry that rows hold.
+pub(super) trait Kind: Entry {
+    /// What the bytes of every key of the kind begin with.
+    const PREFIX: &[u8];
+
+    /// Where the engine keeps the entry.
+    fn row_key(key: &Self::Key) -> Key;
+    /// The entry that an engine keeps there.
+    fn key_of(row_key: &Key) -> Option<Self::Key>;
+    /// The lock that it is, if it is one.
+    fn lock_name(key: &Self::Key) -> Option<&LockName>;
+    /// The times at which something in it ends by itself.
+    fn ends(&self) -> impl Iterator<Item = Duration>;
+    /// Whether a command undoes another, which may still be on its way.
+    fn is_undo(command: &Self::Command) -> bool;
+    /// The complete state.
+    fn encode(&self) -> Result<Vec<u8>, SnapshotError>;
+    /// The state that was encoded.
+    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError>;
+}
+
+impl Kind for LockState {
+    const PREFIX: &[u8] = Key::LOCKS;
+
+    fn row_key(name: &LockName) -> Key {
+        Key::Lock(name.clone())
+    }
+
+    fn key_of(row_key: &Key) -> Option<LockName> {
+        if let Key::Lock(name) = row_key { Some(name.clone()) } else { None }
+    }
+
+    fn lock_name(name: &LockName) -> Option<&LockName> {
+        Some(name)
+    }
+
+    fn ends(&self) -> impl Iterator<Item = Duration> {
+        self.ends()
+    }
+
+    fn is_undo(command: &LockCommand) -> bool {
+        command.is_undo()
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        self.encode()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        Self::decode(bytes)
+    }
+}
+
+impl Kind for RecordState {
+    const PREFIX: &[u8] = Key::RECORDS;
+
+    fn row_key(key: &Self::Key) -> Key {
+        Key::Record(*key)
+    }
+
+    fn key_of(row_key: &Key) -> Option<Self::Key> {
+        if let Key::Record(key) = row_key { Some(*key) } else { None }
+    }
+
+    fn lock_name(_: &Self::Key) -> Option<&LockName> {
+        None
+    }
+
+    fn ends(&self) -> impl Iterator<Item = Duration> {
+        self.ends()
+    }
+
+    fn is_undo(command: &RecordCommand) -> bool {
+        command.is_undo()
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        self.encode()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        Self::decode(bytes)
+    }
+}
+
+/// What a row holds: an entry, with what outlives it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Value<E> {
+    /// The lock or the record.
+    pub(super) state: E,
+    /// The last fencing token that was given under the key.
+    pub(super) last: FencingToken,
+    /// When it was written.
+    pub(super) written: EngineTime,
+}
+
+/// What a run of commands comes to.
+#[derive(Debug)]
+pub(super) struct Decision<E: Entry> {
+    /// The reply to each command, if the decision holds.
+    pub(super) replies: Vec<E::Reply>,
+    /// The new value; `None` if no command changes anything.
+    pub(super) change: Option<Value<E>>,
+    /// When it holds.
+    pub(super) guard: Guard,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Parts<'a> {
+    last: u64,
+    written: Duration,
+    state: &'a [u8],
+}
+
+impl<E: Kind> Value<E> {
+    /// What the commands make of the entry at `now`, one after the other, with fencing tokens above
+    /// `floor`.
+    pub(super) fn decide<'a>(
+        &self,
+        key: &E::Key,
+        commands: impl Iterator<Item = &'a E::Command>,
+        floor: FencingToken,
+        now: EngineTime,
+    ) -> Decision<E> {
+        let mut moment = Moment {
+            now,
+            unix_micros: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+            last_fencing_token: self.last.max(floor),
+        };
+        let live = self.state.live(&moment);
+        let (mut state, mut is_undone) = (live.clone(), false);
+        let replies = commands.map(|command| {
+            is_undone |= E::is_undo(command);
+            let (after, reply) = state.apply(key, command, &moment);
+            state = after;
+            let given = state.fencing_token().unwrap_or_default();
+            moment.last_fencing_token = moment.last_fencing_token.max(given);
+            reply
+        });
+        let replies = replies.collect();
+        let last = moment.last_fencing_token;
+        // What undoes another command is written even if it changes nothing: the other, if it is still on
+        // its way, then finds another version.
+        let is_changed = is_undone || state != live;
+        let change = is_changed.then_some(Self { state, last, written: now });
+        Decision { replies, change, guard: self.guard(now) }
+    }
+
+    /// The time around `now` within which the entry stays what it is then.
+    fn guard(&self, now: EngineTime) -> Guard {
+        let none = Guard { from: Duration::ZERO, until: now + DECISION_LASTS };
+        self.state.ends().fold(none, |guard, end| {
+            if end <= now {
+                Guard { from: guard.from.max(end), ..guard }
+            } else {
+                Guard { until: guard.until.min(end), ..guard }
+            }
+        })
+    }
+
+    /// The entry at `now`.
+    pub(super) fn live(&self, now: EngineTime) -> E {
+        let last_fencing_token = self.last;
+        let unix_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        self.state.live(&Moment { now, unix_micros, last_fencing_token })
+    }
+
+    /// Whether nothing has been under the key for `idle` at `now`.
+    pub(super) fn is_dead(&self, now: EngineTime, idle: Duration) -> bool {
+        let ends = self.state.ends().fold(self.written, Duration::max);
+        ends + idle <= now && self.live(now).is_empty()
+    }
+
+    /// The value as bytes.
+    ///
+    /// # Errors
+    ///
+    /// The codec failed, which it does on no value that the rules reach.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+        let state = self.state.encode()?;
+        let parts = Parts { last: self.last.get(), written: self.written, state: &state };
+        Ok(postcard::to_extend(&parts, vec![FORMAT])?)
+    }
+
+    /// The value that [`Value::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no value, or one of a newer version.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let (format, parts) = bytes.split_first().ok_or(SnapshotError::Empty)?;
+        if *format != FORMAT {
+            return Err(SnapshotError::Newer);
+        }
+        let Parts { last, written, state } = postcard::from_bytes(parts)?;
+        Ok(Self { state: E::decode(state)?, last: FencingToken::new(last), written })
+    }
+}

@@ -1,0 +1,522 @@
+//! The task that runs every command of one kind against the engine: the locks', and the records'.
+//!
+//! A key has one call of the engine under way at a time, which carries all commands that wait for the key;
+//! many keys' changes go in one batch, and so do reads. A change is tried from the last row that this
+//! process saw, or from none; a command that changes nothing is answered only from a row that was read
+//! after the command came. A conflict makes the row be read; from the second on after a random pause. A
+//! command leaves when its caller has gone, so the callers' deadlines end every try.
+//!
+//! Invariants: no two calls of the engine are about one key at once, so what this process sees of a key
+//! only goes forward; a reply is given when the engine has confirmed the decision that it belongs to; a
+//! lost answer is unknown for every command of its batch. The fake engine's tests and the conformance of
+//! every engine hold it.
+
+use std::collections::hash_map::Entry as SlotEntry;
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt as _};
+use keylatch_core::lock::FencingToken;
+use keylatch_core::retry::random_part_of;
+use keylatch_core::store::StoreError;
+use lru::LruCache;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::clock::EngineClock;
+use super::conditional::{
+    Change, ConditionalStore, EngineTime, Key, Notice, Reading, Version, Writing,
+};
+use super::floor::Floors;
+use super::value::{Decision, Kind, Value};
+use crate::hints::LocalHints;
+
+/// How many keys one call of the engine has at most.
+const BATCH: usize = 64;
+/// How many reads are under way at once.
+const READS: usize = 2;
+/// How many writes are under way at once: what comes meanwhile makes the next batch.
+const WRITES: usize = 1;
+/// How long a call of the engine may take.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How many rows a process remembers.
+const REMEMBERED: NonZero<usize> = NonZero::new(16 * 1024).expect("not 0");
+/// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
+/// longer, so a row that is removed is the one that is remembered.
+const REMEMBERED_FOR: Duration = Duration::from_secs(10);
+/// How many commands the task takes at once.
+const ARRIVALS: usize = 1024;
+/// From how many conflicts in a row on a key rests before the next try.
+const RESTS_FROM: u32 = 2;
+
+/// A command whose caller waits for the reply.
+#[derive(Debug)]
+pub(super) struct Waiting<E: Kind> {
+    pub(super) key: E::Key,
+    pub(super) command: E::Command,
+    pub(super) reply: oneshot::Sender<Result<E::Reply, StoreError>>,
+}
+
+/// The task's state.
+pub(super) struct Worker<E: Kind, S> {
+    engine: Arc<S>,
+    hints: Arc<LocalHints>,
+    clock: EngineClock,
+    floors: Floors,
+    /// The keys that have commands, or a call under way.
+    slots: HashMap<E::Key, Slot<E>>,
+    /// The keys whose commands are to be decided from what is remembered.
+    to_decide: VecDeque<E::Key>,
+    to_read: VecDeque<E::Key>,
+    remembered: LruCache<E::Key, Remembered<E>>,
+    under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
+    reads: usize,
+    writes: usize,
+}
+
+/// What is under way for a key, and what waits for it.
+#[derive(Debug)]
+struct Slot<E: Kind> {
+    waiting: Vec<Waiting<E>>,
+    /// How many of them came before the row was read, and what the engine's clock showed then.
+    covered: (usize, EngineTime),
+    conflicts: u32,
+    /// The row changed while a call was under way.
+    is_outdated: bool,
+}
+
+/// A row as this process saw it last.
+#[derive(Debug)]
+struct Remembered<E> {
+    version: Option<Version>,
+    value: Value<E>,
+    seen: Instant,
+}
+
+/// A change that is under way, and what depends on it.
+struct Write<E: Kind> {
+    key: E::Key,
+    commands: Vec<Waiting<E>>,
+    replies: Vec<E::Reply>,
+    before: Value<E>,
+    after: Value<E>,
+}
+
+/// What is to be done for a key now.
+enum Step<E: Kind> {
+    Write(Write<E>, Change),
+    Read,
+    Nothing,
+}
+
+/// What the task waits for.
+enum Event<E: Kind> {
+    /// Rows were read, each for so many commands; the floors come after them.
+    Read {
+        keys: Vec<(E::Key, usize)>,
+        floors: Vec<u8>,
+        sent: Instant,
+        result: Result<Reading, StoreError>,
+    },
+    /// A batch was written.
+    Written { writes: Vec<Write<E>>, sent: Instant, result: Result<Writing, StoreError> },
+    /// The key has rested.
+    Rested(E::Key),
+}
+
+impl<E: Kind, S: ConditionalStore> Worker<E, S> {
+    pub(super) fn new(engine: Arc<S>, hints: Arc<LocalHints>) -> Self {
+        Self {
+            engine,
+            hints,
+            clock: EngineClock::default(),
+            floors: Floors::default(),
+            slots: HashMap::new(),
+            to_decide: VecDeque::new(),
+            to_read: VecDeque::new(),
+            remembered: LruCache::new(REMEMBERED),
+            under_way: FuturesUnordered::new(),
+            reads: 0,
+            writes: 0,
+        }
+    }
+
+    /// Runs until the store is dropped.
+    pub(super) async fn run(
+        mut self,
+        mut arrivals: mpsc::Receiver<Waiting<E>>,
+        mut notices: BoxStream<'static, Notice>,
+    ) {
+        let mut arrived = Vec::new();
+        loop {
+            self.start();
+            tokio::select! {
+                biased;
+                Some(event) = self.under_way.next() => self.finish(event),
+                Some(notice) = notices.next() => self.hear(&notice),
+                count = arrivals.recv_many(&mut arrived, ARRIVALS) => {
+                    if count == 0 {
+                        return;
+                    }
+                    arrived.drain(..).for_each(|waiting| self.receive(waiting));
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, waiting: Waiting<E>) {
+        match self.slots.entry(waiting.key.clone()) {
+            SlotEntry::Occupied(mut slot) => slot.get_mut().waiting.push(waiting),
+            SlotEntry::Vacant(slot) => {
+                self.to_decide.push_back(waiting.key.clone());
+                slot.insert(Slot::new(vec![waiting]));
+            }
+        }
+    }
+
+    /// Begins as many calls as may be under way.
+    fn start(&mut self) {
+        while self.writes < WRITES && !self.to_decide.is_empty() {
+            let (mut writes, mut changes) = (Vec::new(), Vec::new());
+            while changes.len() < BATCH
+                && let Some(key) = self.to_decide.pop_front()
+            {
+                match self.decide(&key) {
+                    Step::Write(write, change) => {
+                        writes.push(write);
+                        changes.push(change);
+                    }
+                    Step::Read => self.to_read.push_back(key),
+                    Step::Nothing => {}
+                }
+            }
+            if !changes.is_empty() {
+                self.write(writes, changes);
+            }
+        }
+        while self.reads < READS && !self.to_read.is_empty() {
+            self.read();
+        }
+    }
+
+    /// Decides what waits for a key from the row that is remembered.
+    fn decide(&mut self, key: &E::Key) -> Step<E> {
+        let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
+        slot.forget_the_gone();
+        if slot.waiting.is_empty() {
+            let is_outdated = slot.is_outdated;
+            if is_outdated && self.is_of_interest(key) {
+                return Step::Read;
+            }
+            self.slots.remove(key);
+            return Step::Nothing;
+        }
+        let Some(now) = self.clock.now() else { return Step::Read };
+        let basis = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
+        let (version, before) = match basis {
+            Some(row) => (row.version, row.value.clone()),
+            None => (None, Value::default()),
+        };
+        let floor = match version {
+            // The row has a fencing token of its own.
+            Some(_) => FencingToken::NONE,
+            None => match self.floors.of(E::bucket(key), now) {
+                Some(floor) => floor,
+                None => return Step::Read,
+            },
+        };
+        let commands = slot.waiting.iter().map(|waiting| &waiting.command);
+        let Decision { replies, change, mut guard } = before.decide(key, commands, floor, now);
+        let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
+        if version.is_none() {
+            guard.until = guard.until.min(self.floors.lasts(E::bucket(key)));
+        }
+        let commands = std::mem::take(&mut slot.waiting);
+        slot.covered = (0, Duration::ZERO);
+        match after.encode() {
+            Ok(value) => {
+                let change = Change { key: E::row_key(key), was: version, value, guard };
+                Step::Write(Write { key: key.clone(), commands, replies, before, after }, change)
+            }
+            Err(error) => {
+                fail(commands, &Arc::new(StoreError::Refused(error.into())));
+                self.to_decide.push_back(key.clone());
+                Step::Nothing
+            }
+        }
+    }
+
+    /// Answers the commands that came before the row was read, where none changes anything.
+    fn answer_covered(
+        &mut self,
+        key: &E::Key,
+        replies: Vec<E::Reply>,
+        judged_past: EngineTime,
+    ) -> Step<E> {
+        let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
+        let (covered, read_at) = std::mem::take(&mut slot.covered);
+        // By the engine's clock it was not over yet when the row was read.
+        let covered = if judged_past > read_at { 0 } else { covered.min(slot.waiting.len()) };
+        for (waiting, reply) in slot.waiting.drain(..covered).zip(replies) {
+            // A caller that has gone reads no reply.
+            let _ = waiting.reply.send(Ok(reply));
+        }
+        if slot.waiting.is_empty() && !slot.is_outdated {
+            self.slots.remove(key);
+            return Step::Nothing;
+        }
+        Step::Read
+    }
+
+    fn write(&mut self, writes: Vec<Write<E>>, changes: Vec<Change>) {
+        let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
+        self.writes += 1;
+        let writing = async move {
+            let result = match timeout(CALL_LIMIT, engine.write(&changes)).await {
+                Ok(result) => result,
+                Err(_) => Err(StoreError::Deadline(CALL_LIMIT)),
+            };
+            Event::Written { writes, sent, result }
+        };
+        self.under_way.push(writing.boxed());
+    }
+
+    /// Reads the rows of keys that wait for it, and the floors that they need.
+    fn read(&mut self) {
+        let count = self.to_read.len().min(BATCH);
+        let mut keys = Vec::with_capacity(count);
+        for key in self.to_read.drain(..count) {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.forget_the_gone();
+                slot.is_outdated = false;
+                keys.push((key, slot.waiting.len()));
+            }
+        }
+        let now = self.clock.now().unwrap_or_default();
+        let buckets = keys.iter().map(|(key, _)| E::bucket(key));
+        let floors = self.floors.to_read(buckets, now);
+        let rows = keys.iter().map(|(key, _)| E::row_key(key));
+        let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
+        let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
+        self.reads += 1;
+        let reading = async move {
+            let result = match timeout(CALL_LIMIT, engine.read(&rows)).await {
+                Ok(result) => result,
+                Err(_) => Err(StoreError::Deadline(CALL_LIMIT)),
+            };
+            Event::Read { keys, floors, sent, result }
+        };
+        self.under_way.push(reading.boxed());
+    }
+
+    fn finish(&mut self, event: Event<E>) {
+        match event {
+            Event::Rested(key) => self.to_read.push_back(key),
+            Event::Read { keys, floors, sent, result } => {
+                self.reads -= 1;
+                match result {
+                    Ok(reading) => self.have_read(keys, &floors, sent, reading),
+                    // A read changes nothing, so its commands were not executed.
+                    Err(error) => {
+                        self.fail_covered(keys, &Arc::new(StoreError::Unreachable(error.into())));
+                    }
+                }
+            }
+            Event::Written { writes, sent, result } => {
+                self.writes -= 1;
+                match result {
+                    Ok(writing) => self.have_written(writes, sent, writing),
+                    Err(error) => self.fail_writes(writes, &Arc::new(error)),
+                }
+            }
+        }
+    }
+
+    fn have_read(
+        &mut self,
+        keys: Vec<(E::Key, usize)>,
+        floors: &[u8],
+        sent: Instant,
+        reading: Reading,
+    ) {
+        self.clock.note(reading.now, sent);
+        let mut rows = reading.rows;
+        let floor_rows = rows.split_off(keys.len().min(rows.len()));
+        self.floors.note(floors, &floor_rows, reading.now);
+        for ((key, covered), row) in keys.into_iter().zip(rows) {
+            let version = row.as_ref().map(|row| row.version);
+            match row.map_or_else(|| Ok(Value::default()), |row| Value::decode(&row.value)) {
+                Ok(value) => {
+                    self.learn(&key, version, value, reading.now, sent);
+                    if let Some(slot) = self.slots.get_mut(&key) {
+                        slot.covered = (covered, reading.now);
+                    }
+                }
+                Err(error) => {
+                    let slot = self.slots.get_mut(&key);
+                    let commands = slot.map(|slot| std::mem::take(&mut slot.waiting));
+                    let error = Arc::new(StoreError::Refused(error.into()));
+                    fail(commands.unwrap_or_default(), &error);
+                }
+            }
+            self.to_decide.push_back(key);
+        }
+    }
+
+    fn have_written(&mut self, writes: Vec<Write<E>>, sent: Instant, writing: Writing) {
+        self.clock.note(writing.now, sent);
+        let mut versions = writing.versions.into_iter();
+        for write in writes {
+            match versions.next().flatten() {
+                Some(version) => self.confirm(write, version, writing.now, sent),
+                None => self.meet_conflict(write),
+            }
+        }
+    }
+
+    /// Gives the replies of a change that the engine has carried out.
+    fn confirm(&mut self, write: Write<E>, version: Version, now: EngineTime, sent: Instant) {
+        let Write { key, commands, replies, before, after } = write;
+        for (waiting, reply) in commands.into_iter().zip(replies) {
+            // A caller that has gone reads no reply.
+            let _ = waiting.reply.send(Ok(reply));
+        }
+        self.hints.report(&key, &before.state, &after.state, now);
+        self.hints.wake(&key, &after.live(now));
+        let seen = Remembered { version: Some(version), value: after, seen: sent };
+        self.remembered.put(key.clone(), seen);
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.conflicts = 0;
+        }
+        self.to_decide.push_back(key);
+    }
+
+    /// Has a row read that another process changed, or that the engine's clock judges in another way.
+    fn meet_conflict(&mut self, write: Write<E>) {
+        let Write { key, commands, .. } = write;
+        self.remembered.pop(&key);
+        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Vec::new()));
+        slot.conflicts += 1;
+        let newer = std::mem::replace(&mut slot.waiting, commands);
+        slot.waiting.extend(newer);
+        if slot.conflicts < RESTS_FROM {
+            self.to_read.push_back(key);
+        } else {
+            let rest = random_part_of(self.clock.round_trip() * 2);
+            self.under_way.push(sleep(rest).map(|()| Event::Rested(key)).boxed());
+        }
+    }
+
+    fn fail_writes(&mut self, writes: Vec<Write<E>>, error: &Arc<StoreError>) {
+        for Write { key, commands, .. } in writes {
+            self.remembered.pop(&key);
+            fail(commands, error);
+            self.to_decide.push_back(key);
+        }
+    }
+
+    fn fail_covered(&mut self, keys: Vec<(E::Key, usize)>, error: &Arc<StoreError>) {
+        for (key, covered) in keys {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                let covered = covered.min(slot.waiting.len());
+                fail(slot.waiting.drain(..covered).collect(), error);
+            }
+            self.to_decide.push_back(key);
+        }
+    }
+
+    /// Remembers a row that was read after `sent`, and tells what it says to waiters and watchers here.
+    fn learn(
+        &mut self,
+        key: &E::Key,
+        version: Option<Version>,
+        value: Value<E>,
+        now: EngineTime,
+        sent: Instant,
+    ) {
+        let seen = Remembered { version, value, seen: sent };
+        let old = self.remembered.put(key.clone(), seen);
+        let Some(new) = self.remembered.peek(key) else { return };
+        match old {
+            Some(old) if old.version == version => return,
+            Some(old) => self.hints.report(key, &old.value.state, &new.value.state, now),
+            None => {
+                if let Some(name) = E::lock_name(key) {
+                    self.hints.report_missed_of(name);
+                }
+            }
+        }
+        self.hints.wake(key, &new.value.live(now));
+    }
+
+    /// Whether anything in this process waits for the lock or watches it.
+    fn is_of_interest(&self, key: &E::Key) -> bool {
+        E::lock_name(key).is_some_and(|name| self.hints.is_of_interest(name))
+    }
+
+    /// Has a row read that another process changed, if anything here depends on it.
+    fn hear(&mut self, notice: &Notice) {
+        let Notice::Changed(row_key, version) = notice else {
+            self.remembered.clear();
+            self.hints.miss();
+            return;
+        };
+        let Some(key) = E::key_of(row_key) else { return };
+        let known = self.remembered.peek_mut(&key);
+        if known.as_ref().is_some_and(|row| row.version == Some(*version)) {
+            return;
+        }
+        if !self.is_of_interest(&key) {
+            self.remembered.pop(&key);
+            return;
+        }
+        match self.slots.entry(key) {
+            SlotEntry::Occupied(mut slot) => slot.get_mut().is_outdated = true,
+            SlotEntry::Vacant(slot) => {
+                self.to_read.push_back(slot.key().clone());
+                slot.insert(Slot::new(Vec::new()));
+            }
+        }
+    }
+}
+
+impl<E: Kind> Slot<E> {
+    fn new(waiting: Vec<Waiting<E>>) -> Self {
+        Self { waiting, covered: (0, Duration::ZERO), conflicts: 0, is_outdated: false }
+    }
+
+    /// Leaves out the commands whose callers have gone: nothing of them is under way.
+    fn forget_the_gone(&mut self) {
+        let (covered, _) = &mut self.covered;
+        let before = *covered;
+        let mut position = 0;
+        self.waiting.retain(|waiting| {
+            let is_gone = waiting.reply.is_closed();
+            if is_gone && position < before {
+                *covered -= 1;
+            }
+            position += 1;
+            !is_gone
+        });
+    }
+}
+
+/// Gives every command of a call the call's error.
+fn fail<E: Kind>(commands: Vec<Waiting<E>>, error: &Arc<StoreError>) {
+    for waiting in commands {
+        let cause = Arc::clone(error).into();
+        let error = match **error {
+            StoreError::Unreachable(_) => StoreError::Unreachable(cause),
+            StoreError::Refused(_) => StoreError::Refused(cause),
+            StoreError::Unsupported => StoreError::Unsupported,
+            // What else there is leaves the outcome unknown.
+            _ => StoreError::Lost(cause),
+        };
+        // A caller that has gone reads no error.
+        let _ = waiting.reply.send(Err(error));
+    }
+}
