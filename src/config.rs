@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use crate::http::{self, OriginPolicy};
 use crate::telemetry;
-use keylatch_stores::{RedisSettings, RedlockSettings, scheme_of};
+use keylatch_stores::{PostgresSettings, RedisSettings, RedlockSettings, scheme_of};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
@@ -30,6 +30,7 @@ pub struct Config {
     pub store_timeout_ms: u64,
     pub sandbox: http::SandboxMode,
     pub server: http::Settings,
+    pub postgres: PostgresSettings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
     pub wait: Wait,
@@ -144,7 +145,11 @@ impl Config {
 
     /// How stores are used.
     pub fn stores(&self) -> keylatch_stores::Settings<'_> {
-        keylatch_stores::Settings { redis: &self.redis, redlock: &self.redlock }
+        keylatch_stores::Settings {
+            postgres: &self.postgres,
+            redis: &self.redis,
+            redlock: &self.redlock,
+        }
     }
 
     /// What types alone do not rule out.
@@ -165,6 +170,7 @@ impl Config {
             ("stream.max_streams", self.stream.max_streams as u64),
             ("stream.max_hold_ms", self.stream.max_hold_ms),
             ("stream.heartbeat_ms", self.stream.heartbeat_ms),
+            ("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];
@@ -179,6 +185,10 @@ impl Config {
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
         let plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
+        let schema = &self.postgres.schema;
+        let is_plain = schema.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_schema = is_plain && (1..=48).contains(&schema.len());
+        check("postgres.schema", is_schema, "must be 1 to 48 of A-Z a-z 0-9 _")?;
         let prefix = &self.redis.key_prefix;
         let plain = !prefix.is_empty() && prefix.chars().all(plain);
         check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;

@@ -10,6 +10,8 @@ mod hints;
 mod memory;
 #[cfg(feature = "conditional")]
 mod optimistic;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
@@ -29,11 +31,15 @@ pub use embedded::embedded;
 pub use embedded::test_medium;
 #[cfg(feature = "memory")]
 pub use memory::memory;
+#[cfg(feature = "conditional")]
+pub use optimistic::{conditional, optimistic};
+#[cfg(feature = "postgres")]
+pub use postgres::postgres;
 #[cfg(feature = "redis")]
 pub use redis::redis;
 #[cfg(feature = "redlock")]
 pub use redis::redlock;
-pub use settings::{RedisSettings, RedlockSettings, Settings};
+pub use settings::{PostgresSettings, RedisSettings, RedlockSettings, Settings};
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
 /// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
@@ -55,6 +61,8 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
         ("memory", "") => Ok(memory()),
         #[cfg(feature = "memory")]
         ("memory", _) => Err(OpenError::MemoryWithPath),
+        #[cfg(feature = "postgres")]
+        ("postgres" | "postgresql", _) => postgres(url, settings.postgres).await,
         #[cfg(feature = "redis")]
         (
             "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
@@ -143,6 +151,12 @@ pub enum OpenError {
     /// The URL's scheme is known, and the rest is not understood.
     #[error("the store's URL is not a Redis URL: {0}")]
     BadRedisUrl(String),
+    /// The same of PostgreSQL.
+    #[error("the store's URL is not a PostgreSQL URL: {0}")]
+    BadPostgresUrl(String),
+    /// The PostgreSQL answered, and must not be used for locks as it is.
+    #[error("this PostgreSQL cannot keep locks: {0}")]
+    UnfitPostgres(String),
     /// The URL names nodes that make no store, or the settings do not fit them.
     #[error("the nodes of `redlock://` make no store: {0}")]
     BadRedlock(String),

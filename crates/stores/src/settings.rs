@@ -10,10 +10,22 @@ use serde::Deserialize;
 /// The settings of every store that has any.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings<'a> {
+    /// PostgreSQL.
+    pub postgres: &'a PostgresSettings,
     /// Every Redis.
     pub redis: &'a RedisSettings,
     /// Several that make one store.
     pub redlock: &'a RedlockSettings,
+}
+
+/// How the service uses PostgreSQL.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresSettings {
+    /// The schema that has the table: `A-Z a-z 0-9 _`.
+    pub schema: String,
+    /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
 }
 
 /// How the service uses Redis.

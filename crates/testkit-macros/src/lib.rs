@@ -17,9 +17,10 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `records`: records of idempotency keys.
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `service`: the tests over HTTP run on it.
-const MATRIX: [(&str, &[&str]); 6] = [
+const MATRIX: [(&str, &[&str]); 7] = [
     ("memory", &["locks", "queue", "records", "service"]),
     ("embedded", &["locks", "queue", "records", "service", "restart"]),
+    ("postgres", &["locks", "queue", "records", "service", "restart"]),
     ("redis", &["locks", "queue", "records", "service", "restart"]),
     ("sentinel", &["locks", "queue", "records"]),
     ("cluster", &["locks", "queue", "records"]),

@@ -15,7 +15,7 @@ use keylatch_core::lock::{AcquireCommand, AcquireReply, Attempt, LockName, Owner
 use keylatch_core::store::{Hints, Store, StoreError, Topic};
 use tempfile::TempDir;
 
-use crate::{Cluster, RedisServer, RedlockNodes, Sentinels, Service, config};
+use crate::{Cluster, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service, config};
 
 /// How often a store in the test's process removes expired locks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
@@ -58,6 +58,12 @@ pub async fn cluster() -> TestStore {
 pub async fn redlock() -> TestStore {
     let nodes = RedlockNodes::start().await;
     TestStore::new(nodes.config(), nodes)
+}
+
+/// A database of one PostgreSQL.
+pub async fn postgres() -> TestStore {
+    let database = PostgresDatabase::create().await;
+    TestStore::new(config(&database.url()), database)
 }
 
 /// A store that was started for one test. Clones are the same store; it ends with the last.
@@ -321,5 +327,12 @@ impl StoreClock for Cluster {
 impl StoreClock for RedlockNodes {
     async fn advance(&self, by: Duration) {
         self.age(by).await;
+    }
+}
+
+#[async_trait]
+impl StoreClock for PostgresDatabase {
+    async fn advance(&self, by: Duration) {
+        self.advance(by).await;
     }
 }

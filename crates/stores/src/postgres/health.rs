@@ -1,0 +1,100 @@
+//! What a PostgreSQL promises, asked of the server itself.
+//!
+//! `strict` where a commit that was answered is on disk, and on the standby as well if there is one;
+//! `fenced` where a promotion may forget the last commits; `best-effort` where a crash may.
+
+use std::collections::BTreeMap;
+
+use keylatch_core::store::{StoreError, StoreHealth, Tier};
+
+use super::get;
+use super::link::Session;
+
+/// The settings that decide the tier.
+const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'),
+    current_setting('full_page_writes'), current_setting('synchronous_commit'),
+    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)";
+
+/// Asks the server what it is.
+///
+/// # Errors
+///
+/// The server could not find out.
+pub(super) async fn health(session: &Session) -> Result<StoreHealth, StoreError> {
+    let row = session.row(SETTINGS).await?;
+    let text = |column| get::<String>(&row, column);
+    let durability = Durability {
+        fsync: text(1)? == "on",
+        full_page_writes: text(2)? == "on",
+        synchronous_commit: text(3)?,
+        has_synchronous_standbys: !text(4)?.is_empty(),
+        standbys: get(&row, 5)?,
+    };
+    let facts = BTreeMap::from([
+        ("version", text(0)?),
+        ("fsync", text(1)?),
+        ("synchronous_commit", text(3)?),
+        ("synchronous_standby_names", text(4)?),
+        ("standbys", durability.standbys.to_string()),
+    ]);
+    Ok(StoreHealth { tier: durability.tier(), facts })
+}
+
+/// What the server does before it answers a commit.
+#[derive(Debug, Clone)]
+struct Durability {
+    fsync: bool,
+    full_page_writes: bool,
+    synchronous_commit: String,
+    has_synchronous_standbys: bool,
+    standbys: i64,
+}
+
+impl Durability {
+    fn tier(&self) -> Tier {
+        let waits_for_standby = self.has_synchronous_standbys && self.synchronous_commit != "local";
+        if !self.fsync || !self.full_page_writes || self.synchronous_commit == "off" {
+            Tier::BestEffort
+        } else if self.standbys > 0 && !waits_for_standby {
+            Tier::Fenced
+        } else {
+            Tier::Strict
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tier_is_what_the_weakest_setting_leaves() {
+        let strict = Durability {
+            fsync: true,
+            full_page_writes: true,
+            synchronous_commit: "on".to_owned(),
+            has_synchronous_standbys: false,
+            standbys: 0,
+        };
+        let with = |change: fn(&mut Durability)| {
+            let mut durability = strict.clone();
+            change(&mut durability);
+            durability.tier()
+        };
+        assert_eq!(strict.tier(), Tier::Strict);
+        assert_eq!(with(|it| it.fsync = false), Tier::BestEffort);
+        assert_eq!(with(|it| it.full_page_writes = false), Tier::BestEffort);
+        assert_eq!(with(|it| it.synchronous_commit = "off".to_owned()), Tier::BestEffort);
+        assert_eq!(with(|it| it.standbys = 1), Tier::Fenced);
+        let synchronous =
+            |it: &mut Durability| (it.standbys, it.has_synchronous_standbys) = (1, true);
+        assert_eq!(with(synchronous), Tier::Strict);
+        assert_eq!(
+            with(|it| {
+                (it.standbys, it.has_synchronous_standbys) = (1, true);
+                it.synchronous_commit = "local".to_owned();
+            }),
+            Tier::Fenced
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! Locks and records in PostgreSQL, shared by all keylatch instances that use the table.
+//!
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one table, one
+//! upsert for a batch (`sql.rs`), a connection each for locks, records and reads (`link.rs`), and one that
+//! listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
+//! the table is made at start, if the role may.
+
+mod health;
+mod link;
+mod sql;
+mod url;
+
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use keylatch_core::lock::Ttl;
+use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::{Config, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::optimistic::conditional::{
+    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing,
+};
+use crate::optimistic::optimistic;
+use crate::{OpenError, PostgresSettings};
+use link::{Link, Query, Session};
+use sql::{
+    CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns,
+    end_of_prefix, parse_announcement, rows_of, time_of,
+};
+use url::Address;
+
+/// The pause before a lost subscription is made again.
+const RELISTEN_PAUSE: Duration = Duration::from_millis(250);
+/// How many announcements wait for the task that hears them.
+const ANNOUNCEMENTS: usize = 1024;
+
+/// Opens the PostgreSQL at `url`.
+///
+/// # Errors
+///
+/// `url` is not understood, or the server answers and is not fit: the role may neither use the table nor
+/// make it. A server that does not answer is no error: the store keeps trying.
+pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn Store>, OpenError> {
+    let address = Address::parse(url)?;
+    let tls = if address.is_secure { Some(verifying_connector()?) } else { None };
+    let target = Arc::new(Target {
+        config: address.config,
+        tls,
+        sql: Sql::new(&settings.schema),
+        connect_limit: Duration::from_millis(settings.connect_timeout_ms),
+        is_prepared: AtomicBool::new(false),
+    });
+    match target.connect().await {
+        Ok(session) => target.prepare(&session).await.map_err(unfit)?,
+        Err(error) if is_refusal(&error) => return Err(unfit(error)),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn Error, "PostgreSQL cannot be reached yet");
+        }
+    }
+    Ok(optimistic(Postgres::new(&target)))
+}
+
+/// Whether the server answered that it does not let this role in.
+fn is_refusal(error: &StoreError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    let code = source.and_then(tokio_postgres::Error::code);
+    code.is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
+}
+
+fn unfit(error: StoreError) -> OpenError {
+    let source = error.source().map(ToString::to_string);
+    OpenError::UnfitPostgres(source.unwrap_or_else(|| error.to_string()))
+}
+
+/// Checks servers by the certificates that the system trusts.
+fn verifying_connector() -> Result<MakeRustlsConnect, OpenError> {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    if certificates.is_empty() {
+        return Err(OpenError::UnfitPostgres(
+            "the system has no certificates to check it by".into(),
+        ));
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates);
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// What connections are made to.
+struct Target {
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+    sql: Sql,
+    connect_limit: Duration,
+    /// The table was seen.
+    is_prepared: AtomicBool,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").finish_non_exhaustive()
+    }
+}
+
+/// Why the table cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the role may neither use nor make the table of locks; an administrator runs {grants}")]
+struct NoTable {
+    grants: String,
+    source: Option<StoreError>,
+}
+
+impl Target {
+    /// Makes the table, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// The role may neither use the table nor make it, or the server could not find out.
+    async fn prepare(&self, session: &Session) -> Result<(), StoreError> {
+        if self.is_prepared.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let no_table = |source| {
+            StoreError::Refused(NoTable { grants: self.sql.grants.clone(), source }.into())
+        };
+        let found = session.row(&self.sql.check).await?;
+        if !get::<bool>(&found, 1)? {
+            let schema = if get(&found, 0)? { "" } else { &*self.sql.create_schema };
+            let created = [CREATION_LOCK, schema, &self.sql.create_table].concat();
+            match session.run(&created).await {
+                Ok(()) => {}
+                Err(error @ StoreError::Refused(_)) => return Err(no_table(Some(error))),
+                Err(error) => return Err(error),
+            }
+        }
+        let may = session.row(&self.sql.check_privileges).await?;
+        if !get::<bool>(&may, 0)? {
+            return Err(no_table(None));
+        }
+        self.is_prepared.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// A column of a row.
+fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
+}
+
+/// The engine.
+#[derive(Debug)]
+struct Postgres {
+    target: Arc<Target>,
+    lock_writer: Link,
+    record_writer: Link,
+    reader: Link,
+}
+
+impl Postgres {
+    fn new(target: &Arc<Target>) -> Self {
+        let link = || Link::new(target);
+        Self {
+            target: Arc::clone(target),
+            lock_writer: link(),
+            record_writer: link(),
+            reader: link(),
+        }
+    }
+
+    async fn ask(
+        &self,
+        sql: &str,
+        types: &[Type],
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.reader.query(Query { sql, types, values, is_frequent: false }).await
+    }
+}
+
+#[async_trait]
+impl ConditionalStore for Postgres {
+    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+        let bytes: Vec<_> = keys.iter().map(Key::to_bytes).collect();
+        let (sql, types) = (&*self.target.sql.read, &READ_TYPES);
+        let query = Query { sql, types, values: &[&bytes], is_frequent: true };
+        let rows = self.reader.query(query).await?;
+        let (found, now) = rows_of(&rows).map_err(|error| StoreError::Lost(error.into()))?;
+        let mut found: HashMap<_, _> = found.into_iter().collect();
+        Ok(Reading { rows: bytes.iter().map(|key| found.remove(key)).collect(), now })
+    }
+
+    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
+        let columns = WriteColumns::new(changes, versions);
+        let WriteColumns { keys, versions, was, values, from, until, say } = &columns;
+        let link = match changes.first().map(|change| &change.key) {
+            Some(Key::Record(_)) => &self.record_writer,
+            _ => &self.lock_writer,
+        };
+        let values: [&(dyn ToSql + Sync); 7] = [keys, versions, was, values, from, until, say];
+        let (sql, types) = (&*self.target.sql.write, &WRITE_TYPES);
+        let rows = link.query(Query { sql, types, values: &values, is_frequent: true }).await?;
+        let row = rows.first().ok_or_else(|| StoreError::Lost("the batch had no answer".into()))?;
+        let written: Vec<Vec<u8>> = get(row, 1)?;
+        let written: HashSet<_> = written.into_iter().collect();
+        let versions = keys
+            .iter()
+            .zip(versions)
+            .map(|(key, version)| written.contains(key).then(|| Version(version.cast_unsigned())));
+        Ok(Writing { versions: versions.collect(), now: time_of(get(row, 0)?) })
+    }
+
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, StoreError> {
+        let (end, after) = (end_of_prefix(prefix), after.map(Key::to_bytes).unwrap_or_default());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let values: [&(dyn ToSql + Sync); 4] = [&prefix, &end, &after, &limit];
+        let rows = self.ask(&self.target.sql.list, &LIST_TYPES, &values).await?;
+        let (found, now) = rows_of(&rows).map_err(|error| StoreError::Lost(error.into()))?;
+        let rows = found.into_iter().filter_map(|(key, row)| Some((Key::from_bytes(&key)?, row)));
+        Ok(Listing { rows: rows.collect(), now })
+    }
+
+    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+        let keys: Vec<_> = rows.iter().map(|(key, _)| key.to_bytes()).collect();
+        let versions: Vec<_> = rows.iter().map(|(_, version)| version.0.cast_signed()).collect();
+        self.ask(&self.target.sql.remove, &REMOVE_TYPES, &[&keys, &versions]).await?;
+        Ok(())
+    }
+
+    fn notices(&self) -> BoxStream<'static, Notice> {
+        let listening =
+            Listening { target: Arc::clone(&self.target), live: None, has_failed: false };
+        stream::unfold(listening, Listening::next).boxed()
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        health::health(&*self.reader.session().await?).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "postgres", max_ttl: Ttl::MAX, records: true }
+    }
+}
+
+/// The subscription to what other instances change, made again whenever it is lost.
+struct Listening {
+    target: Arc<Target>,
+    live: Option<(Session, mpsc::Receiver<String>)>,
+    has_failed: bool,
+}
+
+impl Listening {
+    async fn next(mut self) -> Option<(Notice, Self)> {
+        loop {
+            if let Some((_, announcements)) = &mut self.live {
+                match announcements.recv().await {
+                    Some(payload) => match parse_announcement(&payload) {
+                        Some((key, version)) => return Some((Notice::Changed(key, version), self)),
+                        None => continue,
+                    },
+                    None => self.live = None,
+                }
+            }
+            let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
+            match self.target.listen(sender).await {
+                Ok(session) => {
+                    (self.live, self.has_failed) = (Some((session, announcements)), false);
+                    // What was announced meanwhile is lost.
+                    return Some((Notice::Missed, self));
+                }
+                Err(error) if self.has_failed => {
+                    tracing::debug!(error = &error as &dyn Error, "there is still no subscription");
+                }
+                Err(error) => {
+                    self.has_failed = true;
+                    let error = &error as &dyn Error;
+                    tracing::warn!(error, "no subscription: waiters and watchers poll the store");
+                }
+            }
+            sleep(RELISTEN_PAUSE).await;
+        }
+    }
+}
+
+/// A version that no other value has: 63 random bits, and never 0, which stands for no row.
+fn random_version() -> Result<i64, StoreError> {
+    let random = getrandom::u64().map_err(|error| StoreError::Unreachable(error.into()))?;
+    Ok((random >> 1).max(1).cast_signed())
+}

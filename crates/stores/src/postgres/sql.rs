@@ -1,0 +1,217 @@
+//! The statements, and what they give.
+//!
+//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), and the
+//! value. A batch is one upsert in the order of the keys, so that batches of several processes never wait
+//! for each other in a circle; an `UPDATE` beside an `INSERT` would, and joins no table, so that no plan
+//! changes when the table grows. `clock_timestamp()` is the time at the row, and `now()` would be that of
+//! the transaction's start. Keys are `bytea`: no encoding and no collation matters.
+
+use std::time::Duration;
+
+use tokio_postgres::Row as SqlRow;
+use tokio_postgres::types::Type;
+
+use crate::optimistic::conditional::{Change, EngineTime, Key, Row, Version};
+
+/// What the server's clock shows, in microseconds since 1970.
+const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
+
+/// The statements over the table of one schema.
+#[derive(Debug)]
+pub(super) struct Sql {
+    pub(super) write: String,
+    pub(super) read: String,
+    pub(super) list: String,
+    pub(super) remove: String,
+    /// Whether the schema is there, and the table.
+    pub(super) check: String,
+    /// Whether the role may use the table.
+    pub(super) check_privileges: String,
+    /// Makes the schema.
+    pub(super) create_schema: String,
+    /// Makes the table; two processes that start at once wait for each other.
+    pub(super) create_table: String,
+    /// What an administrator grants to a role that may not make the table.
+    pub(super) grants: String,
+    /// The channel on which changed locks are announced.
+    pub(super) channel: String,
+}
+
+/// The types of the parameters of [`Sql::write`].
+pub(super) const WRITE_TYPES: [Type; 7] = [
+    Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+];
+/// Those of [`Sql::read`].
+pub(super) const READ_TYPES: [Type; 1] = [Type::BYTEA_ARRAY];
+/// Those of [`Sql::list`].
+pub(super) const LIST_TYPES: [Type; 4] = [Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::INT8];
+/// Those of [`Sql::remove`].
+pub(super) const REMOVE_TYPES: [Type; 2] = [Type::BYTEA_ARRAY, Type::INT8_ARRAY];
+
+/// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once.
+pub(super) const CREATION_LOCK: &str = "SELECT pg_advisory_xact_lock(7235411); ";
+
+impl Sql {
+    /// The statements for the schema of this name, of `A-Z a-z 0-9 _` alone.
+    pub(super) fn new(schema: &str) -> Self {
+        let table = format!("\"{schema}\".entries");
+        let channel = format!("{schema}_changes");
+        let write = format!(
+            "WITH c AS MATERIALIZED (
+                SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
+                    $7::text[]) AS c(key, version, was, value, from_us, until_us, say)
+                WHERE {CLOCK} >= from_us AND {CLOCK} < until_us),
+            w AS (
+                INSERT INTO {table} AS k (key, version, was, value)
+                SELECT key, version, was, value FROM c ORDER BY key
+                ON CONFLICT (key) DO UPDATE
+                SET version = excluded.version, was = excluded.was, value = excluded.value
+                WHERE k.version = excluded.was
+                RETURNING key),
+            s AS (
+                SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
+            SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
+        );
+        let read = format!(
+            "SELECT {CLOCK}, k.key, k.version, k.value
+            FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
+        );
+        let list = format!(
+            "SELECT {CLOCK}, k.key, k.version, k.value
+            FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+                SELECT key, version, value FROM {table}
+                WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
+        );
+        let remove = format!(
+            "DELETE FROM {table} WHERE key IN (
+                SELECT k.key FROM {table} AS k
+                JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
+                ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
+        );
+        // A row is written over and over, and no column that changes is indexed, so that the new row goes
+        // beside the old one in its page; the dead ones go early, before the table grows by them.
+        let create_schema = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; ");
+        let create_table = format!(
+            "CREATE TABLE IF NOT EXISTS {table} (
+                key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
+            WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+                autovacuum_vacuum_cost_delay = 0)"
+        );
+        let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+            .map(|privilege| format!("has_table_privilege('{table}', '{privilege}')"))
+            .join(" AND ");
+        let check_privileges = format!("SELECT {may}");
+        let check = format!(
+            "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'),
+                to_regclass('{table}') IS NOT NULL"
+        );
+        let grants = format!(
+            "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
+             ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
+        );
+        Self {
+            write,
+            read,
+            list,
+            remove,
+            check,
+            check_privileges,
+            create_schema,
+            create_table,
+            grants,
+            channel,
+        }
+    }
+}
+
+/// The parameters of a batch, a column each.
+#[derive(Debug, Default)]
+pub(super) struct WriteColumns {
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) versions: Vec<i64>,
+    pub(super) was: Vec<i64>,
+    pub(super) values: Vec<Vec<u8>>,
+    pub(super) from: Vec<i64>,
+    pub(super) until: Vec<i64>,
+    pub(super) say: Vec<Option<String>>,
+}
+
+impl WriteColumns {
+    /// The columns of `changes`, whose new versions are `versions`.
+    pub(super) fn new(changes: &[Change], versions: Vec<i64>) -> Self {
+        let mut columns = Self { versions, ..Self::default() };
+        for (change, version) in changes.iter().zip(&columns.versions) {
+            columns.was.push(change.was.map_or(0, |was| was.0.cast_signed()));
+            columns.values.push(change.value.clone());
+            columns.from.push(micros(change.guard.from));
+            columns.until.push(micros(change.guard.until));
+            columns.say.push(announcement(&change.key, *version));
+            columns.keys.push(change.key.to_bytes());
+        }
+        columns
+    }
+}
+
+/// What a change of a lock says to other processes; of other rows nothing is said.
+fn announcement(key: &Key, version: i64) -> Option<String> {
+    use base64::Engine as _;
+    let Key::Lock(_) = key else { return None };
+    let key = base64::engine::general_purpose::STANDARD_NO_PAD.encode(key.to_bytes());
+    Some(format!("{version} {key}"))
+}
+
+/// The lock that an announcement is about, and its version.
+pub(super) fn parse_announcement(payload: &str) -> Option<(Key, Version)> {
+    use base64::Engine as _;
+    let (version, key) = payload.split_once(' ')?;
+    let key = base64::engine::general_purpose::STANDARD_NO_PAD.decode(key).ok()?;
+    let version = version.parse::<i64>().ok()?;
+    Some((Key::from_bytes(&key)?, Version(version.cast_unsigned())))
+}
+
+/// The first key after all that begin with `prefix`.
+pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
+/// The rows of a reading or a listing, and what the clock showed.
+///
+/// # Errors
+///
+/// A column is not of its type.
+pub(super) fn rows_of(
+    rows: &[SqlRow],
+) -> Result<(Vec<(Vec<u8>, Row)>, EngineTime), tokio_postgres::Error> {
+    let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
+    for row in rows {
+        now = time_of(row.try_get(0)?);
+        let key: Option<Vec<u8>> = row.try_get(1)?;
+        if let Some(key) = key {
+            let version = Version(row.try_get::<_, i64>(2)?.cast_unsigned());
+            found.push((key, Row { version, value: row.try_get(3)? }));
+        }
+    }
+    Ok((found, now))
+}
+
+/// A time that the server's clock showed.
+pub(super) fn time_of(micros: i64) -> EngineTime {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+fn micros(time: EngineTime) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
