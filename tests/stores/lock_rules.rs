@@ -94,8 +94,8 @@ struct Model {
     now: Duration,
     steps: u64,
     locks: BTreeMap<u8, LockState>,
-    /// The fencing tokens that the store gave for the model's, in the order of the model's.
-    fences: BTreeMap<FencingToken, FencingToken>,
+    /// The fencing tokens that the store gave for the model's, by lock, in the order of the model's.
+    fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
 }
 
 impl Model {
@@ -113,7 +113,7 @@ impl Model {
                 let found = store.execute(Command::Lock(name.clone(), command.clone())).await;
                 let Ok(Reply::Lock(found)) = found else { panic!("a reply, not {found:?}") };
                 let expected = self.apply(*lock, &name, command);
-                self.compare(&expected, &found)
+                self.compare(*lock, &expected, &found)
             }
         }
     }
@@ -130,18 +130,19 @@ impl Model {
 
     /// Whether both worlds found the same: all but the clock and the numbers of the fencing tokens,
     /// of which the order must be the same.
-    fn compare(&mut self, expected: &LockReply, found: &LockReply) -> Result<(), String> {
+    fn compare(&mut self, lock: u8, expected: &LockReply, found: &LockReply) -> Result<(), String> {
         if let (Some((left, fencing_token)), Some((found_left, found_fence))) =
             (clock(expected), clock(found))
         {
             if found_left > left || found_left + SLACK < left {
                 return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
             }
-            let known = self.fences.insert(fencing_token, found_fence);
+            let fences = self.fences.entry(lock).or_default();
+            let known = fences.insert(fencing_token, found_fence);
             if known.is_some_and(|known| known != found_fence)
-                || !self.fences.values().is_sorted_by(|a, b| a < b)
+                || !fences.values().is_sorted_by(|a, b| a < b)
             {
-                return Err(format!("fencing tokens out of order: {:?}", self.fences));
+                return Err(format!("fencing tokens out of order: {fences:?}"));
             }
         }
         let (expected, found) = (timeless(expected.clone()), timeless(found.clone()));

@@ -136,8 +136,8 @@ struct Model {
     now: Duration,
     steps: u64,
     records: BTreeMap<u8, RecordState>,
-    /// The fencing tokens that the store gave for the model's, in the order of the model's.
-    fences: BTreeMap<FencingToken, FencingToken>,
+    /// The fencing tokens that the store gave for the model's, by record, in the order of the model's.
+    fences: BTreeMap<u8, BTreeMap<FencingToken, FencingToken>>,
 }
 
 impl Model {
@@ -156,11 +156,11 @@ impl Model {
             _ => None,
         };
         let given =
-            meant.map(|fencing_token| self.fences.get(&fencing_token).copied().unwrap_or_default());
+            meant.map(|fencing_token| self.given(step.record, fencing_token).unwrap_or_default());
         let found = store.execute(Command::Record(key, command(key, step, given))).await;
         let Ok(Reply::Record(found)) = found else { panic!("a reply, not {found:?}") };
         let expected = self.apply(step.record, &command(key, step, meant));
-        self.compare(expected, found)
+        self.compare(step.record, expected, found)
     }
 
     fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
@@ -171,6 +171,11 @@ impl Model {
         let (after, reply) = state.apply(command, &moment);
         *state = after;
         reply
+    }
+
+    /// The fencing token that the store gave for one of the model's.
+    fn given(&self, record: u8, fencing_token: FencingToken) -> Option<FencingToken> {
+        self.fences.get(&record)?.get(&fencing_token).copied()
     }
 
     /// The fencing token of the run that is meant, in the model.
@@ -184,7 +189,12 @@ impl Model {
 
     /// Whether both worlds found the same: all but wall clocks and the numbers of the fencing
     /// tokens, of which the order must be the same.
-    fn compare(&mut self, mut expected: RecordReply, mut found: RecordReply) -> Result<(), String> {
+    fn compare(
+        &mut self,
+        record: u8,
+        mut expected: RecordReply,
+        mut found: RecordReply,
+    ) -> Result<(), String> {
         let (left, found_left) = (strip(&mut expected), strip(&mut found));
         if expected != found {
             return Err(format!("{found:?} in the store, {expected:?} by the rules"));
@@ -200,11 +210,12 @@ impl Model {
         else {
             return Ok(());
         };
-        let known = self.fences.insert(fencing_token, found_fence);
+        let fences = self.fences.entry(record).or_default();
+        let known = fences.insert(fencing_token, found_fence);
         if known.is_some_and(|known| known != found_fence)
-            || !self.fences.values().is_sorted_by(|a, b| a < b)
+            || !fences.values().is_sorted_by(|a, b| a < b)
         {
-            return Err(format!("fencing tokens out of order: {:?}", self.fences));
+            return Err(format!("fencing tokens out of order: {fences:?}"));
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ pub use events::{Event, EventStream, refusal_of};
 pub use keylatch_testkit_macros::store_test;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
-pub use postgres::{PostgresDatabase, PostgresServer};
+pub use postgres::{PostgresDatabase, PostgresServer, store_time};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;

@@ -5,10 +5,11 @@
 //! database when its test says so: the database finds a `clock_timestamp()` of its own before the server's,
 //! which adds what has passed. A test that stops or kills a server starts one of its own.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -122,9 +123,21 @@ impl PostgresDatabase {
 
     /// Lets time pass.
     pub async fn advance(&self, by: Duration) {
-        let millis = by.as_millis();
-        self.run(&format!("UPDATE shifted.by SET micros = micros + {millis} * 1000")).await;
+        let micros = by.as_micros();
+        self.run(&format!("UPDATE shifted.by SET micros = micros + {micros}")).await;
+        PASSED.set(PASSED.get() + by);
     }
+}
+
+thread_local! {
+    /// What has passed in the database of the test that runs on this thread.
+    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a server,
+/// also that by which it dates what people read.
+pub fn store_time() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970") + PASSED.get()
 }
 
 /// A clock that shows what the server's shows and what has passed besides.

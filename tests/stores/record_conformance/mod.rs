@@ -17,7 +17,7 @@ use keylatch_core::idempotency::{
     StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash};
-use keylatch_testkit::Records;
+use keylatch_testkit::{Records, store_time};
 
 /// How far a store's own clock may go on between two steps of a test.
 const SLACK: Duration = Duration::from_secs(5);
@@ -177,12 +177,13 @@ fn assert_same(view: &RecordView, before: &RecordView) {
     }
 }
 
-/// A time of the wall clock is about so long ago.
+/// A time of the store's wall clock is about so long ago, or longer by what a test let pass since.
 #[track_caller]
 fn assert_wall(millis: u64, ago: Duration) {
     let found = Duration::from_millis(millis);
-    let expected = SystemTime::UNIX_EPOCH.elapsed().unwrap() - ago;
-    assert!(found < expected + SLACK && expected < found + SLACK * 4, "{found:?}, {expected:?}");
+    let latest = store_time() - ago;
+    let earliest = SystemTime::UNIX_EPOCH.elapsed().unwrap() - ago - SLACK * 4;
+    assert!((earliest..latest + SLACK).contains(&found), "{found:?}, {earliest:?} to {latest:?}");
 }
 
 #[track_caller]

@@ -147,17 +147,22 @@ pub enum RecordStage {
 
 impl Record {
     fn expires(&self) -> Duration {
-        let kept = match (&self.stage, self.on_crash) {
+        self.since + self.lasts()
+    }
+
+    /// How long the record is kept from `since` on.
+    fn lasts(&self) -> Duration {
+        match (&self.stage, self.on_crash) {
             (RecordStage::InFlight, OnCrash::Rerun) => self.lease + self.retention,
             (RecordStage::InFlight, OnCrash::Unknown) => self.lease + UNKNOWN_RETENTION,
             (RecordStage::Done(..), _) => self.retention,
             (RecordStage::Unknown(..), _) => UNKNOWN_RETENTION,
-        };
-        self.since + kept
+        }
     }
 
+    /// Never more than the lease, although `now` may be before `since`: see the rules of a lock.
     fn lease_left(&self, now: Duration) -> Duration {
-        (self.since + self.lease).saturating_sub(now)
+        (self.since + self.lease).saturating_sub(now).min(self.lease)
     }
 
     /// Whether it is in flight and its lease is over.
@@ -199,7 +204,7 @@ impl Record {
             expires_in: match self.stage {
                 // If it were done now, it would be kept for so long.
                 RecordStage::InFlight if !self.is_interrupted(now) => self.retention,
-                _ => self.expires().saturating_sub(now),
+                _ => self.expires().saturating_sub(now).min(self.lasts()),
             },
             phase,
         }

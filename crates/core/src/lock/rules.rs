@@ -221,8 +221,10 @@ impl HolderState {
         self.since + self.ttl
     }
 
+    /// Never more than the TTL, although `now` may be before `since`: two processes of one store estimate
+    /// its clock, and one may be ahead of the other.
     fn expires_in(&self, now: Duration) -> Duration {
-        self.expires().saturating_sub(now)
+        self.expires().saturating_sub(now).min(self.ttl)
     }
 
     fn has_expired(&self, now: Duration) -> bool {

@@ -15,10 +15,15 @@ use super::conditional::EngineTime;
 /// For how long the sample with the shortest round trip is used.
 const SAMPLE_LASTS: Duration = Duration::from_secs(5);
 
+/// How far the estimate may be ahead of a better one, as long as the clock was not set.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// An estimate of the engine's clock.
 #[derive(Debug, Default)]
 pub(super) struct EngineClock {
     sample: Option<Sample>,
+    /// What the estimate showed last.
+    latest: EngineTime,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,9 +51,14 @@ impl EngineClock {
         }
     }
 
-    /// What the clock shows now; `None` before the first answer.
-    pub(super) fn now(&self) -> Option<EngineTime> {
-        self.sample.map(|sample| sample.shown + sample.sent.elapsed())
+    /// What the clock shows now; `None` before the first answer. It does not go back when a better sample
+    /// shows that it was ahead, and waits; only a clock that was set back takes it along.
+    pub(super) fn now(&mut self) -> Option<EngineTime> {
+        let sample = self.sample?;
+        let shown = sample.shown + sample.sent.elapsed();
+        let is_ahead = self.latest > shown && self.latest - shown < AHEAD;
+        self.latest = if is_ahead { self.latest } else { shown };
+        Some(self.latest)
     }
 
     /// The round trip of the sample in use.

@@ -85,8 +85,8 @@ struct Slot<E: Kind> {
     /// How many of them came before the row was read, and what the engine's clock showed then.
     covered: (usize, EngineTime),
     conflicts: u32,
-    /// The row changed while a call was under way.
-    is_outdated: bool,
+    /// The version that the row got while a call was under way, perhaps by that call.
+    heard: Option<Version>,
 }
 
 /// A row as this process saw it last.
@@ -106,6 +106,15 @@ struct Write<E: Kind> {
     after: Value<E>,
 }
 
+/// A key whose row is read.
+struct ReadKey<E: Kind> {
+    key: E::Key,
+    /// How many commands waited for it when the read began.
+    covered: usize,
+    /// Another process changed it.
+    is_heard: bool,
+}
+
 /// What is to be done for a key now.
 enum Step<E: Kind> {
     Write(Write<E>, Change),
@@ -117,7 +126,7 @@ enum Step<E: Kind> {
 enum Event<E: Kind> {
     /// Rows were read, each for so many commands; the floors come after them.
     Read {
-        keys: Vec<(E::Key, usize)>,
+        keys: Vec<ReadKey<E>>,
         floors: Vec<u8>,
         sent: Instant,
         result: Result<Reading, StoreError>,
@@ -208,8 +217,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         slot.forget_the_gone();
         if slot.waiting.is_empty() {
-            let is_outdated = slot.is_outdated;
-            if is_outdated && self.is_of_interest(key) {
+            if slot.heard.is_some() && self.is_of_interest(key) {
                 return Step::Read;
             }
             self.slots.remove(key);
@@ -265,7 +273,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             // A caller that has gone reads no reply.
             let _ = waiting.reply.send(Ok(reply));
         }
-        if slot.waiting.is_empty() && !slot.is_outdated {
+        if slot.waiting.is_empty() && slot.heard.is_none() {
             self.slots.remove(key);
             return Step::Nothing;
         }
@@ -292,14 +300,14 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         for key in self.to_read.drain(..count) {
             if let Some(slot) = self.slots.get_mut(&key) {
                 slot.forget_the_gone();
-                slot.is_outdated = false;
-                keys.push((key, slot.waiting.len()));
+                let is_heard = slot.heard.take().is_some();
+                keys.push(ReadKey { key, covered: slot.waiting.len(), is_heard });
             }
         }
         let now = self.clock.now().unwrap_or_default();
-        let buckets = keys.iter().map(|(key, _)| E::bucket(key));
+        let buckets = keys.iter().map(|read| E::bucket(&read.key));
         let floors = self.floors.to_read(buckets, now);
-        let rows = keys.iter().map(|(key, _)| E::row_key(key));
+        let rows = keys.iter().map(|read| E::row_key(&read.key));
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.reads += 1;
@@ -336,22 +344,17 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    fn have_read(
-        &mut self,
-        keys: Vec<(E::Key, usize)>,
-        floors: &[u8],
-        sent: Instant,
-        reading: Reading,
-    ) {
+    fn have_read(&mut self, keys: Vec<ReadKey<E>>, floors: &[u8], sent: Instant, reading: Reading) {
         self.clock.note(reading.now, sent);
         let mut rows = reading.rows;
         let floor_rows = rows.split_off(keys.len().min(rows.len()));
         self.floors.note(floors, &floor_rows, reading.now);
-        for ((key, covered), row) in keys.into_iter().zip(rows) {
+        for (ReadKey { key, covered, is_heard }, row) in keys.into_iter().zip(rows) {
             let version = row.as_ref().map(|row| row.version);
             match row.map_or_else(|| Ok(Value::default()), |row| Value::decode(&row.value)) {
                 Ok(value) => {
-                    self.learn(&key, version, value, reading.now, sent);
+                    let seen = Remembered { version, value, seen: sent };
+                    self.learn(&key, seen, is_heard, reading.now);
                     if let Some(slot) = self.slots.get_mut(&key) {
                         slot.covered = (covered, reading.now);
                     }
@@ -391,6 +394,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.remembered.put(key.clone(), seen);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.conflicts = 0;
+            slot.heard = slot.heard.filter(|heard| *heard != version);
         }
         self.to_decide.push_back(key);
     }
@@ -419,8 +423,8 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    fn fail_covered(&mut self, keys: Vec<(E::Key, usize)>, error: &Arc<StoreError>) {
-        for (key, covered) in keys {
+    fn fail_covered(&mut self, keys: Vec<ReadKey<E>>, error: &Arc<StoreError>) {
+        for ReadKey { key, covered, .. } in keys {
             if let Some(slot) = self.slots.get_mut(&key) {
                 let covered = covered.min(slot.waiting.len());
                 fail(slot.waiting.drain(..covered).collect(), error);
@@ -429,28 +433,21 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    /// Remembers a row that was read after `sent`, and tells what it says to waiters and watchers here.
-    fn learn(
-        &mut self,
-        key: &E::Key,
-        version: Option<Version>,
-        value: Value<E>,
-        now: EngineTime,
-        sent: Instant,
-    ) {
-        let seen = Remembered { version, value, seen: sent };
-        let old = self.remembered.put(key.clone(), seen);
-        let Some(new) = self.remembered.peek(key) else { return };
-        match old {
+    /// Remembers a row that was read, and tells what it says to waiters and watchers here.
+    fn learn(&mut self, key: &E::Key, seen: Remembered<E>, is_heard: bool, now: EngineTime) {
+        let (version, new) = (seen.version, seen.value.clone());
+        match self.remembered.put(key.clone(), seen) {
             Some(old) if old.version == version => return,
-            Some(old) => self.hints.report(key, &old.value.state, &new.value.state, now),
-            None => {
+            Some(old) => self.hints.report(key, &old.value.state, &new.state, now),
+            // It changed, and nothing here knows from what.
+            None if is_heard => {
                 if let Some(name) = E::lock_name(key) {
                     self.hints.report_missed_of(name);
                 }
             }
+            None => {}
         }
-        self.hints.wake(key, &new.value.live(now));
+        self.hints.wake(key, &new.live(now));
     }
 
     /// Whether anything in this process waits for the lock or watches it.
@@ -475,7 +472,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             return;
         }
         match self.slots.entry(key) {
-            SlotEntry::Occupied(mut slot) => slot.get_mut().is_outdated = true,
+            SlotEntry::Occupied(mut slot) => slot.get_mut().heard = Some(*version),
             SlotEntry::Vacant(slot) => {
                 self.to_read.push_back(slot.key().clone());
                 slot.insert(Slot::new(Vec::new()));
@@ -486,7 +483,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 
 impl<E: Kind> Slot<E> {
     fn new(waiting: Vec<Waiting<E>>) -> Self {
-        Self { waiting, covered: (0, Duration::ZERO), conflicts: 0, is_outdated: false }
+        Self { waiting, covered: (0, Duration::ZERO), conflicts: 0, heard: None }
     }
 
     /// Leaves out the commands whose callers have gone: nothing of them is under way.

@@ -13,8 +13,8 @@ mod url;
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -62,14 +62,20 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
         connect_limit: Duration::from_millis(settings.connect_timeout_ms),
         is_prepared: AtomicBool::new(false),
     });
-    match target.connect().await {
-        Ok(session) => target.prepare(&session).await.map_err(unfit)?,
+    let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
+    let mut subscription = None;
+    // Before the first watch, so that no change is missed because the store is new.
+    match target.listen(sender).await {
+        Ok(session) => {
+            target.prepare(&session).await.map_err(unfit)?;
+            subscription = Some(Subscription { _session: session, announcements });
+        }
         Err(error) if is_refusal(&error) => return Err(unfit(error)),
         Err(error) => {
             tracing::warn!(error = &error as &dyn Error, "PostgreSQL cannot be reached yet");
         }
     }
-    Ok(optimistic(Postgres::new(&target)))
+    Ok(optimistic(Postgres::new(&target, subscription)))
 }
 
 /// Whether the server answered that it does not let this role in.
@@ -166,16 +172,19 @@ struct Postgres {
     lock_writer: Link,
     record_writer: Link,
     reader: Link,
+    /// The subscription that was made when the store was opened, until it is used.
+    subscription: Mutex<Option<Subscription>>,
 }
 
 impl Postgres {
-    fn new(target: &Arc<Target>) -> Self {
+    fn new(target: &Arc<Target>, subscription: Option<Subscription>) -> Self {
         let link = || Link::new(target);
         Self {
             target: Arc::clone(target),
             lock_writer: link(),
             record_writer: link(),
             reader: link(),
+            subscription: Mutex::new(subscription),
         }
     }
 
@@ -245,8 +254,8 @@ impl ConditionalStore for Postgres {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let listening =
-            Listening { target: Arc::clone(&self.target), live: None, has_failed: false };
+        let live = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listening = Listening { target: Arc::clone(&self.target), live, has_failed: false };
         stream::unfold(listening, Listening::next).boxed()
     }
 
@@ -259,18 +268,25 @@ impl ConditionalStore for Postgres {
     }
 }
 
+/// What other instances announce, for as long as the session lives.
+#[derive(Debug)]
+struct Subscription {
+    _session: Session,
+    announcements: mpsc::Receiver<String>,
+}
+
 /// The subscription to what other instances change, made again whenever it is lost.
 struct Listening {
     target: Arc<Target>,
-    live: Option<(Session, mpsc::Receiver<String>)>,
+    live: Option<Subscription>,
     has_failed: bool,
 }
 
 impl Listening {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
-            if let Some((_, announcements)) = &mut self.live {
-                match announcements.recv().await {
+            if let Some(subscription) = &mut self.live {
+                match subscription.announcements.recv().await {
                     Some(payload) => match parse_announcement(&payload) {
                         Some((key, version)) => return Some((Notice::Changed(key, version), self)),
                         None => continue,
@@ -281,7 +297,8 @@ impl Listening {
             let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
             match self.target.listen(sender).await {
                 Ok(session) => {
-                    (self.live, self.has_failed) = (Some((session, announcements)), false);
+                    self.live = Some(Subscription { _session: session, announcements });
+                    self.has_failed = false;
                     // What was announced meanwhile is lost.
                     return Some((Notice::Missed, self));
                 }
