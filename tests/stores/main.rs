@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod conditional;
 mod embedded;
 mod failover;
 mod lock_conformance;

@@ -17,8 +17,9 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `records`: records of idempotency keys.
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `service`: the tests over HTTP run on it.
-const MATRIX: [(&str, &[&str]); 7] = [
+const MATRIX: [(&str, &[&str]); 8] = [
     ("memory", &["locks", "queue", "records", "service"]),
+    ("conditional", &["locks", "queue", "records"]),
     ("embedded", &["locks", "queue", "records", "service", "restart"]),
     ("postgres", &["locks", "queue", "records", "service", "restart"]),
     ("redis", &["locks", "queue", "records", "service", "restart"]),

@@ -14,6 +14,7 @@
 //! | answer a guarded request with bytes of the test's own | [`raw_upstream`] |
 //! | run a script under `keylatch run` | [`ScriptDirectory`] |
 //! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
+//! | have an engine of conditional writes that does all that one may do | [`FakeEngine`], [`Faults`] |
 //! | have a PostgreSQL | [`PostgresDatabase`], [`PostgresServer`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
@@ -47,6 +48,7 @@
 
 mod browser;
 mod events;
+mod fake_engine;
 mod log_capture;
 mod orders;
 mod postgres;
@@ -65,10 +67,11 @@ use std::time::Duration;
 
 pub use browser::{Browser, Page, PausedRequest};
 pub use events::{Event, EventStream, refusal_of};
+pub use fake_engine::{FakeEngine, Faults};
 pub use keylatch_testkit_macros::store_test;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
-pub use postgres::{PostgresDatabase, PostgresServer, store_time};
+pub use postgres::{PostgresDatabase, PostgresServer};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;
@@ -80,7 +83,7 @@ pub use redis::{
 pub use scale::{scaled, seed};
 pub use scripts::ScriptDirectory;
 pub use service::{Answer, Api, Service, config};
-pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore};
+pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store_time};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
 
 /// How long anything that has to happen may take, on the slowest machine.

@@ -5,11 +5,10 @@
 //! database when its test says so: the database finds a `clock_timestamp()` of its own before the server's,
 //! which adds what has passed. A test that stops or kills a server starts one of its own.
 
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -18,6 +17,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::eventually;
 use crate::redis::free_port;
+use crate::stores::pass_for_store;
 
 /// The role of the tests.
 const ROLE: &str = "keylatch";
@@ -125,19 +125,8 @@ impl PostgresDatabase {
     pub async fn advance(&self, by: Duration) {
         let micros = by.as_micros();
         self.run(&format!("UPDATE shifted.by SET micros = micros + {micros}")).await;
-        PASSED.set(PASSED.get() + by);
+        pass_for_store(by);
     }
-}
-
-thread_local! {
-    /// What has passed in the database of the test that runs on this thread.
-    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
-/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a server,
-/// also that by which it dates what people read.
-pub fn store_time() -> Duration {
-    SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970") + PASSED.get()
 }
 
 /// A clock that shows what the server's shows and what has passed besides.

@@ -3,10 +3,11 @@
 //! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
 //! a function here that starts the store.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -15,7 +16,10 @@ use keylatch_core::lock::{AcquireCommand, AcquireReply, Attempt, LockName, Owner
 use keylatch_core::store::{Hints, Store, StoreError, Topic};
 use tempfile::TempDir;
 
-use crate::{Cluster, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service, config};
+use crate::{
+    Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
+    config, seed,
+};
 
 /// How often a store in the test's process removes expired locks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
@@ -66,16 +70,27 @@ pub async fn postgres() -> TestStore {
     TestStore::new(config(&database.url()), database)
 }
 
+/// The adapter over conditional writes, on an engine in the test's process.
+pub async fn conditional() -> TestStore {
+    let engine = FakeEngine::new(Faults::HARMLESS, seed());
+    // The configuration of its services, of which it has none, has a URL that opens nothing.
+    let mut store = TestStore::new(config("memory:"), engine.clone());
+    store.engine = Some(engine);
+    store
+}
+
 /// A store that was started for one test. Clones are the same store; it ends with the last.
 #[derive(Debug, Clone)]
 pub struct TestStore {
     config: Config,
     clock: Arc<dyn StoreClock>,
+    /// Where the store has no URL.
+    engine: Option<FakeEngine>,
 }
 
 impl TestStore {
     fn new(config: Config, clock: impl StoreClock + 'static) -> Self {
-        Self { config, clock: Arc::new(clock) }
+        Self { config, clock: Arc::new(clock), engine: None }
     }
 
     /// Its URL, as in the configuration.
@@ -106,6 +121,9 @@ impl TestStore {
 
     /// Opens it as the service does.
     pub async fn open(&self) -> OpenStore {
+        if let Some(engine) = &self.engine {
+            return OpenStore(keylatch_stores::optimistic(engine.clone()));
+        }
         let opened = keylatch_stores::open(self.url(), self.config.stores()).await;
         OpenStore(opened.expect("the store opens"))
     }
@@ -274,6 +292,22 @@ trait StoreClock: fmt::Debug + Send + Sync {
     async fn advance(&self, by: Duration);
 }
 
+thread_local! {
+    /// What has passed for the store of the test that runs on this thread.
+    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a server,
+/// also that by which it dates what people read.
+pub fn store_time() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970") + PASSED.get()
+}
+
+/// Notes that a test moved the clock of its store.
+pub(crate) fn pass_for_store(by: Duration) {
+    PASSED.set(PASSED.get() + by);
+}
+
 /// tokio's clock, by which the stores in the test's process count.
 #[derive(Debug, Default)]
 struct TokioClock {
@@ -334,5 +368,13 @@ impl StoreClock for RedlockNodes {
 impl StoreClock for PostgresDatabase {
     async fn advance(&self, by: Duration) {
         self.advance(by).await;
+    }
+}
+
+#[async_trait]
+impl StoreClock for FakeEngine {
+    async fn advance(&self, by: Duration) {
+        self.advance(by);
+        pass_for_store(by);
     }
 }

@@ -1,0 +1,287 @@
+//! An engine of conditional writes in memory, which does all that the contract lets an engine do.
+//!
+//! Calls take their time, and overtake each other. By its [`Faults`] the engine refuses changes that it
+//! could make, loses the answer of a batch that it carried out, carries a batch out after it answered that
+//! the answer was lost, and loses, repeats and delays notices. Its clock may be moved, set back and
+//! stopped. A seed decides all of it. Clones are one engine: each store over a clone is a process.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use keylatch_core::lock::Ttl;
+use keylatch_core::store::{StoreError, StoreHealth, StoreProfile, Tier};
+use keylatch_stores::conditional::{
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Version, Writing,
+};
+use tokio::sync::broadcast;
+use tokio::time::{Instant, sleep};
+
+use crate::Dice;
+
+/// How many notices wait for a store that is slow.
+const BACKLOG: usize = 256;
+/// How long after its answer a late batch is carried out, at most, in milliseconds.
+const LATE_MILLIS: u64 = 4000;
+
+/// How often an engine does what, in a thousand.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// A call takes up to so many milliseconds on its way, and as many back.
+    pub delay_millis: u64,
+    /// A change is refused that could be made.
+    pub conflict: u64,
+    /// A batch is carried out, and its answer is lost.
+    pub lost_answer: u64,
+    /// A batch is lost on its way, as its answer is.
+    pub lost_batch: u64,
+    /// A batch is carried out after its answer was given up.
+    pub late: u64,
+    /// A read fails.
+    pub failed_read: u64,
+    /// A notice is lost.
+    pub lost_notice: u64,
+    /// A notice comes twice.
+    pub repeated_notice: u64,
+}
+
+impl Faults {
+    /// What costs a store time and changes no answer.
+    pub const HARMLESS: Self = Self {
+        delay_millis: 0,
+        conflict: 150,
+        repeated_notice: 100,
+        lost_answer: 0,
+        lost_batch: 0,
+        late: 0,
+        failed_read: 0,
+        lost_notice: 0,
+    };
+}
+
+/// An engine in memory.
+#[derive(Debug, Clone)]
+pub struct FakeEngine(Arc<Engine>);
+
+#[derive(Debug)]
+struct Engine {
+    faults: Faults,
+    state: Mutex<State>,
+    notices: broadcast::Sender<Notice>,
+}
+
+#[derive(Debug)]
+struct State {
+    dice: Dice,
+    rows: BTreeMap<Vec<u8>, Row>,
+    last_version: u64,
+    clock: Clock,
+}
+
+/// Shows the time since 1970, and what a test did to it.
+#[derive(Debug)]
+struct Clock {
+    /// What it showed at `since`.
+    shown: EngineTime,
+    since: Instant,
+    is_stopped: bool,
+}
+
+impl Clock {
+    fn now(&self) -> EngineTime {
+        if self.is_stopped { self.shown } else { self.shown + self.since.elapsed() }
+    }
+
+    fn set(&mut self, shown: EngineTime) {
+        (self.shown, self.since) = (shown, Instant::now());
+    }
+}
+
+impl FakeEngine {
+    /// An empty engine; it has to be made within a tokio runtime.
+    pub fn new(faults: Faults, seed: u64) -> Self {
+        let shown = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970");
+        let clock = Clock { shown, since: Instant::now(), is_stopped: false };
+        let state = State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, clock };
+        let notices = broadcast::Sender::new(BACKLOG);
+        Self(Arc::new(Engine { faults, state: Mutex::new(state), notices }))
+    }
+
+    /// Moves the engine's clock forward.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.0.state();
+        let now = state.clock.now();
+        state.clock.set(now + by);
+    }
+
+    /// Sets the engine's clock back.
+    pub fn set_back(&self, by: Duration) {
+        let mut state = self.0.state();
+        let now = state.clock.now();
+        state.clock.set(now - by);
+    }
+
+    /// Stops the engine's clock, or lets it run again.
+    pub fn stop_clock(&self, is_stopped: bool) {
+        let mut state = self.0.state();
+        let now = state.clock.now();
+        state.clock.set(now);
+        state.clock.is_stopped = is_stopped;
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.0.state().rows.len()
+    }
+}
+
+impl Engine {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it happens this time.
+    fn happens(&self, in_a_thousand: u64) -> bool {
+        self.state().dice.below(1000) < in_a_thousand
+    }
+
+    /// A part of `millis`, in microseconds.
+    fn part_of(&self, millis: u64) -> Duration {
+        Duration::from_micros(self.state().dice.below(millis * 1000 + 1))
+    }
+
+    async fn travel(&self) {
+        let delay = self.part_of(self.faults.delay_millis);
+        if delay.is_zero() { tokio::task::yield_now().await } else { sleep(delay).await }
+    }
+
+    fn carry_out(&self, changes: &[Change]) -> Writing {
+        let mut versions = Vec::new();
+        let mut state = self.state();
+        let now = state.clock.now();
+        for change in changes {
+            let key = change.key.to_bytes();
+            let found = state.rows.get(&key).map(|row| row.version);
+            let is_refused = state.dice.below(1000) < self.faults.conflict;
+            if is_refused || found != change.was || !change.guard.allows(now) {
+                versions.push(None);
+                continue;
+            }
+            state.last_version += 1;
+            let version = Version(state.last_version);
+            state.rows.insert(key, Row { version, value: change.value.clone() });
+            versions.push(Some(version));
+            // Without a store there is no receiver.
+            let _ = self.notices.send(Notice::Changed(change.key.clone(), version));
+        }
+        Writing { versions, now }
+    }
+}
+
+fn lost(what: &str) -> StoreError {
+    StoreError::Lost(format!("the fake engine lost {what}").into())
+}
+
+#[async_trait]
+impl ConditionalStore for FakeEngine {
+    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+        let engine = &*self.0;
+        engine.travel().await;
+        if engine.happens(engine.faults.failed_read) {
+            return Err(lost("a read"));
+        }
+        let reading = {
+            let state = engine.state();
+            let rows = keys.iter().map(|key| state.rows.get(&key.to_bytes()).cloned());
+            Reading { rows: rows.collect(), now: state.clock.now() }
+        };
+        engine.travel().await;
+        Ok(reading)
+    }
+
+    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let engine = &*self.0;
+        engine.travel().await;
+        if engine.happens(engine.faults.lost_batch) {
+            return Err(lost("a batch"));
+        }
+        if engine.happens(engine.faults.late) {
+            let (engine, changes) = (Arc::clone(&self.0), changes.to_vec());
+            tokio::spawn(async move {
+                sleep(engine.part_of(LATE_MILLIS)).await;
+                engine.carry_out(&changes);
+            });
+            return Err(lost("sight of a batch"));
+        }
+        let writing = engine.carry_out(changes);
+        if engine.happens(engine.faults.lost_answer) {
+            return Err(lost("an answer"));
+        }
+        engine.travel().await;
+        Ok(writing)
+    }
+
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, StoreError> {
+        let engine = &*self.0;
+        engine.travel().await;
+        let state = engine.state();
+        let from = match after.map(Key::to_bytes) {
+            Some(after) if after.as_slice() >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix.to_vec()),
+        };
+        let rows = state.rows.range((from, Bound::Unbounded));
+        let rows = rows.take_while(|(key, _)| key.starts_with(prefix)).take(limit);
+        let rows = rows.filter_map(|(key, row)| Some((Key::from_bytes(key)?, row.clone())));
+        Ok(Listing { rows: rows.collect(), now: state.clock.now() })
+    }
+
+    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+        let engine = &*self.0;
+        engine.travel().await;
+        let mut state = engine.state();
+        for (key, version) in rows {
+            let key = key.to_bytes();
+            if state.rows.get(&key).is_some_and(|row| row.version == *version) {
+                state.rows.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    fn notices(&self) -> BoxStream<'static, Notice> {
+        let start = (self.clone(), self.0.notices.subscribe(), None);
+        stream::unfold(start, async |(engine, mut receiver, again)| {
+            if let Some(notice) = again {
+                return Some((notice, (engine, receiver, None)));
+            }
+            loop {
+                let notice = match receiver.recv().await {
+                    Ok(_) if engine.0.happens(engine.0.faults.lost_notice) => continue,
+                    Ok(notice) => notice,
+                    Err(broadcast::error::RecvError::Lagged(_)) => Notice::Missed,
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                };
+                let is_repeated = engine.0.happens(engine.0.faults.repeated_notice);
+                let again = is_repeated.then(|| notice.clone());
+                return Some((notice, (engine, receiver, again)));
+            }
+        })
+        .boxed()
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true }
+    }
+}
