@@ -21,6 +21,8 @@ use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
 /// - [`write`](Self::write) carries out each change by itself and atomically, if the version of its key
 ///   is still the one that it names *and* the engine's clock is in its guard. It is as durable as the
 ///   tier says before it is answered. A key is at most once in a batch.
+/// - A row that was [removed](Self::remove) may count as having the version that a change names: the
+///   adapter removes only what nothing changed for longer than any process remembers it.
 /// - [`read`](Self::read) sees every change that was answered before it began.
 /// - An error says whether any change of the batch may have been carried out. An engine does not retry.
 /// - A future that is dropped leaves its changes carried out or not, and never half.

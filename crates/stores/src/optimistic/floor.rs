@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, LockState};
+use tokio::time::Instant;
 
 use super::conditional::{EngineTime, Row};
 use super::value::Value;
@@ -34,13 +35,16 @@ pub(super) struct Floors {
 struct Floor {
     last: FencingToken,
     read_at: EngineTime,
+    /// The same on the process's clock: the engine's may be set back, and would make the reading young.
+    sent: Instant,
 }
 
 impl Floors {
     /// The floor of a bucket; `None` where it has to be read.
     pub(super) fn of(&self, bucket: u8, now: EngineTime) -> Option<FencingToken> {
         let floor = self.read.get(&bucket)?;
-        (now < floor.read_at + READ_LASTS).then_some(floor.last)
+        let is_young = now < floor.read_at + READ_LASTS && floor.sent.elapsed() < READ_LASTS;
+        is_young.then_some(floor.last)
     }
 
     /// Until when the engine may carry out a decision by the floor of a bucket.
@@ -57,16 +61,22 @@ impl Floors {
         missing
     }
 
-    /// Notes the rows of floors that were read at `now`. A row that cannot be understood leaves its floor
+    /// Notes the rows of floors that were read at `now`, by a request of `sent`. A row that cannot be understood leaves its floor
     /// unknown, so that nothing is created above it.
-    pub(super) fn note(&mut self, buckets: &[u8], rows: &[Option<Row>], now: EngineTime) {
+    pub(super) fn note(
+        &mut self,
+        buckets: &[u8],
+        rows: &[Option<Row>],
+        now: EngineTime,
+        sent: Instant,
+    ) {
         for (bucket, row) in buckets.iter().zip(rows) {
             let last = match row {
                 None => Some(FencingToken::NONE),
                 Some(row) => floor_of(row),
             };
             if let Some(last) = last {
-                self.read.insert(*bucket, Floor { last, read_at: now });
+                self.read.insert(*bucket, Floor { last, read_at: now, sent });
             }
         }
     }

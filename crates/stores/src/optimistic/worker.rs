@@ -227,7 +227,11 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let basis = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
         let (version, before) = match basis {
             Some(row) => (row.version, row.value.clone()),
-            None => (None, Value::default()),
+            None => {
+                // What was read is forgotten, because another process changed it since.
+                slot.covered = (0, Duration::ZERO);
+                (None, Value::default())
+            }
         };
         let floor = match version {
             // The row has a fencing token of its own.
@@ -348,7 +352,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.clock.note(reading.now, sent);
         let mut rows = reading.rows;
         let floor_rows = rows.split_off(keys.len().min(rows.len()));
-        self.floors.note(floors, &floor_rows, reading.now);
+        self.floors.note(floors, &floor_rows, reading.now, sent);
         for (ReadKey { key, covered, is_heard }, row) in keys.into_iter().zip(rows) {
             let version = row.as_ref().map(|row| row.version);
             match row.map_or_else(|| Ok(Value::default()), |row| Value::decode(&row.value)) {
