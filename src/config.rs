@@ -184,18 +184,23 @@ impl Config {
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
+        self.check_shared_names()?;
+        self.check_origins()?;
+        self.check_redlock()?;
+        self.check_guards()?;
+        check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+    }
+
+    /// The names that instances on one server share.
+    fn check_shared_names(&self) -> Result<(), String> {
         let schema = &self.postgres.schema;
         let is_plain = schema.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let is_schema = is_plain && (1..=48).contains(&schema.len());
         check("postgres.schema", is_schema, "must be 1 to 48 of A-Z a-z 0-9 _")?;
         let prefix = &self.redis.key_prefix;
-        let plain = !prefix.is_empty() && prefix.chars().all(plain);
-        check("redis.key_prefix", plain, "must be of A-Z a-z 0-9 : . _ -")?;
-        self.check_origins()?;
-        self.check_redlock()?;
-        self.check_guards()?;
-        check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
+        let is_prefix = !prefix.is_empty() && prefix.chars().all(is_plain);
+        check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")
     }
 
     fn check_origins(&self) -> Result<(), String> {

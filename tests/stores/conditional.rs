@@ -18,7 +18,7 @@ use keylatch_core::store::{Effect, Store};
 use keylatch_stores::optimistic;
 use keylatch_testkit::{Dice, FakeEngine, Faults, scaled, seed};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 const LOCKS: u64 = 3;
 const PROCESSES: u64 = 3;
@@ -220,7 +220,7 @@ impl Client {
     }
 
     async fn rest(&mut self, millis: u64) {
-        sleep(Duration::from_millis(self.dice.below(millis))).await;
+        pass(Duration::from_millis(self.dice.below(millis))).await;
     }
 }
 
@@ -228,7 +228,7 @@ impl Client {
 async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
     let mut dice = Dice(seed);
     loop {
-        sleep(Duration::from_millis(dice.below(20_000))).await;
+        pass(Duration::from_millis(dice.below(20_000))).await;
         match fault {
             ClockFault::None => {}
             ClockFault::SetBack => {
@@ -241,7 +241,7 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
             }
             ClockFault::Stopped => {
                 engine.stop_clock(true);
-                sleep(Duration::from_millis(dice.below(5000))).await;
+                pass(Duration::from_millis(dice.below(5000))).await;
                 engine.stop_clock(false);
             }
         }
@@ -297,6 +297,11 @@ fn conditional_store_raises_fencing_tokens_when_the_clock_is_set_forward() {
     run_seeds(ClockFault::SetForward);
 }
 
+#[expect(clippy::disallowed_methods, reason = "the clock is stopped, and jumps")]
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 /// A runtime whose clock is stopped and jumps from timer to timer.
 fn stopped() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -315,14 +320,14 @@ fn conditional_store_raises_fencing_tokens_over_a_removed_row() {
         let first = grant(&*one, &name, Ttl::DEFAULT).await;
         one.release(&name, &first.0).await.unwrap();
         assert_eq!(engine.rows(), 1);
-        sleep(SWEEPS).await;
+        pass(SWEEPS).await;
         // The floor of the bucket is left, and the clock does not help any more.
         assert_eq!(engine.rows(), 1);
         engine.set_back(Duration::from_secs(3600));
         let second = grant(&*other, &name, Ttl::DEFAULT).await;
         assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
         other.release(&name, &second.0).await.unwrap();
-        sleep(SWEEPS).await;
+        pass(SWEEPS).await;
         let third = grant(&*one, &name, Ttl::DEFAULT).await;
         assert!(third.1 > second.1, "{:?} after {:?}", third.1, second.1);
     });
@@ -338,7 +343,7 @@ fn conditional_store_forgets_rows_before_a_sweep_removes_them() {
         let name = LockName::parse("deploy").unwrap();
         let (token, _) = grant(&*one, &name, Ttl::MAX).await;
         other.release(&name, &token).await.unwrap();
-        sleep(SWEEPS).await;
+        pass(SWEEPS).await;
         assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
         let renewed = one.renew(&name, &token, Ttl::MAX).await.unwrap();
         assert_eq!(renewed, RenewReply::NotHeld, "a released lease came back");

@@ -8,17 +8,13 @@
 //! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
 //! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
 
-use std::time::Duration;
-
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream;
 use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
 use keylatch_core::lock::{LockName, TokenHash};
-use keylatch_core::store::{Change, Hint, Hints, Topic};
+use keylatch_core::store::{Change, Hint, Hints};
 use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
-
-use crate::entry::Entry;
 
 /// How many hints about a lock wait for a watcher that is slow.
 const BACKLOG: usize = 64;
@@ -50,7 +46,7 @@ impl Wakeups {
     }
 
     /// Wakes all waiters, after hints may have been lost.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "conditional"))]
     pub(crate) fn wake_all(&self) {
         for waiter in self.waiters.values() {
             waiter.send_replace(());
@@ -100,6 +96,7 @@ impl ChangeWatchers {
     }
 
     /// Reports to the watchers of `name` that hints may have been lost.
+    #[cfg(feature = "conditional")]
     pub(crate) fn report_missed_of(&self, name: &LockName) {
         if let Some(watchers) = self.watchers.get(name) {
             let _ = watchers.send(Hint::Missed);
@@ -113,65 +110,11 @@ impl ChangeWatchers {
     }
 
     /// Reports to all watchers that hints may have been lost.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "conditional"))]
     pub(crate) fn report_missed(&self) {
         for watchers in self.watchers.values() {
             let _ = watchers.send(Hint::Missed);
         }
-    }
-}
-
-/// What a store that hears of other processes tells the waiters and watchers of this one.
-#[derive(Debug, Default)]
-pub(crate) struct LocalHints {
-    wakeups: Wakeups,
-    changes: ChangeWatchers,
-    /// The locks that something here waits for or watches.
-    interest: WaiterRegistry<LockName, ()>,
-}
-
-impl LocalHints {
-    /// Hints about an entry from now on.
-    pub(crate) fn subscribe(&self, topic: Topic) -> Hints {
-        let (name, hints) = match topic {
-            Topic::Turn(name, token) => (name.clone(), self.wakeups.subscribe(name, token)),
-            Topic::Changes(name) => (name.clone(), self.changes.subscribe(name)),
-        };
-        let guard = self.interest.join(name, || ());
-        Box::pin(hints.inspect(move |_| {
-            // The stream keeps the guard.
-            let _ = &guard;
-        }))
-    }
-
-    /// Whether something here waits for the lock or watches it.
-    pub(crate) fn is_of_interest(&self, name: &LockName) -> bool {
-        !self.interest.is_empty() && self.interest.get(name).is_some()
-    }
-
-    /// Wakes the waiter whose turn it is.
-    pub(crate) fn wake<E: Entry>(&self, key: &E::Key, live: &E) {
-        if let Some((name, token)) = E::next_waiter(key, live) {
-            self.wakeups.wake(&name, &token);
-        }
-    }
-
-    /// Reports to its watchers how an entry changed.
-    pub(crate) fn report<E: Entry>(&self, key: &E::Key, before: &E, after: &E, now: Duration) {
-        if self.changes.any() {
-            before.report(key, after, now, &self.changes);
-        }
-    }
-
-    /// Reports to the watchers of a lock that hints may have been lost.
-    pub(crate) fn report_missed_of(&self, name: &LockName) {
-        self.changes.report_missed_of(name);
-    }
-
-    /// Wakes all waiters and tells all watchers, after hints may have been lost.
-    pub(crate) fn miss(&self) {
-        self.wakeups.wake_all();
-        self.changes.report_missed();
     }
 }
 

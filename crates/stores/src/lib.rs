@@ -42,15 +42,18 @@ pub use redis::redlock;
 pub use settings::{PostgresSettings, RedisSettings, RedlockSettings, Settings};
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
-/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
+/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`, `postgres://…`.
 ///
-/// A Redis that is down is no error: it may come back, and until then every answer is that the
+/// A server that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
 ///
 /// # Errors
 ///
 /// The URL names no store, or the store is not fit.
-#[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "no store has settings"))]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "redis")),
+    expect(unused_variables, reason = "no store has settings")
+)]
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
     let rest = &url[scheme.len() + 1..];
@@ -89,7 +92,8 @@ pub enum OpenError {
     /// No store has this scheme.
     #[error(
         "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB`, \
-         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
+         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST`, `redlock://HOST,HOST,HOST` or \
+         `postgres://USER:PASSWORD@HOST/DB`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.

@@ -18,7 +18,7 @@ use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Version, Writing,
 };
 use tokio::sync::broadcast;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::Dice;
 
@@ -181,6 +181,11 @@ impl Engine {
         }
         Writing { versions, now }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "an engine takes its time")]
+async fn sleep(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 fn lost(what: &str) -> StoreError {

@@ -12,6 +12,7 @@
 mod clock;
 pub mod conditional;
 mod floor;
+mod hints;
 mod sweep;
 mod value;
 mod worker;
@@ -27,9 +28,9 @@ use keylatch_core::store::{
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::hints::LocalHints;
 use crate::ruled::{Executor, Ruled, decode_cursor, encode_cursor};
 use conditional::{ConditionalStore, Key};
+use hints::LocalHints;
 use sweep::Sweep;
 use value::{Kind, Value};
 use worker::{Waiting, Worker};

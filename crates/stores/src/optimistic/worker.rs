@@ -32,8 +32,8 @@ use super::conditional::{
     Change, ConditionalStore, EngineTime, Key, Notice, Reading, Version, Writing,
 };
 use super::floor::Floors;
+use super::hints::LocalHints;
 use super::value::{Decision, Kind, Value};
-use crate::hints::LocalHints;
 
 /// How many keys one call of the engine has at most.
 const BATCH: usize = 64;
@@ -115,9 +115,19 @@ struct ReadKey<E: Kind> {
     is_heard: bool,
 }
 
+/// What a decision is made from.
+struct Basis<E> {
+    version: Option<Version>,
+    before: Value<E>,
+    floor: FencingToken,
+    now: EngineTime,
+    /// Until when the floor holds.
+    until: EngineTime,
+}
+
 /// What is to be done for a key now.
 enum Step<E: Kind> {
-    Write(Write<E>, Change),
+    Write(Box<(Write<E>, Change)>),
     Read,
     Nothing,
 }
@@ -195,7 +205,8 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
                 && let Some(key) = self.to_decide.pop_front()
             {
                 match self.decide(&key) {
-                    Step::Write(write, change) => {
+                    Step::Write(decided) => {
+                        let (write, change) = *decided;
                         writes.push(write);
                         changes.push(change);
                     }
@@ -223,36 +234,21 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             self.slots.remove(key);
             return Step::Nothing;
         }
-        let Some(now) = self.clock.now() else { return Step::Read };
-        let basis = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
-        let (version, before) = match basis {
-            Some(row) => (row.version, row.value.clone()),
-            None => {
-                // What was read is forgotten, because another process changed it since.
-                slot.covered = (0, Duration::ZERO);
-                (None, Value::default())
-            }
+        let Some(Basis { version, before, floor, now, until }) = self.basis(key) else {
+            return Step::Read;
         };
-        let floor = match version {
-            // The row has a fencing token of its own.
-            Some(_) => FencingToken::NONE,
-            None => match self.floors.of(E::bucket(key), now) {
-                Some(floor) => floor,
-                None => return Step::Read,
-            },
-        };
+        let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let commands = slot.waiting.iter().map(|waiting| &waiting.command);
         let Decision { replies, change, mut guard } = before.decide(key, commands, floor, now);
         let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
-        if version.is_none() {
-            guard.until = guard.until.min(self.floors.lasts(E::bucket(key)));
-        }
+        guard.until = guard.until.min(until);
         let commands = std::mem::take(&mut slot.waiting);
         slot.covered = (0, Duration::ZERO);
         match after.encode() {
             Ok(value) => {
                 let change = Change { key: E::row_key(key), was: version, value, guard };
-                Step::Write(Write { key: key.clone(), commands, replies, before, after }, change)
+                let write = Write { key: key.clone(), commands, replies, before, after };
+                Step::Write(Box::new((write, change)))
             }
             Err(error) => {
                 fail(commands, &Arc::new(StoreError::Refused(error.into())));
@@ -260,6 +256,28 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
                 Step::Nothing
             }
         }
+    }
+
+    /// What is known of a key; `None` where something has to be read first.
+    fn basis(&mut self, key: &E::Key) -> Option<Basis<E>> {
+        let now = self.clock.now()?;
+        let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
+        let (version, before) = match row {
+            Some(row) => (row.version, row.value.clone()),
+            None => {
+                // What was read is forgotten, because another process changed it since.
+                if let Some(slot) = self.slots.get_mut(key) {
+                    slot.covered = (0, Duration::ZERO);
+                }
+                (None, Value::default())
+            }
+        };
+        // A row has a fencing token of its own.
+        let (floor, until) = match version {
+            Some(_) => (FencingToken::NONE, Duration::MAX),
+            None => (self.floors.of(E::bucket(key), now)?, self.floors.lasts(E::bucket(key))),
+        };
+        Some(Basis { version, before, floor, now, until })
     }
 
     /// Answers the commands that came before the row was read, where none changes anything.

@@ -67,10 +67,10 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
     // Before the first watch, so that no change is missed because the store is new.
     match target.listen(sender).await {
         Ok(session) => {
-            target.prepare(&session).await.map_err(unfit)?;
+            target.prepare(&session).await.map_err(|error| unfit(&error))?;
             subscription = Some(Subscription { _session: session, announcements });
         }
-        Err(error) if is_refusal(&error) => return Err(unfit(error)),
+        Err(error) if is_refusal(&error) => return Err(unfit(&error)),
         Err(error) => {
             tracing::warn!(error = &error as &dyn Error, "PostgreSQL cannot be reached yet");
         }
@@ -85,7 +85,7 @@ fn is_refusal(error: &StoreError) -> bool {
     code.is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
 }
 
-fn unfit(error: StoreError) -> OpenError {
+fn unfit(error: &StoreError) -> OpenError {
     let source = error.source().map(ToString::to_string);
     OpenError::UnfitPostgres(source.unwrap_or_else(|| error.to_string()))
 }

@@ -62,72 +62,86 @@ impl Sql {
     pub(super) fn new(schema: &str) -> Self {
         let table = format!("\"{schema}\".entries");
         let channel = format!("{schema}_changes");
-        let write = format!(
-            "WITH c AS MATERIALIZED (
-                SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
-                    $7::text[]) AS c(key, version, was, value, from_us, until_us, say)
-                WHERE {CLOCK} >= from_us AND {CLOCK} < until_us),
-            w AS (
-                INSERT INTO {table} AS k (key, version, was, value)
-                SELECT key, version, was, value FROM c ORDER BY key
-                ON CONFLICT (key) DO UPDATE
-                SET version = excluded.version, was = excluded.was, value = excluded.value
-                WHERE k.version = excluded.was
-                RETURNING key),
-            s AS (
-                SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
-            SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
-        );
-        let read = format!(
-            "SELECT {CLOCK}, k.key, k.version, k.value
-            FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
-        );
-        let list = format!(
-            "SELECT {CLOCK}, k.key, k.version, k.value
-            FROM (SELECT 1) AS one LEFT JOIN LATERAL (
-                SELECT key, version, value FROM {table}
-                WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
-        );
-        let remove = format!(
-            "DELETE FROM {table} WHERE key IN (
-                SELECT k.key FROM {table} AS k
-                JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
-                ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
-        );
-        // A row is written over and over, and no column that changes is indexed, so that the new row goes
-        // beside the old one in its page; the dead ones go early, before the table grows by them.
-        let create_schema = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; ");
-        let create_table = format!(
-            "CREATE TABLE IF NOT EXISTS {table} (
-                key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
-            WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
-                autovacuum_vacuum_cost_delay = 0)"
-        );
         let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
             .map(|privilege| format!("has_table_privilege('{table}', '{privilege}')"))
             .join(" AND ");
-        let check_privileges = format!("SELECT {may}");
-        let check = format!(
-            "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'),
-                to_regclass('{table}') IS NOT NULL"
-        );
-        let grants = format!(
-            "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
-             ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
-        );
         Self {
-            write,
-            read,
-            list,
-            remove,
-            check,
-            check_privileges,
-            create_schema,
-            create_table,
-            grants,
+            write: write(&table, &channel),
+            read: read(&table),
+            list: list(&table),
+            remove: remove(&table),
+            check: format!(
+                "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'),
+                    to_regclass('{table}') IS NOT NULL"
+            ),
+            check_privileges: format!("SELECT {may}"),
+            create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
+            create_table: create_table(&table),
+            grants: format!(
+                "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT \
+                 USAGE ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} \
+                 TO role"
+            ),
             channel,
         }
     }
+}
+
+fn write(table: &str, channel: &str) -> String {
+    format!(
+        "WITH c AS MATERIALIZED (
+            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
+                $7::text[]) AS c(key, version, was, value, from_us, until_us, say)
+            WHERE {CLOCK} >= from_us AND {CLOCK} < until_us),
+        w AS (
+            INSERT INTO {table} AS k (key, version, was, value)
+            SELECT key, version, was, value FROM c ORDER BY key
+            ON CONFLICT (key) DO UPDATE
+            SET version = excluded.version, was = excluded.was, value = excluded.value
+            WHERE k.version = excluded.was
+            RETURNING key),
+        s AS (
+            SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
+        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
+    )
+}
+
+/// One row at least, so that the clock is always shown.
+fn read(table: &str) -> String {
+    format!(
+        "SELECT {CLOCK}, k.key, k.version, k.value
+        FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
+    )
+}
+
+fn list(table: &str) -> String {
+    format!(
+        "SELECT {CLOCK}, k.key, k.version, k.value
+        FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+            SELECT key, version, value FROM {table}
+            WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
+    )
+}
+
+/// A row that a writer has is left to the next sweep.
+fn remove(table: &str) -> String {
+    format!(
+        "DELETE FROM {table} WHERE key IN (
+            SELECT k.key FROM {table} AS k
+            JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
+            ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
+    )
+}
+
+/// A row is written over and over, and no column that changes is indexed, so that the new row goes beside
+/// the old one in its page; the dead ones go early, before the table grows by them.
+fn create_table(table: &str) -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (
+            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
+        WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+            autovacuum_vacuum_cost_delay = 0)"
+    )
 }
 
 /// The parameters of a batch, a column each.
@@ -187,14 +201,15 @@ pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
+/// Rows, and the bytes of their keys.
+type KeyedRows = Vec<(Vec<u8>, Row)>;
+
 /// The rows of a reading or a listing, and what the clock showed.
 ///
 /// # Errors
 ///
 /// A column is not of its type.
-pub(super) fn rows_of(
-    rows: &[SqlRow],
-) -> Result<(Vec<(Vec<u8>, Row)>, EngineTime), tokio_postgres::Error> {
+pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), tokio_postgres::Error> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
         now = time_of(row.try_get(0)?);

@@ -1,0 +1,68 @@
+//! What a store that hears of other processes tells the waiters and watchers of this one.
+//!
+//! The worker of the locks reports what it wrote and what it read. A notice of another process costs a
+//! read only where something here waits for the lock or watches it.
+
+use std::time::Duration;
+
+use futures_util::stream::StreamExt as _;
+use keylatch_core::lock::LockName;
+use keylatch_core::store::{Hints, Topic};
+use keylatch_core::waiters::WaiterRegistry;
+
+use crate::entry::Entry;
+use crate::hints::{ChangeWatchers, Wakeups};
+
+/// The waiters and watchers of this process.
+#[derive(Debug, Default)]
+pub(super) struct LocalHints {
+    wakeups: Wakeups,
+    changes: ChangeWatchers,
+    /// The locks that something here waits for or watches.
+    interest: WaiterRegistry<LockName, ()>,
+}
+
+impl LocalHints {
+    /// Hints about an entry from now on.
+    pub(super) fn subscribe(&self, topic: Topic) -> Hints {
+        let (name, hints) = match topic {
+            Topic::Turn(name, token) => (name.clone(), self.wakeups.subscribe(name, token)),
+            Topic::Changes(name) => (name.clone(), self.changes.subscribe(name)),
+        };
+        let guard = self.interest.join(name, || ());
+        Box::pin(hints.inspect(move |_| {
+            // The stream keeps the guard.
+            let _ = &guard;
+        }))
+    }
+
+    /// Whether something here waits for the lock or watches it.
+    pub(super) fn is_of_interest(&self, name: &LockName) -> bool {
+        !self.interest.is_empty() && self.interest.get(name).is_some()
+    }
+
+    /// Wakes the waiter whose turn it is.
+    pub(super) fn wake<E: Entry>(&self, key: &E::Key, live: &E) {
+        if let Some((name, token)) = E::next_waiter(key, live) {
+            self.wakeups.wake(&name, &token);
+        }
+    }
+
+    /// Reports to its watchers how an entry changed.
+    pub(super) fn report<E: Entry>(&self, key: &E::Key, before: &E, after: &E, now: Duration) {
+        if self.changes.any() {
+            before.report(key, after, now, &self.changes);
+        }
+    }
+
+    /// Reports to the watchers of a lock that hints may have been lost.
+    pub(super) fn report_missed_of(&self, name: &LockName) {
+        self.changes.report_missed_of(name);
+    }
+
+    /// Wakes all waiters and tells all watchers, after hints may have been lost.
+    pub(super) fn miss(&self) {
+        self.wakeups.wake_all();
+        self.changes.report_missed();
+    }
+}
