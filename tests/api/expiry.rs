@@ -18,7 +18,7 @@ const MINE: &str = "a-token-of-the-clients-own";
 const OTHER: &str = "a-token-of-somebody-else";
 const TTL: Duration = Duration::from_secs(60);
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn expired_lock_is_free(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;
@@ -42,7 +42,7 @@ async fn expired_lock_is_free(subject: &Subject) {
     assert!(next.fencing_token() > lease.fencing_token(), "{next:?} after {lease:?}");
 }
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
     for method in ["PUT", "DELETE"] {
         assert_eq!(subject.create(MINE).await.status, 201);
@@ -52,7 +52,7 @@ async fn expired_lease_is_neither_renewed_nor_released(subject: &Subject) {
     subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
 }
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
     subject.create(MINE).await;
     subject.advance(TTL).await;
@@ -67,7 +67,7 @@ async fn expired_lease_does_not_affect_the_next_holder(subject: &Subject) {
     assert_eq!(subject.send("DELETE", Some(OTHER), "").await.status, 204);
 }
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
     let first = subject.create(MINE).await;
     subject.advance(TTL).await;
@@ -76,7 +76,7 @@ async fn token_of_an_expired_lease_gets_a_new_grant(subject: &Subject) {
     assert!(second.fencing_token() > first.fencing_token(), "{second:?} after {first:?}");
 }
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn repeated_grant_is_valid_for_the_rest_of_its_lease(subject: &Subject) {
     subject.create(MINE).await;
     subject.advance(TTL / 2).await;
@@ -91,7 +91,7 @@ async fn repeated_grant_is_valid_for_the_rest_of_its_lease(subject: &Subject) {
     assert!((20_000..=30_000).contains(&left), "{left}");
 }
 
-#[store_test(locks)]
+#[store_test(locks, url)]
 async fn renewed_lease_outlives_its_first_ttl(subject: &Subject) {
     let lease = subject.create(MINE).await;
     subject.advance(TTL / 2).await;

@@ -16,16 +16,17 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `queue`: waiters are served in the order in which they came.
 /// - `records`: records of idempotency keys.
 /// - `restart`: what it knows outlives a process of keylatch.
+/// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
 const MATRIX: [(&str, &[&str]); 8] = [
-    ("memory", &["locks", "queue", "records", "service"]),
+    ("memory", &["locks", "url", "queue", "records", "service"]),
     ("conditional", &["locks", "queue", "records"]),
-    ("embedded", &["locks", "queue", "records", "service", "restart"]),
-    ("postgres", &["locks", "queue", "records", "service", "restart"]),
-    ("redis", &["locks", "queue", "records", "service", "restart"]),
-    ("sentinel", &["locks", "queue", "records"]),
-    ("cluster", &["locks", "queue", "records"]),
-    ("redlock", &["locks"]),
+    ("embedded", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("postgres", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("redis", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("sentinel", &["locks", "url", "queue", "records"]),
+    ("cluster", &["locks", "url", "queue", "records"]),
+    ("redlock", &["locks", "url"]),
 ];
 
 /// Makes a test of a function for every store that can do what it needs.

@@ -158,7 +158,7 @@ impl Engine {
         if delay.is_zero() { tokio::task::yield_now().await } else { sleep(delay).await }
     }
 
-    fn carry_out(&self, changes: &[Change]) -> Writing {
+    fn carry_out(&self, changes: &[Change], asked: Instant) -> Writing {
         let mut versions = Vec::new();
         let mut state = self.state();
         let now = state.clock.now();
@@ -179,7 +179,7 @@ impl Engine {
             // Without a store there is no receiver.
             let _ = self.notices.send(Notice::Changed(change.key.clone(), version));
         }
-        Writing { versions, now }
+        Writing { versions, asked, now }
     }
 }
 
@@ -195,7 +195,7 @@ fn lost(what: &str) -> StoreError {
 #[async_trait]
 impl ConditionalStore for FakeEngine {
     async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
-        let engine = &*self.0;
+        let (engine, asked) = (&*self.0, Instant::now());
         engine.travel().await;
         if engine.happens(engine.faults.failed_read) {
             return Err(lost("a read"));
@@ -203,14 +203,14 @@ impl ConditionalStore for FakeEngine {
         let reading = {
             let state = engine.state();
             let rows = keys.iter().map(|key| state.rows.get(&key.to_bytes()).cloned());
-            Reading { rows: rows.collect(), now: state.clock.now() }
+            Reading { rows: rows.collect(), asked, now: state.clock.now() }
         };
         engine.travel().await;
         Ok(reading)
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
-        let engine = &*self.0;
+        let (engine, asked) = (&*self.0, Instant::now());
         engine.travel().await;
         if engine.happens(engine.faults.lost_batch) {
             return Err(lost("a batch"));
@@ -219,11 +219,11 @@ impl ConditionalStore for FakeEngine {
             let (engine, changes) = (Arc::clone(&self.0), changes.to_vec());
             tokio::spawn(async move {
                 sleep(engine.part_of(LATE_MILLIS)).await;
-                engine.carry_out(&changes);
+                engine.carry_out(&changes, asked);
             });
             return Err(lost("sight of a batch"));
         }
-        let writing = engine.carry_out(changes);
+        let writing = engine.carry_out(changes, asked);
         if engine.happens(engine.faults.lost_answer) {
             return Err(lost("an answer"));
         }

@@ -26,8 +26,11 @@ const EVENTS: usize = 16;
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
-/// By how much two accounts of the same end may differ: stores count milliseconds.
-const SLACK: Duration = Duration::from_millis(2);
+/// How much later than a store says a lease has surely ended: stores count milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+/// By how much two accounts of the same end may differ: a store may estimate the clock of its engine. It is
+/// below the shortest TTL, by which a renewal moves the end.
+const SLACK: Duration = Duration::from_millis(50);
 
 /// What happens to a lock, as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,7 +213,7 @@ impl WatchCursor {
 
     /// When the known lease has surely ended, unless the holder renews it.
     fn ends(&self) -> Option<Instant> {
-        self.held.as_ref().map(|lease| lease.latest + SLACK)
+        self.held.as_ref().map(|lease| lease.latest + ROUNDING)
     }
 
     /// The store says that the lock was granted.

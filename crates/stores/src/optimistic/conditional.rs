@@ -13,6 +13,7 @@ use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
+use tokio::time::Instant;
 
 /// Small values under keys, each with a version that no other value of the key ever had.
 ///
@@ -140,6 +141,8 @@ pub struct Row {
 pub struct Reading {
     /// The row of each key that was asked for; `None` where there is none.
     pub rows: Vec<Option<Row>>,
+    /// When the engine was asked, over a connection that was there: its clock showed `now` after that.
+    pub asked: Instant,
     /// What the engine's clock showed meanwhile.
     pub now: EngineTime,
 }
@@ -190,6 +193,8 @@ impl Guard {
 pub struct Writing {
     /// The new version of each change; `None` where its condition or its guard did not hold.
     pub versions: Vec<Option<Version>>,
+    /// When the engine was asked, as of a [`Reading`].
+    pub asked: Instant,
     /// What the engine's clock showed meanwhile.
     pub now: EngineTime,
 }

@@ -367,7 +367,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     }
 
     fn have_read(&mut self, keys: Vec<ReadKey<E>>, floors: &[u8], sent: Instant, reading: Reading) {
-        self.clock.note(reading.now, sent);
+        self.clock.note(reading.now, reading.asked);
         let mut rows = reading.rows;
         let floor_rows = rows.split_off(keys.len().min(rows.len()));
         self.floors.note(floors, &floor_rows, reading.now, sent);
@@ -393,7 +393,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     }
 
     fn have_written(&mut self, writes: Vec<Write<E>>, sent: Instant, writing: Writing) {
-        self.clock.note(writing.now, sent);
+        self.clock.note(writing.now, writing.asked);
         let mut versions = writing.versions.into_iter();
         for write in writes {
             match versions.next().flatten() {

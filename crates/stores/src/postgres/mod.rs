@@ -23,7 +23,7 @@ use keylatch_core::lock::Ttl;
 use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Config, Row};
@@ -204,10 +204,12 @@ impl ConditionalStore for Postgres {
         let bytes: Vec<_> = keys.iter().map(Key::to_bytes).collect();
         let (sql, types) = (&*self.target.sql.read, &READ_TYPES);
         let query = Query { sql, types, values: &[&bytes], is_frequent: true };
+        self.reader.session().await?;
+        let asked = Instant::now();
         let rows = self.reader.query(query).await?;
         let (found, now) = rows_of(&rows).map_err(|error| StoreError::Lost(error.into()))?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
-        Ok(Reading { rows: bytes.iter().map(|key| found.remove(key)).collect(), now })
+        Ok(Reading { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
@@ -220,6 +222,8 @@ impl ConditionalStore for Postgres {
         };
         let values: [&(dyn ToSql + Sync); 7] = [keys, versions, was, values, from, until, say];
         let (sql, types) = (&*self.target.sql.write, &WRITE_TYPES);
+        link.session().await?;
+        let asked = Instant::now();
         let rows = link.query(Query { sql, types, values: &values, is_frequent: true }).await?;
         let row = rows.first().ok_or_else(|| StoreError::Lost("the batch had no answer".into()))?;
         let written: Vec<Vec<u8>> = get(row, 1)?;
@@ -228,7 +232,7 @@ impl ConditionalStore for Postgres {
             .iter()
             .zip(versions)
             .map(|(key, version)| written.contains(key).then(|| Version(version.cast_unsigned())));
-        Ok(Writing { versions: versions.collect(), now: time_of(get(row, 0)?) })
+        Ok(Writing { versions: versions.collect(), asked, now: time_of(get(row, 0)?) })
     }
 
     async fn list(
