@@ -351,9 +351,9 @@ mod tests {
         assert_eq!(names(&cursor.acquired(holder(2, 100), after(600))), [("acquired", 2)]);
         assert_eq!(names(&cursor.looked(look(None, after(701), after(701)))), [("expired", 2)]);
         assert_eq!(names(&cursor.acquired(holder(3, 100), after(800))), [("acquired", 3)]);
-        let taken_over = cursor.acquired(holder(5, 100), after(850));
+        let taken_over = cursor.acquired(holder(5, 100), after(840));
         assert_eq!(names(&taken_over), [("released", 3), ("acquired", 5)]);
-        let taken_over = cursor.acquired(holder(6, 100), after(950));
+        let taken_over = cursor.acquired(holder(6, 100), after(940));
         assert_eq!(names(&taken_over), [("expired", 5), ("acquired", 6)]);
     }
 
