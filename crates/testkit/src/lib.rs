@@ -14,7 +14,7 @@
 //! | answer a guarded request with bytes of the test's own | [`raw_upstream`] |
 //! | run a script under `keylatch run` | [`ScriptDirectory`] |
 //! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
-//! | have a PostgreSQL | [`PostgresDatabase`], [`PostgresServer`] |
+//! | have a PostgreSQL, or a pooler before it | [`PostgresDatabase`], [`PostgresServer`], [`PgBouncer`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
 //! | read the log | [`LogCapture`] |
@@ -68,7 +68,7 @@ pub use events::{Event, EventStream, refusal_of};
 pub use keylatch_testkit_macros::store_test;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
-pub use postgres::{PostgresDatabase, PostgresServer, store_time};
+pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer, store_time};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;
