@@ -8,13 +8,17 @@
 
 use std::time::Duration;
 
+use keylatch_core::store::StoreError;
 use tokio_postgres::Row as SqlRow;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{FromSql, Type};
 
 use crate::optimistic::conditional::{Change, EngineTime, Key, Row, Version};
 
 /// What the server's clock shows, in microseconds since 1970.
 const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
+/// The same on a server that takes writes, and no value on another one.
+const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') WHEN 'off' THEN
+    (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
 
 /// The statements over the table of one schema.
 #[derive(Debug)]
@@ -23,10 +27,8 @@ pub(super) struct Sql {
     pub(super) read: String,
     pub(super) list: String,
     pub(super) remove: String,
-    /// Whether the schema is there, and the table.
+    /// Whether the schema is there, whether the table is, and whether the role may use it.
     pub(super) check: String,
-    /// Whether the role may use the table.
-    pub(super) check_privileges: String,
     /// Makes the schema.
     pub(super) create_schema: String,
     /// Makes the table; two processes that start at once wait for each other.
@@ -79,11 +81,11 @@ impl Sql {
             SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
         );
         let read = format!(
-            "SELECT {CLOCK}, k.key, k.version, k.value
+            "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
             FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
         );
         let list = format!(
-            "SELECT {CLOCK}, k.key, k.version, k.value
+            "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
             FROM (SELECT 1) AS one LEFT JOIN LATERAL (
                 SELECT key, version, value FROM {table}
                 WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
@@ -104,29 +106,20 @@ impl Sql {
                 autovacuum_vacuum_cost_delay = 0)"
         );
         let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-            .map(|privilege| format!("has_table_privilege('{table}', '{privilege}')"))
+            .map(|privilege| format!("has_table_privilege(c.oid, '{privilege}')"))
             .join(" AND ");
-        let check_privileges = format!("SELECT {may}");
+        // By identity: a role that may not use the schema cannot even name the table.
         let check = format!(
-            "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'),
-                to_regclass('{table}') IS NOT NULL"
+            "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
+                coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false)
+            FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
+            LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'entries'"
         );
         let grants = format!(
             "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
              ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
         );
-        Self {
-            write,
-            read,
-            list,
-            remove,
-            check,
-            check_privileges,
-            create_schema,
-            create_table,
-            grants,
-            channel,
-        }
+        Self { write, read, list, remove, check, create_schema, create_table, grants, channel }
     }
 }
 
@@ -187,24 +180,36 @@ pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
+/// Rows with the bytes of their keys.
+pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
+
 /// The rows of a reading or a listing, and what the clock showed.
 ///
 /// # Errors
 ///
-/// A column is not of its type.
-pub(super) fn rows_of(
-    rows: &[SqlRow],
-) -> Result<(Vec<(Vec<u8>, Row)>, EngineTime), tokio_postgres::Error> {
+/// The server takes no writes, or a column is not of its type.
+pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreError> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
-        now = time_of(row.try_get(0)?);
-        let key: Option<Vec<u8>> = row.try_get(1)?;
+        let shown: Option<i64> = get(row, 0)?;
+        let read_only = || StoreError::Unreachable("the server takes no writes".into());
+        now = time_of(shown.ok_or_else(read_only)?);
+        let key: Option<Vec<u8>> = get(row, 1)?;
         if let Some(key) = key {
-            let version = Version(row.try_get::<_, i64>(2)?.cast_unsigned());
-            found.push((key, Row { version, value: row.try_get(3)? }));
+            let version = Version(get::<i64>(row, 2)?.cast_unsigned());
+            found.push((key, Row { version, value: get(row, 3)? }));
         }
     }
     Ok((found, now))
+}
+
+/// A column of a row.
+///
+/// # Errors
+///
+/// It is not of its type.
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<T, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }
 
 /// A time that the server's clock showed.
