@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use keylatch::config::Config;
-use keylatch_core::lock::{AcquireReply, LockName};
+use keylatch_core::lock::{AcquireReply, LockName, ReleaseReply};
 use keylatch_core::store::{Change, Hint, Hints, Tier};
 use keylatch_testkit::{
     Acquire, OpenStore, PostgresDatabase, PostgresServer, config, eventually, soon,
 };
+use tokio::task::JoinHandle;
 
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
 
@@ -116,6 +117,36 @@ async fn warning_of_something_else_leaves_no_doubt() {
         let held = store.acquire(&ask(&format!("lock {attempt}"), "one", attempt)).await;
         granted(held.unwrap());
     }
+}
+
+#[tokio::test]
+async fn change_that_waited_for_another_row_is_judged_when_its_turn_comes() {
+    let database = PostgresDatabase::create().await;
+    let store = open(&database.url()).await;
+    for lock in ["a", "b", "c"] {
+        granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
+    }
+    store.release(&name("c"), &token("one")).await.unwrap();
+    // One change is under way, and the next two are one batch behind it.
+    let (first, second) = (locked(&database, "a").await, locked(&database, "b").await);
+    let releasing = release_soon(&store, "a");
+    one_is_blocked(&database).await;
+    let behind = release_soon(&store, "b");
+    let granting = tokio::spawn({
+        let store = store.clone();
+        async move { store.acquire(&ask("c", "two", 2)).await }
+    });
+    one_is_blocked(&database).await;
+    drop(first);
+    soon("the release", releasing).await.unwrap();
+    one_is_blocked(&database).await;
+    // When the turn of "c" comes, the time of its decision is over.
+    database.advance(TTL / 2).await;
+    drop(second);
+    soon("the release", behind).await.unwrap();
+    granted(soon("the grant", granting).await.unwrap().unwrap());
+    let left = store.look(&name("c")).await.unwrap().expect("it is held").expires_in;
+    assert!(left > TTL / 2, "{left:?} are left of a lease that has just begun");
 }
 
 #[tokio::test]
@@ -230,6 +261,25 @@ async fn everything_works(store: &OpenStore) {
     granted(store.acquire(&waiter).await.unwrap());
     assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 0);
     assert!(store.health().await.is_ok());
+}
+
+/// A connection that keeps others from writing a lock's row for as long as it lives.
+async fn locked(database: &PostgresDatabase, lock: &str) -> impl Send + use<> {
+    let locker = database.connect().await;
+    let row = format!("BEGIN; SELECT FROM keylatch.entries WHERE key = 'l{lock}' FOR UPDATE");
+    locker.batch_execute(&row).await.unwrap();
+    locker
+}
+
+fn release_soon(store: &OpenStore, lock: &str) -> JoinHandle<ReleaseReply> {
+    let (store, name) = (store.clone(), name(lock));
+    tokio::spawn(async move { store.release(&name, &token("one")).await.unwrap() })
+}
+
+async fn one_is_blocked(database: &PostgresDatabase) {
+    let blocked = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually(async || (database.ask::<i64>(blocked).await == 1).then_some(())).await;
 }
 
 /// Waits at one store for what is released at another one.

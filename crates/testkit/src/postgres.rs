@@ -204,6 +204,11 @@ impl PostgresDatabase {
         self.server.run(&self.name, statements).await;
     }
 
+    /// A connection to it.
+    pub async fn connect(&self) -> Client {
+        self.server.connect(&self.name).await.expect("PostgreSQL takes connections")
+    }
+
     /// The one value of a query of it.
     pub async fn ask<T: FromSqlOwned>(&self, query: &str) -> T {
         self.server.ask(&self.name, query).await

@@ -2,9 +2,10 @@
 //!
 //! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), and the
 //! value. A batch is one upsert in the order of the keys, so that batches of several processes never wait
-//! for each other in a circle; an `UPDATE` beside an `INSERT` would, and joins no table, so that no plan
-//! changes when the table grows. `clock_timestamp()` is the time at the row, and `now()` would be that of
-//! the transaction's start. Keys are `bytea`: no encoding and no collation matters.
+//! for each other in a circle; an `UPDATE` beside an `INSERT` would. It joins no table, so that no plan
+//! changes when the table grows. A row's guard is judged when its turn comes, after the waits for the rows
+//! before it. `clock_timestamp()` is the time at the row, and `now()` would be that of the transaction's
+//! start. Keys are `bytea`: no encoding and no collation matters.
 
 use std::time::Duration;
 
@@ -67,11 +68,10 @@ impl Sql {
         let write = format!(
             "WITH c AS MATERIALIZED (
                 SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
-                    $7::text[]) AS c(key, version, was, value, from_us, until_us, say)
-                WHERE {CLOCK} >= from_us AND {CLOCK} < until_us),
+                    $7::text[]) AS c(key, version, was, value, from_us, until_us, say) ORDER BY key),
             w AS (
                 INSERT INTO {table} AS k (key, version, was, value)
-                SELECT key, version, was, value FROM c ORDER BY key
+                SELECT key, version, was, value FROM c WHERE {CLOCK} >= from_us AND {CLOCK} < until_us
                 ON CONFLICT (key) DO UPDATE
                 SET version = excluded.version, was = excluded.was, value = excluded.value
                 WHERE k.version = excluded.was
