@@ -50,7 +50,6 @@ impl Wakeups {
     }
 
     /// Wakes all waiters, after hints may have been lost.
-    #[cfg(feature = "redis")]
     pub(crate) fn wake_all(&self) {
         for waiter in self.waiters.values() {
             waiter.send_replace(());
@@ -113,7 +112,6 @@ impl ChangeWatchers {
     }
 
     /// Reports to all watchers that hints may have been lost.
-    #[cfg(feature = "redis")]
     pub(crate) fn report_missed(&self) {
         for watchers in self.watchers.values() {
             let _ = watchers.send(Hint::Missed);
