@@ -240,8 +240,8 @@ impl Role {
     /// Runs the block of the documents that has `part`, for this role.
     async fn is_given(&self, database: &PostgresDatabase, part: &str) {
         let page = include_str!("../../docs/stores/postgres.md");
-        let blocks = page.split("```").filter_map(|block| block.strip_prefix("sql\n"));
-        let block = blocks.filter(|block| block.contains(part)).next().expect("a block");
+        let mut blocks = page.split("```").filter_map(|block| block.strip_prefix("sql\n"));
+        let block = blocks.find(|block| block.contains(part)).expect("a block");
         let statements = block.lines().filter(|line| !line.starts_with("CREATE ROLE"));
         let statements = statements.collect::<Vec<_>>().join("\n");
         let statements = statements.replace("AUTHORIZATION keylatch", "AUTHORIZATION ROLE");

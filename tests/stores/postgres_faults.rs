@@ -70,6 +70,9 @@ async fn stopped_server_answers_nothing_until_it_runs_again() {
     let server = PostgresServer::start().await;
     let store = open(&server.url("postgres")).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let writer = "SELECT pid FROM pg_stat_activity
+        WHERE application_name = 'keylatch' AND query LIKE '%INSERT INTO%'";
+    let writer: i32 = server.ask("postgres", writer).await;
     server.signal("-STOP");
     let sent = store.release(&name("a"), &token("one")).await.expect_err("it is stopped");
     assert_eq!(sent.effect(), Effect::Unknown, "{sent:?}");
@@ -81,6 +84,8 @@ async fn stopped_server_answers_nothing_until_it_runs_again() {
     let free = async || store.release(&name("a"), &token("one")).await.ok();
     eventually(free).await;
     granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    let writer = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {writer}");
+    eventually(async || (server.ask::<i64>("postgres", &writer).await == 0).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,6 +179,17 @@ async fn cut_wait_for_the_standby_is_reported_as_lost() {
     granted(soon("the answer", under_way).await.unwrap().unwrap());
 }
 
+#[tokio::test]
+async fn standby_that_is_missing_at_the_first_start_is_no_error() {
+    let server = PostgresServer::start().await;
+    server.set(&[("synchronous_standby_names", "nowhere")]).await;
+    commits_wait(&server, 0).await;
+    // Nothing that it does is ever answered, the table's making included.
+    let store = open(&server.url("postgres")).await;
+    server.set(&[("synchronous_standby_names", "")]).await;
+    granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
+}
+
 /// No answer yet, and the error says that nothing was done.
 #[track_caller]
 fn not_executed<T>(error: &StoreError) -> Option<T> {
@@ -190,17 +206,20 @@ async fn waits_for_standby(
     // So that this connection has what it needs.
     granted(store.acquire(&ask(&format!("before {attempt}"), "one", attempt)).await.unwrap());
     server.set(&[("synchronous_standby_names", "nowhere")]).await;
-    // The server takes note of it a little later than its new connections.
-    let probe = server.connect("postgres").await.expect("it takes connections");
-    let table = format!("CREATE TABLE IF NOT EXISTS probe_{attempt} ()");
-    let probing = tokio::spawn(async move { probe.batch_execute(&table).await });
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    eventually(async || (server.ask::<i64>("postgres", waits).await == 1).then_some(())).await;
-    drop(probing);
+    commits_wait(server, attempt).await;
     let (store, name) = (store.clone(), format!("lock {attempt}"));
     let under_way = tokio::spawn(async move { store.acquire(&ask(&name, "one", attempt)).await });
     eventually(async || (server.ask::<i64>("postgres", WAITING).await == 1).then_some(())).await;
     under_way
+}
+
+/// Returns when commits wait for a standby: the server takes note of it later than its new connections.
+async fn commits_wait(server: &PostgresServer, attempt: u64) {
+    let probe = server.connect("postgres").await.expect("it takes connections");
+    let table = format!("CREATE TABLE probe_{attempt} ()");
+    tokio::spawn(async move { probe.batch_execute(&table).await });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    eventually(async || (server.ask::<i64>("postgres", waits).await == 1).then_some(())).await;
 }
 
 /// A connection that keeps all others from writing for as long as it lives.

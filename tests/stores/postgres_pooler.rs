@@ -4,10 +4,12 @@
 //! Method: a real PgBouncer whose connections the test ends, so that the next statement runs on one that
 //! knows no prepared statement, or other ones under the same names.
 
+use futures_util::future::join_all;
 use keylatch_core::store::StoreError;
-use keylatch_testkit::{Acquire, OpenStore, PgBouncer, PostgresServer, eventually, soon};
+use keylatch_testkit::{OpenStore, PgBouncer, PostgresServer, Service, eventually, soon};
+use serde_json::json;
 
-use crate::lock_conformance::{TTL, ask, granted, held, name, token};
+use crate::lock_conformance::{ask, granted, name, token};
 use crate::postgres::open;
 use crate::postgres_faults::blocked;
 
@@ -37,18 +39,26 @@ async fn statement_under_whose_name_there_is_another_is_sent_unnamed() {
     work(&store, "after").await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_served_through_the_pooler() {
     let server = PostgresServer::start().await;
     let pooler = PgBouncer::start(&server, 4).await;
-    let (one, other) = (open(&pooler.url("postgres")).await, open(&pooler.url("postgres")).await);
-    for lock in ["a", "b", "c", "d", "e", "f"] {
-        granted(one.acquire(&ask(lock, "one", 1)).await.unwrap());
-        let waiter = Acquire { queue: Some(TTL), ..ask(lock, "two", 2) };
-        held(other.acquire(&waiter).await.unwrap());
-        one.release(&name(lock), &token("one")).await.unwrap();
-        granted(other.acquire(&waiter).await.unwrap());
-    }
+    let url = pooler.url("postgres");
+    let (one, other) = (Service::start(&url).await, Service::start(&url).await);
+    let serve = async |lock: String| {
+        let holder = one.create(&lock, &json!({})).await;
+        let patient = json!({"wait_ms": 60_000});
+        let release = async {
+            let waits = async || (one.look(&lock).await.json["waiting"] == 1).then_some(());
+            eventually(waits).await;
+            assert_eq!(one.release(&lock, &holder.token()).await.status, 204);
+        };
+        let waiter = soon("the waiter", other.create(&lock, &patient));
+        let (waiter, ()) = tokio::join!(waiter, release);
+        assert_eq!(waiter.status, 201, "{waiter:?}");
+    };
+    // Many at once make the pooler use all its connections.
+    join_all((0..20).map(|number| serve(format!("lock-{number}")))).await;
 }
 
 #[tokio::test]

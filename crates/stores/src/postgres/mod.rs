@@ -13,9 +13,7 @@ mod tls;
 mod url;
 
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
 use std::fmt;
-use std::iter::successors;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,7 +33,7 @@ use crate::optimistic::conditional::{
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
-use failure::is_refusal;
+use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
     CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns,
@@ -70,27 +68,16 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
     let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
     let mut subscription = None;
     // Before the first watch, so that no change is missed because the store is new.
-    match target.listen(sender).await {
-        Ok(session) => {
-            target.prepare(&session).await.map_err(unfit)?;
-            subscription = Some(Subscription { session, announcements });
-        }
-        Err(error) if is_refusal(&error) => return Err(unfit(error)),
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn Error, "PostgreSQL cannot be reached yet");
-        }
+    let listening = async {
+        let session = target.listen(sender).await?;
+        target.prepare(&session).await.map(|()| session)
+    };
+    match listening.await {
+        Ok(session) => subscription = Some(Subscription { session, announcements }),
+        Err(error) if is_refusal(&error) => return Err(OpenError::UnfitPostgres(causes(&error))),
+        Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
     }
     Ok(optimistic(Postgres::new(&target, subscription)))
-}
-
-fn unfit(error: StoreError) -> OpenError {
-    let causes = successors(error.source(), |&cause| cause.source());
-    // The driver's own error says only that the server answered with one.
-    let telling = causes.filter(|cause| {
-        let is_answer = |error: &tokio_postgres::Error| error.as_db_error().is_some();
-        !cause.is::<StoreError>() && !cause.downcast_ref().is_some_and(is_answer)
-    });
-    OpenError::UnfitPostgres(telling.map(ToString::to_string).collect::<Vec<_>>().join(": "))
 }
 
 /// What connections are made to.
@@ -294,11 +281,11 @@ impl Listening {
                     return Some((Notice::Missed, self));
                 }
                 Err(error) if self.has_failed => {
-                    tracing::debug!(error = &error as &dyn Error, "there is still no subscription");
+                    tracing::debug!(error = causes(&error), "there is still no subscription");
                 }
                 Err(error) => {
                     self.has_failed = true;
-                    let error = &error as &dyn Error;
+                    let error = causes(&error);
                     tracing::warn!(error, "no subscription: waiters and watchers poll the store");
                 }
             }

@@ -65,21 +65,6 @@ impl Sql {
     pub(super) fn new(schema: &str) -> Self {
         let table = format!("\"{schema}\".entries");
         let channel = format!("{schema}_changes");
-        let write = format!(
-            "WITH c AS MATERIALIZED (
-                SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
-                    $7::text[]) AS c(key, version, was, value, from_us, until_us, say) ORDER BY key),
-            w AS (
-                INSERT INTO {table} AS k (key, version, was, value)
-                SELECT key, version, was, value FROM c WHERE {CLOCK} >= from_us AND {CLOCK} < until_us
-                ON CONFLICT (key) DO UPDATE
-                SET version = excluded.version, was = excluded.was, value = excluded.value
-                WHERE k.version = excluded.was
-                RETURNING key),
-            s AS (
-                SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
-            SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
-        );
         let read = format!(
             "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
             FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
@@ -96,31 +81,67 @@ impl Sql {
                 JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
                 ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
         );
-        // A row is written over and over, and no column that changes is indexed, so that the new row goes
-        // beside the old one in its page; the dead ones go early, before the table grows by them.
-        let create_schema = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; ");
-        let create_table = format!(
-            "CREATE TABLE IF NOT EXISTS {table} (
-                key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
-            WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
-                autovacuum_vacuum_cost_delay = 0)"
-        );
-        let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-            .map(|privilege| format!("has_table_privilege(c.oid, '{privilege}')"))
-            .join(" AND ");
-        // By identity: a role that may not use the schema cannot even name the table.
-        let check = format!(
-            "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
-                coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false)
-            FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
-            LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'entries'"
-        );
-        let grants = format!(
-            "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
-             ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
-        );
-        Self { write, read, list, remove, check, create_schema, create_table, grants, channel }
+        Self {
+            write: write(&table, &channel),
+            read,
+            list,
+            remove,
+            check: check(schema),
+            create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
+            create_table: create_table(&table),
+            grants: grants(schema, &table),
+            channel,
+        }
     }
+}
+
+fn write(table: &str, channel: &str) -> String {
+    format!(
+        "WITH c AS MATERIALIZED (
+            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
+                $7::text[]) AS c(key, version, was, value, from_us, until_us, say) ORDER BY key),
+        w AS (
+            INSERT INTO {table} AS k (key, version, was, value)
+            SELECT key, version, was, value FROM c WHERE {CLOCK} >= from_us AND {CLOCK} < until_us
+            ON CONFLICT (key) DO UPDATE
+            SET version = excluded.version, was = excluded.was, value = excluded.value
+            WHERE k.version = excluded.was
+            RETURNING key),
+        s AS (
+            SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
+        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
+    )
+}
+
+/// A row is written over and over, and no column that changes is indexed, so that the new row goes
+/// beside the old one in its page; the dead ones go early, before the table grows by them.
+fn create_table(table: &str) -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (
+            key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
+        WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+            autovacuum_vacuum_cost_delay = 0)"
+    )
+}
+
+fn check(schema: &str) -> String {
+    let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+        .map(|privilege| format!("has_table_privilege(c.oid, '{privilege}')"))
+        .join(" AND ");
+    // By identity: a role that may not use the schema cannot even name the table.
+    format!(
+        "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
+            coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false)
+        FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
+        LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'entries'"
+    )
+}
+
+fn grants(schema: &str, table: &str) -> String {
+    format!(
+        "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
+         ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
+    )
 }
 
 /// The parameters of a batch, a column each.
