@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server postgresql chromium
 
 run:
 	cargo run --release
@@ -10,21 +10,21 @@ QUICK = api stores cli snapshots
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))
-# What starts a Redis of several nodes: its tests have the word in their names, and fewer of them run at
-# once, because a node that is late has no vote.
-SEVERAL_NODES = sentinel cluster redlock
+# The stores that `make test` leaves out: PostgreSQL, and what starts a Redis of several nodes. Their tests
+# have the word in their names, and fewer of them run at once, because a node that is late has no vote.
+OTHER_STORES = postgres sentinel cluster redlock
 NARROW = --test-threads $$((2 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
 test: redis-server
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
-		$(WIDE) $(addprefix --skip ,$(SEVERAL_NODES))
+		$(WIDE) $(addprefix --skip ,$(OTHER_STORES))
 	cargo test --locked --workspace --doc
 
-# All other tests: Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
-test-all: redis-server chromium
+# All other tests: PostgreSQL, Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
+test-all: redis-server postgresql chromium
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
-		$(NARROW) $(SEVERAL_NODES)
+		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 
 # The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
@@ -44,7 +44,7 @@ mutants: redis-server
 SOURCES = src crates tests benches examples
 
 # The features of keylatch-stores, each of which stands alone.
-ENGINES = embedded memory redis redlock
+ENGINES = embedded memory postgres redis redlock
 
 # Formatting, lints and documentation, all without a warning. At the end what no lint can say: every
 # test binary has a tier, no test is ignored, nothing is left to be done, and no file is above 700 lines.
@@ -125,6 +125,15 @@ redis-server:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy redis-server redis-tools; \
+	}
+
+# The tests start servers of their own and use none that the packages start.
+postgresql:
+	@test -x /usr/sbin/pgbouncer && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \
+		echo "installing PostgreSQL and PgBouncer (Debian packages postgresql, pgbouncer)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy postgresql pgbouncer; \
 	}
 
 # Another browser of its family will do: make test-all CHROMIUM=google-chrome

@@ -1,8 +1,8 @@
 //! What every store promises, and what each kind of store does by itself.
 //!
 //! `*_conformance` and `*_rules` run on every store of the matrix; the other files are about one kind.
-//! Tests of Sentinel, Cluster and Redlock have that word in their names: `make test` leaves them to
-//! `make test-all`.
+//! Tests of PostgreSQL, Sentinel, Cluster and Redlock have that word in their names (`postgres`): `make
+//! test` leaves them to `make test-all`.
 
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -13,6 +13,10 @@ mod embedded;
 mod failover;
 mod lock_conformance;
 mod lock_rules;
+mod postgres;
+mod postgres_faults;
+mod postgres_pooler;
+mod postgres_tls;
 mod queue_conformance;
 mod record_conformance;
 mod record_rules;

@@ -3,7 +3,6 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
-#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod entry;
 mod hints;
 #[cfg(feature = "memory")]
@@ -41,10 +40,10 @@ pub use redis::redis;
 pub use redis::redlock;
 pub use settings::{PostgresSettings, RedisSettings, RedlockSettings, Settings};
 
-/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, or `redis://…`, `rediss://…`,
-/// `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`, `postgres://…`.
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, or `redis://…`,
+/// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
 ///
-/// A server that is down is no error: it may come back, and until then every answer is that the
+/// A PostgreSQL or a Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
 ///
 /// # Errors
@@ -91,9 +90,8 @@ pub fn scheme_of(url: &str) -> Option<&str> {
 pub enum OpenError {
     /// No store has this scheme.
     #[error(
-        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `redis://HOST:PORT/DB`, \
-         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST`, `redlock://HOST,HOST,HOST` or \
-         `postgres://USER:PASSWORD@HOST/DB`"
+        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `postgres://HOST,HOST/DB`, \
+         `redis://HOST:PORT/DB`, `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.
@@ -150,7 +148,9 @@ pub enum OpenError {
     #[error("`memory:` keeps nothing and takes nothing after the colon")]
     MemoryWithPath,
     /// The text is no URL at all.
-    #[error("the store must be `embedded:DIRECTORY`, `memory:` or `redis://HOST:PORT/DB`")]
+    #[error(
+        "the store must be `embedded:DIRECTORY`, `memory:`, `postgres://HOST/DB` or `redis://HOST:PORT/DB`"
+    )]
     NoUrl,
     /// The URL's scheme is known, and the rest is not understood.
     #[error("the store's URL is not a Redis URL: {0}")]

@@ -15,7 +15,7 @@
 //! | run a script under `keylatch run` | [`ScriptDirectory`] |
 //! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
 //! | have an engine of conditional writes that does all that one may do | [`FakeEngine`], [`Faults`] |
-//! | have a PostgreSQL | [`PostgresDatabase`], [`PostgresServer`] |
+//! | have a PostgreSQL, or a pooler before it | [`PostgresDatabase`], [`PostgresServer`], [`PgBouncer`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
 //! | read the log | [`LogCapture`] |
@@ -71,7 +71,7 @@ pub use fake_engine::{FakeEngine, Faults};
 pub use keylatch_testkit_macros::store_test;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
-pub use postgres::{PostgresDatabase, PostgresServer};
+pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;

@@ -5,6 +5,7 @@
 //! database when its test says so: the database finds a `clock_timestamp()` of its own before the server's,
 //! which adds what has passed. A test that stops or kills a server starts one of its own.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +14,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSqlOwned;
 use tokio_postgres::{Client, NoTls};
 
 use crate::eventually;
@@ -31,26 +34,63 @@ pub struct PostgresServer {
     /// The shell beside the server, which ends it when this handle is dropped, and its input with it.
     shell: Child,
     port: u16,
-    directory: TempDir,
+    directory: TestDirectory,
 }
 
 impl PostgresServer {
     /// The server that all tests of the process share.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<PostgresServer> = OnceCell::const_new();
-        SHARED.get_or_init(|| Self::start_with(&QUICK)).await
+        SHARED.get_or_init(Self::start).await
+    }
+
+    /// A server of the test's own that does without what no test needs.
+    pub async fn start() -> Self {
+        Self::start_with(&QUICK).await
     }
 
     /// A server of the test's own, with settings such as `["fsync=off"]`.
     pub async fn start_with(settings: &[&str]) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let data = directory.path().join("data");
-        make_cluster(directory.path(), &data).await;
-        let port = free_port();
-        let shell = spawn(&data, port, settings);
-        let server = Self { shell, port, directory };
-        eventually(async || server.connect("postgres").await).await;
+        Self::start_in(TestDirectory::create(), settings).await
+    }
+
+    /// The same with files of the test's, which settings name as `../NAME`.
+    pub async fn start_with_files(files: &[(&str, &str)], settings: &[&str]) -> Self {
+        let directory = TestDirectory::create();
+        for (name, text) in files {
+            directory.write(name, text);
+        }
+        Self::start_in(directory, settings).await
+    }
+
+    async fn start_in(directory: TestDirectory, settings: &[&str]) -> Self {
+        let arguments =
+            ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", ROLE, "-D"];
+        make_data(&directory, "initdb", &arguments).await;
+        let server = Self::spawn_in(directory, settings);
+        server.answers().await;
         server
+    }
+
+    /// A standby of this server, which can be promoted. It has the same settings.
+    pub async fn standby(&self) -> Self {
+        let (directory, port) = (TestDirectory::create(), self.port.to_string());
+        let from = ["-h", "127.0.0.1", "-p", &port, "-U", ROLE, "--no-sync"];
+        let arguments = [&from[..], &["--checkpoint=fast", "--write-recovery-conf", "-D"]].concat();
+        make_data(&directory, "pg_basebackup", &arguments).await;
+        let server = Self::spawn_in(directory, &QUICK);
+        server.answers().await;
+        server
+    }
+
+    fn spawn_in(directory: TestDirectory, settings: &[&str]) -> Self {
+        let port = free_port();
+        let shell = spawn(&directory.path().join("data"), port, settings);
+        Self { shell, port, directory }
+    }
+
+    async fn answers(&self) {
+        eventually(async || self.connect("postgres").await).await;
     }
 
     /// Its URL for a database.
@@ -58,12 +98,33 @@ impl PostgresServer {
         format!("postgres://{ROLE}@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// A connection to a database, if the server takes it.
     pub async fn connect(&self, database: &str) -> Option<Client> {
-        let (client, connection) =
-            tokio_postgres::connect(&self.url(database), NoTls).await.ok()?;
-        tokio::spawn(connection);
-        Some(client)
+        connect(&self.url(database)).await
+    }
+
+    /// The one value of a query of a database.
+    pub async fn ask<T: FromSqlOwned>(&self, database: &str, query: &str) -> T {
+        let client = self.connect(database).await.expect("PostgreSQL takes connections");
+        client.query_one(query, &[]).await.expect("PostgreSQL takes the query").get(0)
+    }
+
+    /// Changes settings of the running server, and returns when new connections have them.
+    pub async fn set(&self, settings: &[(&str, &str)]) {
+        for (name, value) in settings {
+            self.run("postgres", &format!("ALTER SYSTEM SET {name} = '{value}'")).await;
+        }
+        self.run("postgres", "SELECT pg_reload_conf()").await;
+        for (name, value) in settings {
+            let query = format!("SELECT current_setting('{name}')");
+            let is_set = async || self.ask::<String>("postgres", &query).await == *value;
+            eventually(async || is_set().await.then_some(())).await;
+        }
     }
 
     /// Runs statements in a database.
@@ -85,9 +146,31 @@ impl PostgresServer {
 
     /// Starts a server that was killed, on the same port and data.
     pub async fn restart(&mut self, settings: &[&str]) {
+        self.respawn(settings).await;
+        self.answers().await;
+    }
+
+    /// Starts a server that was killed, which then waits for a promotion and takes no connection.
+    pub async fn restart_unready(&mut self) {
+        self.directory.write("data/standby.signal", "");
+        self.respawn(&[&QUICK[..], &["hot_standby=off"]].concat()).await;
+        let refuses = async || {
+            let error = tokio_postgres::connect(&self.url("postgres"), NoTls).await.err()?;
+            (error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)).then_some(())
+        };
+        eventually(refuses).await;
+    }
+
+    /// Ends the waiting of [`restart_unready`](Self::restart_unready).
+    pub async fn promote(&self) {
+        let data = self.directory.path().join("data");
+        let promoted = program("pg_ctl").arg("promote").arg("-D").arg(data).output().await;
+        assert!(promoted.expect("pg_ctl runs").status.success(), "the server is promoted");
+    }
+
+    async fn respawn(&mut self, settings: &[&str]) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
         self.shell = spawn(&self.directory.path().join("data"), self.port, settings);
-        eventually(async || self.connect("postgres").await).await;
     }
 }
 
@@ -121,6 +204,16 @@ impl PostgresDatabase {
         self.server.run(&self.name, statements).await;
     }
 
+    /// A connection to it.
+    pub async fn connect(&self) -> Client {
+        self.server.connect(&self.name).await.expect("PostgreSQL takes connections")
+    }
+
+    /// The one value of a query of it.
+    pub async fn ask<T: FromSqlOwned>(&self, query: &str) -> T {
+        self.server.ask(&self.name, query).await
+    }
+
     /// Lets time pass.
     pub async fn advance(&self, by: Duration) {
         let micros = by.as_micros();
@@ -145,9 +238,13 @@ fn programs() -> PathBuf {
     versions.max().expect("a version of PostgreSQL").join("bin")
 }
 
-/// A program of PostgreSQL, which does not run as root.
+/// A program of PostgreSQL.
 fn program(name: &str) -> Command {
-    let path = programs().join(name);
+    as_postgres(&programs().join(name))
+}
+
+/// A program that does not run as root.
+fn as_postgres(path: &Path) -> Command {
     if is_root() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(path);
@@ -162,44 +259,118 @@ fn is_root() -> bool {
     output.stdout.starts_with(b"0\n")
 }
 
-async fn make_cluster(directory: &Path, data: &Path) {
-    if is_root() {
-        let owned = Program::new("chown").arg("postgres").arg(directory).status();
-        assert!(owned.expect("chown runs").success(), "the directory is that of postgres");
+/// A directory whose files belong to the user that the servers run as.
+#[derive(Debug)]
+struct TestDirectory(TempDir);
+
+impl TestDirectory {
+    fn create() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        give_away(directory.path());
+        Self(directory)
     }
-    let made = program("initdb")
-        .args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", ROLE, "-D"])
-        .arg(data)
-        .stdout(Stdio::null())
-        .status()
-        .await;
-    assert!(made.expect("initdb runs").success(), "initdb makes a cluster");
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, private).expect("its owner may say who reads it");
+        give_away(&path);
+    }
+}
+
+/// Makes the user that the servers run as the owner.
+fn give_away(path: &Path) {
+    if is_root() {
+        let owned = Program::new("chown").arg("postgres").arg(path).status();
+        assert!(owned.expect("chown runs").success(), "{} is that of postgres", path.display());
+    }
+}
+
+/// Runs a program that makes a server's data, whose directory is its last argument.
+async fn make_data(directory: &TestDirectory, name: &str, arguments: &[&str]) {
+    let data = directory.path().join("data");
+    let made = program(name).args(arguments).arg(data).output().await.expect("it runs");
+    assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
+}
+
+async fn connect(url: &str) -> Option<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
+    tokio::spawn(connection);
+    Some(client)
 }
 
 /// Starts a server, and a shell that ends it when this process ends.
 fn spawn(data: &Path, port: u16, settings: &[&str]) -> Child {
-    let server = program("postgres");
-    let server = server.as_std();
-    let mut words = vec![server.get_program().to_owned()];
-    words.extend(server.get_args().map(ToOwned::to_owned));
-    words.extend(["-D".into(), data.into(), "-p".into(), port.to_string().into()]);
-    words.extend(
-        ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="].map(Into::into),
-    );
-    for setting in settings {
-        words.extend(["-c".into(), (*setting).into()]);
+    let mut server = program("postgres");
+    server.arg("-D").arg(data).args(["-p", &port.to_string()]);
+    for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories="].iter().chain(settings)
+    {
+        server.args(["-c", setting]);
     }
-    // The server has no input, so the shell alone reads the pipe; it ends when either does.
+    spawn_beside_a_shell(server.as_std())
+}
+
+/// Starts a program, and a shell that ends it when this process ends.
+fn spawn_beside_a_shell(program: &Program) -> Child {
+    // The program has no input, so the shell alone reads the pipe; it ends when either does.
     let script = "\"$@\" </dev/null & server=$!
         (cat >/dev/null; kill -QUIT $server 2>/dev/null) <&3 3<&- & waiter=$!
         exec 3<&-; wait $server; kill $waiter 2>/dev/null";
     let script = format!("exec 3<&0; {script}");
     Program::new("sh")
         .args(["-c", &script, "sh"])
-        .args(words)
+        .arg(program.get_program())
+        .args(program.get_args())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("a shell starts")
+}
+
+/// A PgBouncer in transaction mode before a server: each statement may run on another connection of it.
+#[derive(Debug)]
+pub struct PgBouncer {
+    /// The shell beside the program, which ends it when this handle is dropped, and its input with it.
+    _shell: Child,
+    port: u16,
+    _directory: TestDirectory,
+}
+
+impl PgBouncer {
+    /// A PgBouncer that has at most so many connections to a database of `server`.
+    pub async fn start(server: &PostgresServer, connections: u32) -> Self {
+        let (directory, port) = (TestDirectory::create(), free_port());
+        directory.write("users.txt", &format!("\"{ROLE}\" \"\"\n"));
+        let users = directory.path().join("users.txt");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {}\n\
+             pool_mode = transaction\nserver_round_robin = 1\ndefault_pool_size = {connections}\n",
+            server.port,
+            users.display(),
+        );
+        directory.write("pgbouncer.ini", &settings);
+        let mut pooler = as_postgres(Path::new("/usr/sbin/pgbouncer"));
+        pooler.arg(directory.path().join("pgbouncer.ini"));
+        let shell = spawn_beside_a_shell(pooler.as_std());
+        let pooler = Self { _shell: shell, port, _directory: directory };
+        eventually(async || pooler.connect("postgres").await).await;
+        pooler
+    }
+
+    /// Its URL for a database.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{ROLE}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// A connection to a database through it, if it takes it.
+    pub async fn connect(&self, database: &str) -> Option<Client> {
+        connect(&self.url(database)).await
+    }
 }

@@ -497,7 +497,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             SlotEntry::Occupied(mut slot) => slot.get_mut().heard = Some(*version),
             SlotEntry::Vacant(slot) => {
                 self.to_read.push_back(slot.key().clone());
-                slot.insert(Slot::new(Vec::new()));
+                slot.insert(Slot::new(Vec::new())).heard = Some(*version);
             }
         }
     }

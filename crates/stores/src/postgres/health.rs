@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 
-use super::get;
-use super::link::Session;
+use super::link::{Link, Query};
+use super::sql::get;
 
 /// The settings that decide the tier.
 const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'),
@@ -20,15 +20,17 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
 /// # Errors
 ///
 /// The server could not find out.
-pub(super) async fn health(session: &Session) -> Result<StoreHealth, StoreError> {
-    let row = session.row(SETTINGS).await?;
-    let text = |column| get::<String>(&row, column);
+pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
+    let query = Query { sql: SETTINGS, types: &[], values: &[], is_frequent: false };
+    let rows = link.query(query).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Lost("there was no row".into()))?;
+    let text = |column| get::<String>(row, column);
     let durability = Durability {
         fsync: text(1)? == "on",
         full_page_writes: text(2)? == "on",
         synchronous_commit: text(3)?,
         has_synchronous_standbys: !text(4)?.is_empty(),
-        standbys: get(&row, 5)?,
+        standbys: get(row, 5)?,
     };
     let facts = BTreeMap::from([
         ("version", text(0)?),
@@ -52,7 +54,9 @@ struct Durability {
 
 impl Durability {
     fn tier(&self) -> Tier {
-        let waits_for_standby = self.has_synchronous_standbys && self.synchronous_commit != "local";
+        // `remote_write` waits until a standby has it in memory, and `local` for none.
+        let waits_for_standby = self.has_synchronous_standbys
+            && ["on", "remote_apply"].contains(&&*self.synchronous_commit);
         if !self.fsync || !self.full_page_writes || self.synchronous_commit == "off" {
             Tier::BestEffort
         } else if self.standbys > 0 && !waits_for_standby {
@@ -89,12 +93,14 @@ mod tests {
         let synchronous =
             |it: &mut Durability| (it.standbys, it.has_synchronous_standbys) = (1, true);
         assert_eq!(with(synchronous), Tier::Strict);
-        assert_eq!(
-            with(|it| {
-                (it.standbys, it.has_synchronous_standbys) = (1, true);
-                it.synchronous_commit = "local".to_owned();
-            }),
-            Tier::Fenced
-        );
+        let in_memory_there =
+            |it: &mut Durability| it.synchronous_commit = "remote_write".to_owned();
+        assert_eq!(with(in_memory_there), Tier::Strict);
+        for shorter in ["local", "remote_write"] {
+            let mut durability = strict.clone();
+            synchronous(&mut durability);
+            durability.synchronous_commit = shorter.to_owned();
+            assert_eq!(durability.tier(), Tier::Fenced, "{shorter}");
+        }
     }
 }

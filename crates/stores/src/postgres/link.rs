@@ -1,29 +1,34 @@
 //! One connection to the server that takes writes, made when it is needed and made again when it is lost.
 //!
 //! The driver keeps no deadline: a server that is stopped hangs every call until it runs again. So each
-//! call has one here, and a connection on which a call was late is dropped. A server that was demoted
-//! answers that it is read-only; its connection is dropped too, and the next is made to the first host that
-//! takes writes. Statements are prepared; behind a pooler that hands each transaction to another server
-//! connection they are unknown there, and from then on the link sends them unnamed.
+//! call has one here, and a connection on which a call failed is dropped. A server that was demoted takes
+//! no writes, and what it reads is old; its connection is dropped too, and the next is made to the first
+//! host that takes writes. Statements are prepared; a pooler that hands each transaction to another server
+//! connection may not know them there, and from then on the link sends them unnamed.
 //!
 //! Invariant: an error says that nothing was executed only where the server said so, or the call was never
-//! sent. A commit whose wait for the standby was cut short is reported as lost, not as done. Tested in
-//! `tests/stores/postgres.rs`.
+//! sent (`failure.rs`). A commit whose wait for the standby was cut short is reported as lost, not as done.
+//! Tested in `tests/stores/postgres`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use keylatch_core::store::StoreError;
 use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::timeout;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, Error, NoTls, Row, Socket, Statement};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket, Statement,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Target;
+use super::failure::{classify, is_of_a_cut_wait, is_of_another_connection, is_refusal};
+use super::sql::{KeyedRows, get, rows_of};
+use crate::optimistic::conditional::EngineTime;
 
 /// How long a call may take before its connection is dropped.
 const CALL_LIMIT: Duration = Duration::from_secs(4);
@@ -74,33 +79,54 @@ impl Link {
     /// The server cannot be reached, refused the statement, or did not answer in time.
     pub(super) async fn query(&self, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
         let session = self.session().await?;
-        let rows = match timeout(CALL_LIMIT, self.query_on(&session, query)).await {
-            Ok(Ok(rows)) => rows,
-            Ok(Err(error)) => {
-                let error = classify(error);
-                if !matches!(error, StoreError::Refused(_)) || session.client.is_closed() {
-                    self.drop_session(&session).await;
-                }
-                return Err(error);
+        let result = self.query_on(&session, query).await;
+        self.settle(&session, result).await
+    }
+
+    /// Runs a statement that reads rows, on a server that takes writes: what another one has is old.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::query`], or the server takes no writes any more.
+    pub(super) async fn read(
+        &self,
+        query: Query<'_>,
+    ) -> Result<(KeyedRows, EngineTime), StoreError> {
+        let session = self.session().await?;
+        let result = self.query_on(&session, query).await.and_then(|rows| rows_of(&rows));
+        self.settle(&session, result).await
+    }
+
+    /// Drops the session after a failure; the next one looks at the table again if it was refused.
+    async fn settle<T>(
+        &self,
+        session: &Arc<Session>,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Err(error) = &result {
+            if matches!(error, StoreError::Refused(_)) {
+                self.target.is_prepared.store(false, Ordering::Release);
             }
-            Err(_) => {
-                self.drop_session(&session).await;
-                return Err(StoreError::Deadline(CALL_LIMIT));
-            }
-        };
-        if session.is_in_doubt.swap(false, Ordering::AcqRel) {
+            self.drop_session(session).await;
+        }
+        result
+    }
+
+    async fn query_on(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
+        let answer = timeout(CALL_LIMIT, self.send(session, query)).await;
+        let rows = answer.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)?;
+        // Every answer since then is in doubt: which of them the warning was about is not known.
+        if session.is_in_doubt.load(Ordering::Acquire) {
             return Err(StoreError::Lost("the wait for the standby was cut short".into()));
         }
         Ok(rows)
     }
 
-    async fn query_on(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, Error> {
+    async fn send(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, Error> {
         let Query { sql, types, values, is_frequent } = query;
         if is_frequent && !self.is_pooled.load(Ordering::Relaxed) {
-            let prepare = || session.client.prepare_typed(sql, types);
-            let statement = session.statement.get_or_try_init(prepare).await?;
-            match session.client.query(statement, values).await {
-                Err(error) if is_forgotten(&error) => {
+            match session.query_prepared(query).await {
+                Err(error) if is_of_another_connection(&error) => {
                     tracing::info!("a pooler forgets prepared statements; they are sent unnamed");
                     self.is_pooled.store(true, Ordering::Relaxed);
                 }
@@ -159,18 +185,39 @@ impl Target {
         Ok(session)
     }
 
+    /// Tries all hosts at once, so that those that are stopped cost one limit together, and takes the
+    /// first in the order of the URL, so that all connections go to the same of two that take writes.
     async fn open(
         &self,
+        announcements: Option<mpsc::Sender<String>>,
+    ) -> Result<Session, StoreError> {
+        let attempts = self.hosts.iter().map(|host| self.open_at(host, announcements.clone()));
+        let mut attempts: FuturesOrdered<_> = attempts.collect();
+        let mut failure = None;
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(session) => return Ok(session),
+                // One that may be back soon counts for more than one that refuses.
+                Err(error) if failure.as_ref().is_none_or(is_refusal) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(failure.unwrap_or_else(|| StoreError::Unreachable("there is no host".into())))
+    }
+
+    async fn open_at(
+        &self,
+        host: &Config,
         announcements: Option<mpsc::Sender<String>>,
     ) -> Result<Session, StoreError> {
         let opening = async {
             match &self.tls {
                 None => {
-                    let (client, connection) = self.config.connect(NoTls).await?;
+                    let (client, connection) = host.connect(NoTls).await?;
                     Ok(Session::new(client, connection, announcements))
                 }
                 Some(tls) => {
-                    let (client, connection) = self.config.connect(tls.clone()).await?;
+                    let (client, connection) = host.connect(tls.clone()).await?;
                     Ok(Session::new(client, connection, announcements))
                 }
             }
@@ -198,6 +245,12 @@ impl Session {
         Self { client, statement: OnceCell::new(), is_in_doubt, _connection: connection }
     }
 
+    async fn query_prepared(&self, query: Query<'_>) -> Result<Vec<Row>, Error> {
+        let prepare = || self.client.prepare_typed(query.sql, query.types);
+        let statement = self.statement.get_or_try_init(prepare).await?;
+        self.client.query(statement, query.values).await
+    }
+
     /// Runs statements without parameters and without results.
     ///
     /// # Errors
@@ -206,6 +259,12 @@ impl Session {
     pub(super) async fn run(&self, statements: &str) -> Result<(), StoreError> {
         let running = timeout(CALL_LIMIT, self.client.batch_execute(statements)).await;
         running.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)
+    }
+
+    /// Whether the server answers, and takes writes.
+    pub(super) async fn takes_writes(&self) -> bool {
+        let asked = self.row("SELECT current_setting('transaction_read_only') = 'off'").await;
+        asked.and_then(|row| get(&row, 0)).unwrap_or(false)
     }
 
     /// The one row of a statement without parameters.
@@ -236,9 +295,8 @@ async fn read_messages<T>(
                     return;
                 }
             }
-            // The server answers that a commit is done whose wait for the standby was cut short, and says
-            // so in a warning before that.
-            Some(Ok(AsyncMessage::Notice(notice))) if *notice.code() == SqlState::WARNING => {
+            // The server warns of it before it answers that the commit is done.
+            Some(Ok(AsyncMessage::Notice(notice))) if is_of_a_cut_wait(&notice) => {
                 is_in_doubt.store(true, Ordering::Release);
             }
             Some(Ok(_)) => {}
@@ -246,27 +304,4 @@ async fn read_messages<T>(
             Some(Err(_)) | None => return,
         }
     }
-}
-
-/// What an error of a statement that commits by itself says of it.
-fn classify(error: Error) -> StoreError {
-    let Some(code) = error.code() else {
-        return StoreError::Lost(error.into());
-    };
-    let shutdowns = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::QUERY_CANCELED];
-    if shutdowns.contains(code) {
-        // It may have been committed and waiting for its standby.
-        StoreError::Lost(error.into())
-    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION || *code == SqlState::CANNOT_CONNECT_NOW
-    {
-        StoreError::Unreachable(error.into())
-    } else {
-        StoreError::Refused(error.into())
-    }
-}
-
-/// Whether a pooler handed the statement to a server connection that does not know it. Nothing was executed.
-fn is_forgotten(error: &Error) -> bool {
-    let codes = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT];
-    error.code().is_some_and(|code| codes.contains(code))
 }

@@ -5,13 +5,14 @@
 //! listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
 //! the table is made at start, if the role may.
 
+mod failure;
 mod health;
 mod link;
 mod sql;
+mod tls;
 mod url;
 
 use std::collections::{HashMap, HashSet};
-use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +22,10 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
 use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{FromSql, ToSql, Type};
-use tokio_postgres::{Config, Row};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::Config;
+use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
@@ -34,15 +33,19 @@ use crate::optimistic::conditional::{
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
+use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
     CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns,
-    end_of_prefix, parse_announcement, rows_of, time_of,
+    end_of_prefix, get, parse_announcement, time_of,
 };
+use tls::verifying_connector;
 use url::Address;
 
 /// The pause before a lost subscription is made again.
 const RELISTEN_PAUSE: Duration = Duration::from_millis(250);
+/// After how long without an announcement the server is asked whether it is still the right one.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How many announcements wait for the task that hears them.
 const ANNOUNCEMENTS: usize = 1024;
 
@@ -54,9 +57,9 @@ const ANNOUNCEMENTS: usize = 1024;
 /// make it. A server that does not answer is no error: the store keeps trying.
 pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
-    let tls = if address.is_secure { Some(verifying_connector()?) } else { None };
+    let tls = address.security.map(|roots| verifying_connector(&roots)).transpose()?;
     let target = Arc::new(Target {
-        config: address.config,
+        hosts: address.hosts,
         tls,
         sql: Sql::new(&settings.schema),
         connect_limit: Duration::from_millis(settings.connect_timeout_ms),
@@ -65,48 +68,22 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
     let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
     let mut subscription = None;
     // Before the first watch, so that no change is missed because the store is new.
-    match target.listen(sender).await {
-        Ok(session) => {
-            target.prepare(&session).await.map_err(|error| unfit(&error))?;
-            subscription = Some(Subscription { _session: session, announcements });
-        }
-        Err(error) if is_refusal(&error) => return Err(unfit(&error)),
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn Error, "PostgreSQL cannot be reached yet");
-        }
+    let listening = async {
+        let session = target.listen(sender).await?;
+        target.prepare(&session).await.map(|()| session)
+    };
+    match listening.await {
+        Ok(session) => subscription = Some(Subscription { session, announcements }),
+        Err(error) if is_refusal(&error) => return Err(OpenError::UnfitPostgres(causes(&error))),
+        Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
     }
     Ok(optimistic(Postgres::new(&target, subscription)))
 }
 
-/// Whether the server answered that it does not let this role in.
-fn is_refusal(error: &StoreError) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
-    let code = source.and_then(tokio_postgres::Error::code);
-    code.is_some_and(|code| *code != SqlState::CANNOT_CONNECT_NOW)
-}
-
-fn unfit(error: &StoreError) -> OpenError {
-    let source = error.source().map(ToString::to_string);
-    OpenError::UnfitPostgres(source.unwrap_or_else(|| error.to_string()))
-}
-
-/// Checks servers by the certificates that the system trusts.
-fn verifying_connector() -> Result<MakeRustlsConnect, OpenError> {
-    let certificates = rustls_native_certs::load_native_certs().certs;
-    if certificates.is_empty() {
-        return Err(OpenError::UnfitPostgres(
-            "the system has no certificates to check it by".into(),
-        ));
-    }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates);
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    Ok(MakeRustlsConnect::new(config))
-}
-
 /// What connections are made to.
 struct Target {
-    config: Config,
+    /// How to connect to each host.
+    hosts: Vec<Config>,
     tls: Option<MakeRustlsConnect>,
     sql: Sql,
     connect_limit: Duration,
@@ -151,18 +128,12 @@ impl Target {
                 Err(error) => return Err(error),
             }
         }
-        let may = session.row(&self.sql.check_privileges).await?;
-        if !get::<bool>(&may, 0)? {
+        if !get::<bool>(&session.row(&self.sql.check).await?, 2)? {
             return Err(no_table(None));
         }
         self.is_prepared.store(true, Ordering::Release);
         Ok(())
     }
-}
-
-/// A column of a row.
-fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
-    row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }
 
 /// The engine.
@@ -187,15 +158,6 @@ impl Postgres {
             subscription: Mutex::new(subscription),
         }
     }
-
-    async fn ask(
-        &self,
-        sql: &str,
-        types: &[Type],
-        values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, StoreError> {
-        self.reader.query(Query { sql, types, values, is_frequent: false }).await
-    }
 }
 
 #[async_trait]
@@ -206,8 +168,7 @@ impl ConditionalStore for Postgres {
         let query = Query { sql, types, values: &[&bytes], is_frequent: true };
         self.reader.session().await?;
         let asked = Instant::now();
-        let rows = self.reader.query(query).await?;
-        let (found, now) = rows_of(&rows).map_err(|error| StoreError::Lost(error.into()))?;
+        let (found, now) = self.reader.read(query).await?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
         Ok(Reading { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
     }
@@ -244,8 +205,9 @@ impl ConditionalStore for Postgres {
         let (end, after) = (end_of_prefix(prefix), after.map(Key::to_bytes).unwrap_or_default());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let values: [&(dyn ToSql + Sync); 4] = [&prefix, &end, &after, &limit];
-        let rows = self.ask(&self.target.sql.list, &LIST_TYPES, &values).await?;
-        let (found, now) = rows_of(&rows).map_err(|error| StoreError::Lost(error.into()))?;
+        let (sql, types) = (&*self.target.sql.list, &LIST_TYPES);
+        let query = Query { sql, types, values: &values, is_frequent: false };
+        let (found, now) = self.reader.read(query).await?;
         let rows = found.into_iter().filter_map(|(key, row)| Some((Key::from_bytes(&key)?, row)));
         Ok(Listing { rows: rows.collect(), now })
     }
@@ -253,8 +215,10 @@ impl ConditionalStore for Postgres {
     async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| key.to_bytes()).collect();
         let versions: Vec<_> = rows.iter().map(|(_, version)| version.0.cast_signed()).collect();
-        self.ask(&self.target.sql.remove, &REMOVE_TYPES, &[&keys, &versions]).await?;
-        Ok(())
+        let values: [&(dyn ToSql + Sync); 2] = [&keys, &versions];
+        let (sql, types) = (&*self.target.sql.remove, &REMOVE_TYPES);
+        let query = Query { sql, types, values: &values, is_frequent: false };
+        self.reader.query(query).await.map(drop)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
@@ -264,7 +228,7 @@ impl ConditionalStore for Postgres {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        health::health(&*self.reader.session().await?).await
+        health::health(&self.reader).await
     }
 
     fn profile(&self) -> StoreProfile {
@@ -275,8 +239,22 @@ impl ConditionalStore for Postgres {
 /// What other instances announce, for as long as the session lives.
 #[derive(Debug)]
 struct Subscription {
-    _session: Session,
+    session: Session,
     announcements: mpsc::Receiver<String>,
+}
+
+impl Subscription {
+    /// The next announcement; `None` where this server announces nothing any more.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            match timeout(SILENCE, self.announcements.recv()).await {
+                Ok(announcement) => return announcement,
+                // It is quiet, or the server is stopped or takes no writes, and they go to another.
+                Err(_) if self.session.takes_writes().await => {}
+                Err(_) => return None,
+            }
+        }
+    }
 }
 
 /// The subscription to what other instances change, made again whenever it is lost.
@@ -290,7 +268,7 @@ impl Listening {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
             if let Some(subscription) = &mut self.live {
-                match subscription.announcements.recv().await {
+                match subscription.next().await {
                     Some(payload) => match parse_announcement(&payload) {
                         Some((key, version)) => return Some((Notice::Changed(key, version), self)),
                         None => continue,
@@ -301,17 +279,17 @@ impl Listening {
             let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
             match self.target.listen(sender).await {
                 Ok(session) => {
-                    self.live = Some(Subscription { _session: session, announcements });
+                    self.live = Some(Subscription { session, announcements });
                     self.has_failed = false;
                     // What was announced meanwhile is lost.
                     return Some((Notice::Missed, self));
                 }
                 Err(error) if self.has_failed => {
-                    tracing::debug!(error = &error as &dyn Error, "there is still no subscription");
+                    tracing::debug!(error = causes(&error), "there is still no subscription");
                 }
                 Err(error) => {
                     self.has_failed = true;
-                    let error = &error as &dyn Error;
+                    let error = causes(&error);
                     tracing::warn!(error, "no subscription: waiters and watchers poll the store");
                 }
             }

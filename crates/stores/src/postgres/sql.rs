@@ -2,19 +2,24 @@
 //!
 //! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), and the
 //! value. A batch is one upsert in the order of the keys, so that batches of several processes never wait
-//! for each other in a circle; an `UPDATE` beside an `INSERT` would, and joins no table, so that no plan
-//! changes when the table grows. `clock_timestamp()` is the time at the row, and `now()` would be that of
-//! the transaction's start. Keys are `bytea`: no encoding and no collation matters.
+//! for each other in a circle; an `UPDATE` beside an `INSERT` would. It joins no table, so that no plan
+//! changes when the table grows. A row's guard is judged when its turn comes, after the waits for the rows
+//! before it. `clock_timestamp()` is the time at the row, and `now()` would be that of the transaction's
+//! start. Keys are `bytea`: no encoding and no collation matters.
 
 use std::time::Duration;
 
+use keylatch_core::store::StoreError;
 use tokio_postgres::Row as SqlRow;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{FromSql, Type};
 
 use crate::optimistic::conditional::{Change, EngineTime, Key, Row, Version};
 
 /// What the server's clock shows, in microseconds since 1970.
 const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
+/// The same on a server that takes writes, and no value on another one.
+const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') WHEN 'off' THEN
+    (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
 
 /// The statements over the table of one schema.
 #[derive(Debug)]
@@ -23,10 +28,8 @@ pub(super) struct Sql {
     pub(super) read: String,
     pub(super) list: String,
     pub(super) remove: String,
-    /// Whether the schema is there, and the table.
+    /// Whether the schema is there, whether the table is, and whether the role may use it.
     pub(super) check: String,
-    /// Whether the role may use the table.
-    pub(super) check_privileges: String,
     /// Makes the schema.
     pub(super) create_schema: String,
     /// Makes the table; two processes that start at once wait for each other.
@@ -62,26 +65,31 @@ impl Sql {
     pub(super) fn new(schema: &str) -> Self {
         let table = format!("\"{schema}\".entries");
         let channel = format!("{schema}_changes");
-        let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-            .map(|privilege| format!("has_table_privilege('{table}', '{privilege}')"))
-            .join(" AND ");
+        let read = format!(
+            "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
+            FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
+        );
+        let list = format!(
+            "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
+            FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+                SELECT key, version, value FROM {table}
+                WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
+        );
+        let remove = format!(
+            "DELETE FROM {table} WHERE key IN (
+                SELECT k.key FROM {table} AS k
+                JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
+                ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
+        );
         Self {
             write: write(&table, &channel),
-            read: read(&table),
-            list: list(&table),
-            remove: remove(&table),
-            check: format!(
-                "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{schema}'),
-                    to_regclass('{table}') IS NOT NULL"
-            ),
-            check_privileges: format!("SELECT {may}"),
+            read,
+            list,
+            remove,
+            check: check(schema),
             create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
             create_table: create_table(&table),
-            grants: format!(
-                "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT \
-                 USAGE ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} \
-                 TO role"
-            ),
+            grants: grants(schema, &table),
             channel,
         }
     }
@@ -91,11 +99,10 @@ fn write(table: &str, channel: &str) -> String {
     format!(
         "WITH c AS MATERIALIZED (
             SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
-                $7::text[]) AS c(key, version, was, value, from_us, until_us, say)
-            WHERE {CLOCK} >= from_us AND {CLOCK} < until_us),
+                $7::text[]) AS c(key, version, was, value, from_us, until_us, say) ORDER BY key),
         w AS (
             INSERT INTO {table} AS k (key, version, was, value)
-            SELECT key, version, was, value FROM c ORDER BY key
+            SELECT key, version, was, value FROM c WHERE {CLOCK} >= from_us AND {CLOCK} < until_us
             ON CONFLICT (key) DO UPDATE
             SET version = excluded.version, was = excluded.was, value = excluded.value
             WHERE k.version = excluded.was
@@ -106,41 +113,34 @@ fn write(table: &str, channel: &str) -> String {
     )
 }
 
-/// One row at least, so that the clock is always shown.
-fn read(table: &str) -> String {
-    format!(
-        "SELECT {CLOCK}, k.key, k.version, k.value
-        FROM (SELECT 1) AS one LEFT JOIN {table} AS k ON k.key = ANY($1)"
-    )
-}
-
-fn list(table: &str) -> String {
-    format!(
-        "SELECT {CLOCK}, k.key, k.version, k.value
-        FROM (SELECT 1) AS one LEFT JOIN LATERAL (
-            SELECT key, version, value FROM {table}
-            WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
-    )
-}
-
-/// A row that a writer has is left to the next sweep.
-fn remove(table: &str) -> String {
-    format!(
-        "DELETE FROM {table} WHERE key IN (
-            SELECT k.key FROM {table} AS k
-            JOIN unnest($1::bytea[], $2::int8[]) AS d(key, version) USING (key, version)
-            ORDER BY k.key FOR UPDATE OF k SKIP LOCKED)"
-    )
-}
-
-/// A row is written over and over, and no column that changes is indexed, so that the new row goes beside
-/// the old one in its page; the dead ones go early, before the table grows by them.
+/// A row is written over and over, and no column that changes is indexed, so that the new row goes
+/// beside the old one in its page; the dead ones go early, before the table grows by them.
 fn create_table(table: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (
             key bytea PRIMARY KEY, version bigint NOT NULL, was bigint NOT NULL, value bytea NOT NULL)
         WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
             autovacuum_vacuum_cost_delay = 0)"
+    )
+}
+
+fn check(schema: &str) -> String {
+    let may = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+        .map(|privilege| format!("has_table_privilege(c.oid, '{privilege}')"))
+        .join(" AND ");
+    // By identity: a role that may not use the schema cannot even name the table.
+    format!(
+        "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
+            coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false)
+        FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
+        LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'entries'"
+    )
+}
+
+fn grants(schema: &str, table: &str) -> String {
+    format!(
+        "either CREATE SCHEMA \"{schema}\" AUTHORIZATION role, or, where the table is there, GRANT USAGE \
+         ON SCHEMA \"{schema}\" TO role and GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO role"
     )
 }
 
@@ -201,25 +201,36 @@ pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// Rows, and the bytes of their keys.
-type KeyedRows = Vec<(Vec<u8>, Row)>;
+/// Rows with the bytes of their keys.
+pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
 
 /// The rows of a reading or a listing, and what the clock showed.
 ///
 /// # Errors
 ///
-/// A column is not of its type.
-pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), tokio_postgres::Error> {
+/// The server takes no writes, or a column is not of its type.
+pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreError> {
     let (mut found, mut now) = (Vec::with_capacity(rows.len()), Duration::ZERO);
     for row in rows {
-        now = time_of(row.try_get(0)?);
-        let key: Option<Vec<u8>> = row.try_get(1)?;
+        let shown: Option<i64> = get(row, 0)?;
+        let read_only = || StoreError::Unreachable("the server takes no writes".into());
+        now = time_of(shown.ok_or_else(read_only)?);
+        let key: Option<Vec<u8>> = get(row, 1)?;
         if let Some(key) = key {
-            let version = Version(row.try_get::<_, i64>(2)?.cast_unsigned());
-            found.push((key, Row { version, value: row.try_get(3)? }));
+            let version = Version(get::<i64>(row, 2)?.cast_unsigned());
+            found.push((key, Row { version, value: get(row, 3)? }));
         }
     }
     Ok((found, now))
+}
+
+/// A column of a row.
+///
+/// # Errors
+///
+/// It is not of its type.
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<T, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Lost(error.into()))
 }
 
 /// A time that the server's clock showed.

@@ -1,26 +1,40 @@
-//! The URL of a PostgreSQL: `postgres://USER:PASSWORD@HOST[:PORT][,HOST…]/DB[?sslmode=…]`.
+//! The URL of a PostgreSQL:
+//! `postgres://USER:PASSWORD@HOST[:PORT][,HOST…]/DB[?sslmode=…][&sslrootcert=…]`.
 //!
 //! The driver reads the URL. How the connection is kept secret is decided here, because the driver's modes
-//! check no certificate: with several hosts, or one that is not this machine, a connection is encrypted and
-//! the server's certificate checked, unless the URL says `sslmode=disable`.
+//! check no certificate: unless every host is this machine, a connection is encrypted and the server's
+//! certificate checked, or the URL says `sslmode=disable`. Each host is an address of its own, because the
+//! driver would try them one after the other in the time that is meant for one.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr as _;
+use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
+use super::tls::Roots;
 use crate::OpenError;
 
 /// The value of `sslmode` that is the default off loopback.
 const VERIFY_FULL: &str = "verify-full";
 
+/// After how long without a sign of the server its machine is asked for one.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// The pause between such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// How many stay without an answer before the connection counts as lost.
+const KEEPALIVE_RETRIES: u32 = 3;
+
 /// What a URL comes to.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
-    pub(super) config: Config,
-    /// Whether connections are encrypted, and the server's certificate is checked.
-    pub(super) is_secure: bool,
+    /// How to connect to each host.
+    pub(super) hosts: Vec<Config>,
+    /// How the server's certificate is checked; `None` where connections are not encrypted.
+    pub(super) security: Option<Roots>,
 }
 
 impl Address {
@@ -31,15 +45,12 @@ impl Address {
     /// It is not a URL of PostgreSQL, or asks for a mode that checks no certificate. The error says
     /// nothing of the URL, which may hold a password.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
-        let (url, mode) = without_sslmode(url);
-        let mut config =
+        let (url, mode, roots) = without_security(url)?;
+        let config =
             Config::from_str(&url).map_err(|error| bad(&without_value(&error.to_string())))?;
-        if config.get_hosts().is_empty() {
-            return Err(bad("it has no host"));
-        }
         let is_local = config.get_hosts().iter().all(is_loopback);
         let is_secure = match mode.as_deref() {
-            None => !is_local,
+            None => !is_local || roots.is_some(),
             Some(VERIFY_FULL) => true,
             Some("disable") => false,
             Some("prefer") if is_local => false,
@@ -49,12 +60,60 @@ impl Address {
                 ));
             }
         };
-        config
-            .ssl_mode(if is_secure { SslMode::Require } else { SslMode::Disable })
-            .application_name("keylatch")
-            .target_session_attrs(TargetSessionAttrs::ReadWrite);
-        Ok(Self { config, is_secure })
+        let mode = if is_secure { SslMode::Require } else { SslMode::Disable };
+        let security = is_secure.then(|| roots.unwrap_or(Roots::System));
+        Ok(Self { hosts: hosts_of(&config, mode)?, security })
     }
+}
+
+/// How to connect to each of the hosts of `url`.
+fn hosts_of(url: &Config, mode: SslMode) -> Result<Vec<Config>, OpenError> {
+    let (names, ports, addresses) = (url.get_hosts(), url.get_ports(), url.get_hostaddrs());
+    if names.is_empty() {
+        return Err(bad("it has no host"));
+    }
+    let fits = |count| count <= 1 || count == names.len();
+    if !fits(ports.len()) || !(addresses.is_empty() || addresses.len() == names.len()) {
+        return Err(bad("it has not as many ports or addresses as hosts"));
+    }
+    let hosts = names.iter().enumerate().map(|(index, name)| {
+        let mut host = without_hosts(url);
+        host.ssl_mode(mode);
+        match name {
+            Host::Tcp(name) => host.host(name),
+            #[cfg(unix)]
+            Host::Unix(path) => host.host_path(path),
+        };
+        if let Some(port) = ports.get(index).or(ports.first()) {
+            host.port(*port);
+        }
+        if let Some(address) = addresses.get(index) {
+            host.hostaddr(*address);
+        }
+        host
+    });
+    Ok(hosts.collect())
+}
+
+/// What the URL says of every host.
+fn without_hosts(url: &Config) -> Config {
+    let mut config = Config::new();
+    config
+        .application_name(url.get_application_name().unwrap_or("keylatch"))
+        .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        .channel_binding(url.get_channel_binding())
+        .ssl_negotiation(url.get_ssl_negotiation())
+        .keepalives(url.get_keepalives())
+        .keepalives_idle(url.get_keepalives_idle().min(KEEPALIVE_IDLE))
+        .keepalives_interval(url.get_keepalives_interval().unwrap_or(KEEPALIVE_INTERVAL))
+        .keepalives_retries(url.get_keepalives_retries().unwrap_or(KEEPALIVE_RETRIES));
+    url.get_user().map(|user| config.user(user));
+    url.get_password().map(|password| config.password(password));
+    url.get_dbname().map(|name| config.dbname(name));
+    url.get_options().map(|options| config.options(options));
+    url.get_connect_timeout().map(|limit| config.connect_timeout(*limit));
+    url.get_tcp_user_timeout().map(|limit| config.tcp_user_timeout(*limit));
+    config
 }
 
 fn is_loopback(host: &Host) -> bool {
@@ -67,18 +126,24 @@ fn is_loopback(host: &Host) -> bool {
     }
 }
 
-/// The URL without its `sslmode`, and that.
-fn without_sslmode(url: &str) -> (String, Option<String>) {
-    let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), None) };
-    let (mut mode, mut rest) = (None, Vec::new());
+/// The URL without its `sslmode` and `sslrootcert`, and those.
+fn without_security(url: &str) -> Result<(String, Option<String>, Option<Roots>), OpenError> {
+    let Some((base, query)) = url.split_once('?') else { return Ok((url.to_owned(), None, None)) };
+    let (mut mode, mut roots, mut rest) = (None, None, Vec::new());
     for pair in query.split('&') {
         match pair.split_once('=') {
             Some(("sslmode", value)) => mode = Some(value.to_owned()),
+            Some(("sslrootcert", "system")) => roots = Some(Roots::System),
+            Some(("sslrootcert", path)) => {
+                let path = percent_decode_str(path).decode_utf8();
+                let path = path.map_err(|_| bad("`sslrootcert` is not in UTF-8"))?;
+                roots = Some(Roots::File(PathBuf::from(&*path)));
+            }
             _ => rest.push(pair),
         }
     }
     let rest = rest.join("&");
-    (if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") }, mode)
+    Ok((if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") }, mode, roots))
 }
 
 /// What the driver says of a URL, up to where it might repeat a part of it.
@@ -95,7 +160,7 @@ mod tests {
     use super::*;
 
     fn is_secure(url: &str) -> Option<bool> {
-        Address::parse(url).ok().map(|address| address.is_secure)
+        Address::parse(url).ok().map(|address| address.security.is_some())
     }
 
     #[test]
@@ -114,6 +179,33 @@ mod tests {
                 None,
                 "{mode}"
             );
+        }
+    }
+
+    #[test]
+    fn roots_are_those_that_the_url_names() {
+        let roots = |url: &str| Address::parse(url).ok().and_then(|address| address.security);
+        let file = |path: &str| Some(Roots::File(PathBuf::from(path)));
+        assert_eq!(roots("postgres://db.example/db"), Some(Roots::System));
+        assert_eq!(roots("postgres://db.example/db?sslrootcert=system"), Some(Roots::System));
+        assert_eq!(roots("postgres://localhost/db?sslrootcert=/a%20b.pem"), file("/a b.pem"));
+        let both = "postgres://localhost/db?sslrootcert=/a.pem&sslmode=verify-full";
+        assert_eq!(roots(both), file("/a.pem"));
+        assert_eq!(roots("postgres://db.example/db?sslrootcert=/a.pem&sslmode=disable"), None);
+    }
+
+    #[test]
+    fn each_host_has_its_port_and_all_the_rest() {
+        let url = "postgres://u:p@one:1,two:2/db?options=-c%20a%3Db&keepalives_retries=7";
+        let hosts = Address::parse(url).map(|address| address.hosts);
+        let hosts = hosts.unwrap_or_default();
+        let ports: Vec<_> = hosts.iter().map(|host| host.get_ports().to_vec()).collect();
+        assert_eq!(ports, [[1], [2]]);
+        for (host, name) in hosts.iter().zip(["one", "two"]) {
+            assert_eq!(host.get_hosts(), [Host::Tcp(name.to_owned())]);
+            assert_eq!((host.get_user(), host.get_password()), (Some("u"), Some(&b"p"[..])));
+            assert_eq!((host.get_dbname(), host.get_options()), (Some("db"), Some("-c a=b")));
+            assert_eq!(host.get_keepalives_retries(), Some(7));
         }
     }
 

@@ -1,0 +1,105 @@
+//! Goal: an encrypted connection goes only to a server whose certificate the URL's roots vouch for, and
+//! that has the name in the URL.
+//!
+//! Method: a PostgreSQL with a certificate of the test's own, which is in no system's store.
+
+use keylatch_testkit::{Api, PostgresServer};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::KEYLATCH;
+use crate::lock_conformance::{ask, granted};
+use crate::postgres::{open, open_error};
+
+#[tokio::test]
+async fn private_authority_is_trusted_where_the_url_names_it() {
+    let server = TlsPostgres::start("localhost").await;
+    let root = server.root.path().display();
+    for parameters in
+        [format!("sslrootcert={root}"), format!("sslmode=verify-full&sslrootcert={root}")]
+    {
+        let store = open(&server.url(&parameters)).await;
+        granted(store.acquire(&ask(&parameters, "one", 1)).await.unwrap());
+    }
+    let plain = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE application_name = 'keylatch' AND NOT ssl";
+    assert_eq!(server.postgres.ask::<i64>("postgres", plain).await, 0);
+}
+
+#[tokio::test]
+async fn roots_of_the_system_are_trusted_without_one() {
+    let server = TlsPostgres::start("localhost").await;
+    let root = server.root.path().display().to_string();
+    let url = server.url("sslmode=verify-full");
+    let service = KEYLATCH.serve(&["--store", &url], &[("SSL_CERT_FILE", &root)]).await;
+    let lease = Api::at(service.address).create("a", &json!({})).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+}
+
+#[tokio::test]
+async fn untrusted_or_foreign_certificate_is_rejected() {
+    let (server, other) =
+        (TlsPostgres::start("localhost").await, TlsPostgres::start("db.example.org").await);
+    let foreign = format!("sslrootcert={}", other.root.path().display());
+    for url in [server.url(&foreign), other.url(&foreign)] {
+        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
+        let refused = Api::at(service.address).create("a", &json!({})).await;
+        refused.is_problem(503, "store-unavailable");
+        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+        let log = service.ended_by("-TERM").await.stderr;
+        let message = "PostgreSQL cannot be reached yet";
+        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
+        assert!(line.contains("invalid peer certificate"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn server_without_tls_is_not_used_where_it_is_asked_for() {
+    let root = NamedTempFile::new().unwrap();
+    let identity = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(root.path(), identity.cert.pem()).unwrap();
+    let plain = PostgresServer::shared().await.url("postgres");
+    let url = format!("{plain}?sslrootcert={}", root.path().display());
+    let service = KEYLATCH.serve(&["--store", &url], &[]).await;
+    let refused = Api::at(service.address).create("a", &json!({})).await;
+    refused.is_problem(503, "store-unavailable");
+    let log = service.ended_by("-TERM").await.stderr;
+    assert!(log.contains("server does not support TLS"), "{log}");
+}
+
+#[tokio::test]
+async fn file_of_roots_that_has_none_is_an_error_at_start() {
+    let empty = NamedTempFile::new().unwrap();
+    for path in [empty.path().display().to_string(), "/there/is/no/such/file".to_owned()] {
+        let error =
+            open_error(&format!("postgres://u:s3cret@localhost/db?sslrootcert={path}")).await;
+        assert!(error.contains("`sslrootcert` has no certificate"), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+/// A PostgreSQL with a certificate for a name, which the tests themselves reach without TLS.
+struct TlsPostgres {
+    postgres: PostgresServer,
+    root: NamedTempFile,
+}
+
+impl TlsPostgres {
+    async fn start(name: &str) -> Self {
+        let identity = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let certificate = identity.cert.pem();
+        let files =
+            [("server.crt", &*certificate), ("server.key", &identity.signing_key.serialize_pem())];
+        let settings =
+            ["ssl=on", "ssl_cert_file=../server.crt", "ssl_key_file=../server.key", "fsync=off"];
+        let postgres = PostgresServer::start_with_files(&files, &settings).await;
+        let root = NamedTempFile::new().unwrap();
+        std::fs::write(root.path(), certificate).unwrap();
+        Self { postgres, root }
+    }
+
+    fn url(&self, parameters: &str) -> String {
+        let url = self.postgres.url("postgres").replace("127.0.0.1", "localhost");
+        format!("{url}?{parameters}")
+    }
+}
