@@ -319,7 +319,7 @@ fn spawn(data: &Path, port: u16, settings: &[&str]) -> Child {
 fn spawn_beside_a_shell(program: &Program) -> Child {
     // The program has no input, so the shell alone reads the pipe; it ends when either does.
     let script = "\"$@\" </dev/null & server=$!
-        (cat >/dev/null; kill -QUIT $server 2>/dev/null) <&3 3<&- & waiter=$!
+        (cat >/dev/null; kill -QUIT $server; kill -CONT $server) 2>/dev/null <&3 3<&- & waiter=$!
         exec 3<&-; wait $server; kill $waiter 2>/dev/null";
     let script = format!("exec 3<&0; {script}");
     Program::new("sh")
