@@ -252,7 +252,7 @@ impl Role {
     }
 }
 
-/// Whether a lock can be taken, renewed, waited for, listed and given back.
+/// Acquires, renews, waits for, lists and releases a lock.
 async fn everything_works(store: &OpenStore) {
     let waiter = Acquire { queue: Some(TTL), ..ask("a", "two", 1) };
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());

@@ -306,10 +306,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.writes += 1;
         let writing = async move {
-            let result = match timeout(CALL_LIMIT, engine.write(&changes)).await {
-                Ok(result) => result,
-                Err(_) => Err(StoreError::Deadline(CALL_LIMIT)),
-            };
+            let result = within_limit(engine.write(&changes)).await;
             Event::Written { writes, sent, result }
         };
         self.under_way.push(writing.boxed());
@@ -334,10 +331,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.reads += 1;
         let reading = async move {
-            let result = match timeout(CALL_LIMIT, engine.read(&rows)).await {
-                Ok(result) => result,
-                Err(_) => Err(StoreError::Deadline(CALL_LIMIT)),
-            };
+            // A key that no row came for would have no call under way and none to come.
+            let result = within_limit(engine.read(&rows)).await.and_then(|reading| {
+                let is_whole = reading.rows.len() == rows.len();
+                let incomplete = || StoreError::Lost("the engine left rows out".into());
+                is_whole.then_some(reading).ok_or_else(incomplete)
+            });
             Event::Read { keys, floors, sent, result }
         };
         self.under_way.push(reading.boxed());
@@ -522,6 +521,13 @@ impl<E: Kind> Slot<E> {
             !is_gone
         });
     }
+}
+
+/// What a call of the engine gives, within the time that a call may take.
+async fn within_limit<T>(
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(CALL_LIMIT, call).await.unwrap_or(Err(StoreError::Deadline(CALL_LIMIT)))
 }
 
 /// Gives every command of a call the call's error.
