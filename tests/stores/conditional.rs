@@ -39,6 +39,7 @@ const BAD_DAYS: Faults = Faults {
     failed_read: 30,
     lost_notice: 100,
     repeated_notice: 100,
+    behind_seconds: 7200,
 };
 
 /// What a clock does to an engine while clients work.

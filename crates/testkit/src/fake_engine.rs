@@ -3,7 +3,8 @@
 //! Calls take their time, and overtake each other. By its [`Faults`] the engine refuses changes that it
 //! could make, loses the answer of a batch that it carried out, carries a batch out after it answered that
 //! the answer was lost, and loses, repeats and delays notices. Its clock may be moved, set back and
-//! stopped. A seed decides all of it. Clones are one engine: each store over a clone is a process.
+//! stopped, and it may have none. A seed decides all of it. Clones are one engine: each store over a clone
+//! is a process, whose wall clock is its own.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,7 +16,8 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Timeline, Version,
+    Writing,
 };
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -27,7 +29,7 @@ const BACKLOG: usize = 256;
 /// How long after its answer a late batch is carried out, at most, in milliseconds.
 const LATE_MILLIS: u64 = 4000;
 
-/// How often an engine does what, in a thousand.
+/// How often an engine does what, in a thousand, and how far it goes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// A call takes up to so many milliseconds on its way, and as many back.
@@ -46,6 +48,8 @@ pub struct Faults {
     pub lost_notice: u64,
     /// A notice comes twice.
     pub repeated_notice: u64,
+    /// The wall clocks of the processes are up to so many seconds behind.
+    pub behind_seconds: u64,
 }
 
 impl Faults {
@@ -59,12 +63,24 @@ impl Faults {
         late: 0,
         failed_read: 0,
         lost_notice: 0,
+        behind_seconds: 0,
     };
 }
 
 /// An engine in memory.
-#[derive(Debug, Clone)]
-pub struct FakeEngine(Arc<Engine>);
+#[derive(Debug)]
+pub struct FakeEngine {
+    engine: Arc<Engine>,
+    /// Of the process that has this clone, if the engine has no clock.
+    timeline: Option<Arc<Timeline>>,
+}
+
+impl Clone for FakeEngine {
+    fn clone(&self) -> Self {
+        let timeline = self.timeline.as_ref().map(|_| self.engine.timeline());
+        Self { engine: Arc::clone(&self.engine), timeline }
+    }
+}
 
 #[derive(Debug)]
 struct Engine {
@@ -77,7 +93,7 @@ struct Engine {
 struct State {
     dice: Dice,
     rows: BTreeMap<Vec<u8>, Row>,
-    last_version: u64,
+    last_version: u128,
     clock: Clock,
 }
 
@@ -107,34 +123,49 @@ impl FakeEngine {
         let clock = Clock { shown, since: Instant::now(), is_stopped: false };
         let state = State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, clock };
         let notices = broadcast::Sender::new(BACKLOG);
-        Self(Arc::new(Engine { faults, state: Mutex::new(state), notices }))
+        let engine = Arc::new(Engine { faults, state: Mutex::new(state), notices });
+        Self { engine, timeline: None }
+    }
+
+    /// An empty engine that has no clock.
+    pub fn without_clock(faults: Faults, seed: u64) -> Self {
+        let Self { engine, .. } = Self::new(faults, seed);
+        let timeline = Some(engine.timeline());
+        Self { engine, timeline }
     }
 
     /// Moves the engine's clock forward.
     pub fn advance(&self, by: Duration) {
-        let mut state = self.0.state();
+        let mut state = self.engine.state();
         let now = state.clock.now();
         state.clock.set(now + by);
     }
 
     /// Sets the engine's clock back.
     pub fn set_back(&self, by: Duration) {
-        let mut state = self.0.state();
+        let mut state = self.engine.state();
         let now = state.clock.now();
         state.clock.set(now - by);
     }
 
     /// Stops the engine's clock, or lets it run again.
     pub fn stop_clock(&self, is_stopped: bool) {
-        let mut state = self.0.state();
+        let mut state = self.engine.state();
         let now = state.clock.now();
         state.clock.set(now);
         state.clock.is_stopped = is_stopped;
     }
 
+    fn note(&self, notice: Notice) -> Notice {
+        if let (Some(timeline), Notice::Changed(_, Some(version))) = (&self.timeline, &notice) {
+            timeline.note(*version);
+        }
+        notice
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
-        self.0.state().rows.len()
+        self.engine.state().rows.len()
     }
 }
 
@@ -153,12 +184,19 @@ impl Engine {
         Duration::from_micros(self.state().dice.below(millis * 1000 + 1))
     }
 
+    /// The timeline of a process.
+    fn timeline(&self) -> Arc<Timeline> {
+        let mut state = self.state();
+        let behind = Duration::from_secs(state.dice.below(self.faults.behind_seconds + 1));
+        Arc::new(Timeline::starting_at(state.clock.now() - behind))
+    }
+
     async fn travel(&self) {
         let delay = self.part_of(self.faults.delay_millis);
         if delay.is_zero() { tokio::task::yield_now().await } else { sleep(delay).await }
     }
 
-    fn carry_out(&self, changes: &[Change], asked: Instant) -> Writing {
+    fn carry_out(&self, changes: &[Change], asked: Instant, has_clock: bool) -> (Writing, Version) {
         let mut versions = Vec::new();
         let mut state = self.state();
         let now = state.clock.now();
@@ -167,8 +205,10 @@ impl Engine {
             let found = state.rows.get(&key).map(|row| row.version);
             let is_refused = state.dice.below(1000) < self.faults.conflict;
             // A row that was removed may be written as if it were there.
-            let is_as_named = found == change.was || found.is_none();
-            if is_refused || !is_as_named || !change.guard.allows(now) {
+            let is_as_named = found == change.was || (has_clock && found.is_none());
+            let is_allowed =
+                if has_clock { change.guard.allows(now) } else { state.is_above(change) };
+            if is_refused || !is_as_named || !is_allowed {
                 versions.push(None);
                 continue;
             }
@@ -177,9 +217,19 @@ impl Engine {
             state.rows.insert(key, Row { version, value: change.value.clone() });
             versions.push(Some(version));
             // Without a store there is no receiver.
-            let _ = self.notices.send(Notice::Changed(change.key.clone(), version));
+            let _ = self.notices.send(Notice::Changed(change.key.clone(), Some(version)));
         }
-        Writing { versions, asked, now }
+        let revision = Version(state.last_version);
+        (Writing { versions, asked, now }, revision)
+    }
+}
+
+impl State {
+    /// Whether the floor of a new row is the one that the change names.
+    fn is_above(&self, change: &Change) -> bool {
+        change.above.as_ref().is_none_or(|(floor, version)| {
+            self.rows.get(&floor.to_bytes()).map(|row| row.version) == *version
+        })
     }
 }
 
@@ -195,39 +245,47 @@ fn lost(what: &str) -> StoreError {
 #[async_trait]
 impl ConditionalStore for FakeEngine {
     async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
-        let (engine, asked) = (&*self.0, Instant::now());
+        let (engine, asked) = (&*self.engine, Instant::now());
         engine.travel().await;
         if engine.happens(engine.faults.failed_read) {
             return Err(lost("a read"));
         }
-        let reading = {
+        let (mut reading, revision) = {
             let state = engine.state();
             let rows = keys.iter().map(|key| state.rows.get(&key.to_bytes()).cloned());
-            Reading { rows: rows.collect(), asked, now: state.clock.now() }
+            let reading = Reading { rows: rows.collect(), asked, now: state.clock.now() };
+            (reading, Version(state.last_version))
         };
         engine.travel().await;
+        if let Some(timeline) = &self.timeline {
+            reading.now = timeline.note_answer(revision, asked);
+        }
         Ok(reading)
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
-        let (engine, asked) = (&*self.0, Instant::now());
+        let (engine, asked) = (&*self.engine, Instant::now());
         engine.travel().await;
         if engine.happens(engine.faults.lost_batch) {
             return Err(lost("a batch"));
         }
+        let has_clock = self.timeline.is_none();
         if engine.happens(engine.faults.late) {
-            let (engine, changes) = (Arc::clone(&self.0), changes.to_vec());
+            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
             tokio::spawn(async move {
                 sleep(engine.part_of(LATE_MILLIS)).await;
-                engine.carry_out(&changes, asked);
+                engine.carry_out(&changes, asked, has_clock);
             });
             return Err(lost("sight of a batch"));
         }
-        let writing = engine.carry_out(changes, asked);
+        let (mut writing, revision) = engine.carry_out(changes, asked, has_clock);
         if engine.happens(engine.faults.lost_answer) {
             return Err(lost("an answer"));
         }
         engine.travel().await;
+        if let Some(timeline) = &self.timeline {
+            writing.now = timeline.note_answer(revision, asked);
+        }
         Ok(writing)
     }
 
@@ -237,7 +295,7 @@ impl ConditionalStore for FakeEngine {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Listing, StoreError> {
-        let engine = &*self.0;
+        let (engine, asked) = (&*self.engine, Instant::now());
         engine.travel().await;
         let state = engine.state();
         let from = match after.map(Key::to_bytes) {
@@ -247,11 +305,13 @@ impl ConditionalStore for FakeEngine {
         let rows = state.rows.range((from, Bound::Unbounded));
         let rows = rows.take_while(|(key, _)| key.starts_with(prefix)).take(limit);
         let rows = rows.filter_map(|(key, row)| Some((Key::from_bytes(key)?, row.clone())));
-        Ok(Listing { rows: rows.collect(), now: state.clock.now() })
+        let revision = Version(state.last_version);
+        let noted = self.timeline.as_ref().map(|timeline| timeline.note_answer(revision, asked));
+        Ok(Listing { rows: rows.collect(), now: noted.unwrap_or_else(|| state.clock.now()) })
     }
 
     async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
-        let engine = &*self.0;
+        let engine = &*self.engine;
         engine.travel().await;
         let mut state = engine.state();
         for (key, version) in rows {
@@ -264,19 +324,19 @@ impl ConditionalStore for FakeEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let start = (self.clone(), self.0.notices.subscribe(), None);
+        let start = (self.clone(), self.engine.notices.subscribe(), None);
         stream::unfold(start, async |(engine, mut receiver, again)| {
             if let Some(notice) = again {
                 return Some((notice, (engine, receiver, None)));
             }
             loop {
                 let notice = match receiver.recv().await {
-                    Ok(_) if engine.0.happens(engine.0.faults.lost_notice) => continue,
-                    Ok(notice) => notice,
+                    Ok(_) if engine.engine.happens(engine.engine.faults.lost_notice) => continue,
+                    Ok(notice) => engine.note(notice),
                     Err(broadcast::error::RecvError::Lagged(_)) => Notice::Missed,
                     Err(broadcast::error::RecvError::Closed) => return None,
                 };
-                let is_repeated = engine.0.happens(engine.0.faults.repeated_notice);
+                let is_repeated = engine.engine.happens(engine.engine.faults.repeated_notice);
                 let again = is_repeated.then(|| notice.clone());
                 return Some((notice, (engine, receiver, again)));
             }
@@ -290,5 +350,9 @@ impl ConditionalStore for FakeEngine {
 
     fn profile(&self) -> StoreProfile {
         StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true }
+    }
+
+    fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_deref()
     }
 }

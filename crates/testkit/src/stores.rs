@@ -82,6 +82,14 @@ pub async fn conditional() -> TestStore {
     store
 }
 
+/// The same on an engine that has no clock.
+pub async fn clockless() -> TestStore {
+    let engine = FakeEngine::without_clock(Faults::HARMLESS, seed());
+    let mut store = TestStore::new(config("memory:"), TokioClock::default());
+    store.engine = Some(engine);
+    store
+}
+
 /// A store that was started for one test. Clones are the same store; it ends with the last.
 #[derive(Debug, Clone)]
 pub struct TestStore {

@@ -87,6 +87,13 @@ impl RecordState {
         record.flat_map(|record| [record.since + record.lease, record.expires()])
     }
 
+    /// The state with each of its times on another clock: when the run began, or its outcome was kept.
+    #[must_use]
+    pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+        let record = self.record.clone();
+        Self { record: record.map(|record| Record { since: on_other(record.since), ..record }) }
+    }
+
     /// The fencing token of the last run, if there is a record.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.record.as_ref().map(|record| record.fencing_token)

@@ -108,6 +108,16 @@ impl LockState {
         self.holder.iter().map(HolderState::expires).chain(queue)
     }
 
+    /// The state with each of its times on another clock: when the lease began, and each queue entry.
+    #[must_use]
+    pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+        let holder = self.holder.clone();
+        let holder = holder.map(|holder| HolderState { since: on_other(holder.since), ..holder });
+        let entries = self.queue.entries().iter().cloned();
+        let queue = entries.map(|entry| QueueEntry { since: on_other(entry.since), ..entry });
+        Self { holder, queue: queue.collect() }
+    }
+
     /// The waiter whose turn it is, if the lock is free.
     pub fn next_waiter(&self) -> Option<&TokenHash> {
         if self.holder.is_some() { None } else { self.queue.first() }

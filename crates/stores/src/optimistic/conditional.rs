@@ -13,7 +13,10 @@ use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
 use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+
+pub use super::timeline::Timeline;
 
 /// Small values under keys, each with a version that no other value of the key ever had.
 ///
@@ -56,6 +59,12 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
 
     /// What the engine can do.
     fn profile(&self) -> StoreProfile;
+
+    /// When this process saw which version, if the engine has no clock: it notes there what the engine
+    /// says before it hands it on.
+    fn timeline(&self) -> Option<&Timeline> {
+        None
+    }
 }
 
 /// Where a value is kept.
@@ -120,11 +129,13 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Which value a row has: no two values of a key have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Version(pub u64);
+/// Which value a row has: no two values of a key have the same. An engine without a clock numbers all its
+/// writes, and a later one has a greater version, whatever its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Version(pub u128);
 
-/// What the engine's clock shows: the time since 1970, from which it never goes far.
+/// What the engine's clock shows: the time since 1970, from which it never goes far. Of an engine without
+/// a clock it is what its [`Timeline`] shows.
 pub type EngineTime = Duration;
 
 /// A value and its version.
@@ -165,8 +176,12 @@ pub struct Change {
     pub was: Option<Version>,
     /// The new value.
     pub value: Vec<u8>,
-    /// When the engine may carry it out.
+    /// When the engine may carry it out. An engine without a clock asks its [`Timeline`] before it sends
+    /// the change, and the version decides alone after that.
     pub guard: Guard,
+    /// Where there must be no row: the floor that the new value is above, and the version that the row of
+    /// the floor must have. Only an engine without a clock checks it; the guard says it to the others.
+    pub above: Option<(Key, Option<Version>)>,
 }
 
 /// The time within which a decision holds, on the engine's clock: not before `from`, and before `until`.
@@ -202,8 +217,8 @@ pub struct Writing {
 /// What an engine says of its rows unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The row of this key has this version now.
-    Changed(Key, Version),
+    /// The row of this key has this version now, if the engine said which.
+    Changed(Key, Option<Version>),
     /// Some notices may have been lost.
     Missed,
 }

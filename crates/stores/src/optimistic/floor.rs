@@ -8,6 +8,8 @@
 //! Invariant: a grant on a removed row is above its last token. The floor was raised at `t`, and the row
 //! removed at `t` + 10 s at the earliest. A creation that took the floor of before `t` is carried out
 //! before `t` + 8 s, and then the row is still there, so its condition fails. All times are the engine's.
+//! An engine without a clock carries a creation out only if the row of the floor still has the version in
+//! which it was read: before the floor is raised, when the removed row is there, or not at all.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use keylatch_core::lock::{FencingToken, LockState};
 use tokio::time::Instant;
 
-use super::conditional::{EngineTime, Row};
+use super::conditional::{EngineTime, Key, Row, Timeline, Version};
 use super::value::Value;
 
 /// For how long a process decides by a floor that it read.
@@ -34,6 +36,7 @@ pub(super) struct Floors {
 #[derive(Debug, Clone, Copy)]
 struct Floor {
     last: FencingToken,
+    version: Option<Version>,
     read_at: EngineTime,
     /// The same on the process's clock: the engine's may be set back, and would make the reading young.
     sent: Instant,
@@ -52,6 +55,16 @@ impl Floors {
         self.read.get(&bucket).map_or(Duration::ZERO, |floor| floor.read_at + GRANT_LASTS)
     }
 
+    /// The row of the floor of a bucket, and the version in which it was read.
+    pub(super) fn row_of(&self, bucket: u8) -> (Key, Option<Version>) {
+        (Key::Floor(bucket), self.read.get(&bucket).and_then(|floor| floor.version))
+    }
+
+    /// Forgets the floor of a bucket, because a decision by it was refused.
+    pub(super) fn forget(&mut self, bucket: u8) {
+        self.read.remove(&bucket);
+    }
+
     /// Those of the buckets whose floors have to be read, each once.
     pub(super) fn to_read(&self, buckets: impl Iterator<Item = u8>, now: EngineTime) -> Vec<u8> {
         let mut missing: Vec<_> =
@@ -61,33 +74,29 @@ impl Floors {
         missing
     }
 
-    /// Notes the rows of floors that were read at `now`, by a request of `sent`. A row that cannot be understood leaves its floor
-    /// unknown, so that nothing is created above it.
+    /// Notes the floor of a bucket whose row was read at `now`, by a request of `sent`; the floor is `None`
+    /// if the row cannot be understood, so that nothing is created above it.
     pub(super) fn note(
         &mut self,
-        buckets: &[u8],
-        rows: &[Option<Row>],
-        now: EngineTime,
-        sent: Instant,
+        bucket: u8,
+        version: Option<Version>,
+        last: Option<FencingToken>,
+        (now, sent): (EngineTime, Instant),
     ) {
-        for (bucket, row) in buckets.iter().zip(rows) {
-            let last = match row {
-                None => Some(FencingToken::NONE),
-                Some(row) => floor_of(row),
-            };
-            if let Some(last) = last {
-                self.read.insert(*bucket, Floor { last, read_at: now, sent });
-            }
+        if let Some(last) = last {
+            self.read.insert(bucket, Floor { last, version, read_at: now, sent });
         }
     }
 }
 
-/// The fencing token that the row of a floor has.
-pub(super) fn floor_of(row: &Row) -> Option<FencingToken> {
-    Value::<LockState>::decode(&row.value).ok().map(|value| value.last)
+/// The fencing token that the row of a floor has, which may not be there; `None` if the row cannot be
+/// understood.
+pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option<FencingToken> {
+    let Some(row) = row else { return Some(FencingToken::NONE) };
+    Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)
 }
 
 /// The row of a floor.
 pub(super) fn floor_value(last: FencingToken, written: EngineTime) -> Value<LockState> {
-    Value { state: LockState::default(), last, written }
+    Value { last, written, ..Value::default() }
 }

@@ -2,18 +2,20 @@
 //!
 //! [`Optimistic`] is the [`Executor`] of any [`ConditionalStore`]. Locks and records have a task each
 //! (`worker.rs`), which decides by the pure functions of the core (`value.rs`), on an estimate of the
-//! engine's clock (`clock.rs`) that the engine itself confirms. Fencing tokens rise by what a row keeps,
+//! engine's clock (`clock.rs`) that the engine itself confirms; an engine without a clock has that of this
+//! process (`timeline.rs`). Fencing tokens rise by what a row keeps,
 //! and over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
 //!
 //! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
 //! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
-//! that does everything that an engine may do, in `tests/optimistic`.
+//! that does everything that an engine may do, in `tests/stores/conditional.rs`.
 
 mod clock;
 pub mod conditional;
 mod floor;
 mod hints;
 mod sweep;
+mod timeline;
 mod value;
 mod worker;
 
@@ -113,7 +115,7 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         let next = last.and_then(|(key, _)| encode_cursor(&LockState::key_of(key)?));
         let holders = listing.rows.iter().filter_map(|(key, row)| {
             let name = LockState::key_of(key)?;
-            let value = Value::<LockState>::decode(&row.value).ok()?;
+            let value = Value::<LockState>::decode(row, self.engine.timeline()).ok()?;
             value.live(listing.now).holder(&name, listing.now)
         });
         Ok(Some(Page { locks: holders.collect(), next }))

@@ -74,7 +74,7 @@ impl<E: Kind> Sweep<E> {
         let mut floors: BTreeMap<u8, FencingToken> = BTreeMap::new();
         let mut dead = Vec::new();
         for (key, row) in listing.rows {
-            let value = Value::<E>::decode(&row.value).ok();
+            let value = Value::<E>::decode(&row, engine.timeline()).ok();
             if let Some(value) = value.filter(|value| value.is_dead(listing.now, IDLE))
                 && self.condemned.iter().all(|(_, condemned, _)| *condemned != key)
             {
@@ -103,17 +103,14 @@ async fn raise(
     let guard = Guard { from: Duration::ZERO, until: reading.now + DECISION_LASTS };
     let (mut raised, mut changes, mut now) = (Vec::new(), Vec::new(), reading.now);
     for ((bucket, last), row) in floors.iter().zip(&reading.rows) {
-        let known = match row {
-            None => Some(FencingToken::NONE),
-            Some(row) => floor_of(row),
-        };
+        let known = floor_of(row.as_ref(), engine.timeline());
         if known.is_some_and(|known| known >= *last) {
             raised.push(*bucket);
         } else if known.is_some()
-            && let Ok(value) = floor_value(*last, reading.now).encode()
+            && let Ok(value) = floor_value(*last, reading.now).encode(engine.timeline())
         {
             let was = row.as_ref().map(|row| row.version);
-            changes.push(Change { key: Key::Floor(*bucket), was, value, guard });
+            changes.push(Change { key: Key::Floor(*bucket), was, value, guard, above: None });
         }
     }
     if !changes.is_empty() {

@@ -6,7 +6,11 @@
 //! rise over a release; a row is removed only when the floor of its bucket is above that. Invariant: a
 //! decision that an engine carries out is a step of the core's rules at that moment. The differential
 //! tests over the fake engine hold it.
+//!
+//! In memory all times are those of the engine's clock. A row of an engine without one has [`Stamp`]s in
+//! their places, which each process reads on its own [`Timeline`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use keylatch_core::idempotency::{RecordCommand, RecordState};
@@ -14,11 +18,13 @@ use keylatch_core::lock::{FencingToken, LockCommand, LockName, LockState, Moment
 use keylatch_core::snapshot::SnapshotError;
 use serde::{Deserialize, Serialize};
 
-use super::conditional::{EngineTime, Guard, Key};
+use super::conditional::{EngineTime, Guard, Key, Row, Timeline, Version};
 use crate::entry::Entry;
 
-/// The format of a value.
+/// The format of a value with the times of the engine's clock.
 const FORMAT: u8 = 1;
+/// The format of a value with stamps.
+const STAMPED_FORMAT: u8 = 2;
 /// How long after a decision an engine may carry it out.
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 
@@ -35,6 +41,8 @@ pub(super) trait Kind: Entry {
     fn lock_name(key: &Self::Key) -> Option<&LockName>;
     /// The times at which something in it ends by itself.
     fn ends(&self) -> impl Iterator<Item = Duration>;
+    /// The entry with each of its times on another clock.
+    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
     /// The complete state.
@@ -60,6 +68,10 @@ impl Kind for LockState {
 
     fn ends(&self) -> impl Iterator<Item = Duration> {
         self.ends()
+    }
+
+    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
+        self.map_times(on_other)
     }
 
     fn is_undo(command: &LockCommand) -> bool {
@@ -94,6 +106,10 @@ impl Kind for RecordState {
         self.ends()
     }
 
+    fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
+        self.map_times(on_other)
+    }
+
     fn is_undo(command: &RecordCommand) -> bool {
         command.is_undo()
     }
@@ -116,6 +132,20 @@ pub(super) struct Value<E> {
     pub(super) last: FencingToken,
     /// When it was written.
     pub(super) written: EngineTime,
+    /// What the times in `state` are in the row, where they are not of this process's own writing; none
+    /// where the engine has a clock.
+    pub(super) stamps: BTreeMap<EngineTime, Stamp>,
+}
+
+/// A time as the row of an engine without a clock has it: so long before the write of a version.
+///
+/// It stays the same when another process writes the row again, so that no rewriting makes a lease
+/// younger than each process saw it itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    /// The version; `None` for that of the row itself, which its writer cannot know.
+    version: Option<Version>,
+    age: Duration,
 }
 
 /// What a run of commands comes to.
@@ -133,6 +163,14 @@ pub(super) struct Decision<E: Entry> {
 struct Parts<'a> {
     last: u64,
     written: Duration,
+    state: &'a [u8],
+}
+
+/// The parts of a row of an engine without a clock. A time in `state` is the number of its stamp.
+#[derive(Serialize, Deserialize)]
+struct StampedParts<'a> {
+    last: u64,
+    stamps: Vec<Stamp>,
     state: &'a [u8],
 }
 
@@ -166,7 +204,8 @@ impl<E: Kind> Value<E> {
         // What undoes another command is written even if it changes nothing: the other, if it is still on
         // its way, then finds another version.
         let is_changed = is_undone || state != live;
-        let change = is_changed.then_some(Self { state, last, written: now });
+        let stamps = self.stamps.clone();
+        let change = is_changed.then_some(Self { state, last, written: now, stamps });
         Decision { replies, change, guard: self.guard(now) }
     }
 
@@ -195,28 +234,94 @@ impl<E: Kind> Value<E> {
         ends + idle <= now && self.live(now).is_empty()
     }
 
-    /// The value as bytes.
+    /// The value as bytes, for an engine that has this timeline or a clock.
     ///
     /// # Errors
     ///
     /// The codec failed, which it does on no value that the rules reach.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
+    pub(super) fn encode(&self, timeline: Option<&Timeline>) -> Result<Vec<u8>, SnapshotError> {
+        if timeline.is_some() {
+            return self.encode_stamped();
+        }
         let state = self.state.encode()?;
         let parts = Parts { last: self.last.get(), written: self.written, state: &state };
         Ok(postcard::to_extend(&parts, vec![FORMAT])?)
     }
 
-    /// The value that [`Value::encode`] wrote.
+    fn encode_stamped(&self) -> Result<Vec<u8>, SnapshotError> {
+        let mut stamps = Vec::new();
+        let state = self.state.map_times(|time| {
+            stamps.push(self.stamp_of(time, None));
+            Duration::from_nanos(stamps.len() as u64 - 1)
+        });
+        let state = state.encode()?;
+        let parts = StampedParts { last: self.last.get(), stamps, state: &state };
+        Ok(postcard::to_extend(&parts, vec![STAMPED_FORMAT])?)
+    }
+
+    /// What a time of this value is in the row, if the value was written with `version`.
+    fn stamp_of(&self, time: EngineTime, version: Option<Version>) -> Stamp {
+        let own = || Stamp { version, age: self.written.saturating_sub(time) };
+        self.stamps.get(&time).copied().unwrap_or_else(own)
+    }
+
+    /// Notes the version that the engine gave to this value, for the stamps of what writes it again.
+    pub(super) fn settle(&mut self, version: Version) {
+        let mut stamps = BTreeMap::new();
+        self.state.map_times(|time| {
+            stamps.insert(time, self.stamp_of(time, Some(version)));
+            time
+        });
+        self.stamps = stamps;
+    }
+
+    /// The value that [`Value::encode`] wrote to a row.
     ///
     /// # Errors
     ///
     /// The bytes are no value, or one of a newer version.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let (format, parts) = bytes.split_first().ok_or(SnapshotError::Empty)?;
-        if *format != FORMAT {
-            return Err(SnapshotError::Newer);
+    pub(super) fn decode(row: &Row, timeline: Option<&Timeline>) -> Result<Self, SnapshotError> {
+        let (format, parts) = row.value.split_first().ok_or(SnapshotError::Empty)?;
+        match (*format, timeline) {
+            (FORMAT, None) => {
+                let Parts { last, written, state } = postcard::from_bytes(parts)?;
+                let (state, last) = (E::decode(state)?, FencingToken::new(last));
+                Ok(Self { state, last, written, stamps: BTreeMap::new() })
+            }
+            (STAMPED_FORMAT, Some(timeline)) => {
+                Self::decode_stamped(postcard::from_bytes(parts)?, row.version, timeline)
+            }
+            _ => Err(SnapshotError::Newer),
         }
-        let Parts { last, written, state } = postcard::from_bytes(parts)?;
-        Ok(Self { state: E::decode(state)?, last: FencingToken::new(last), written })
+    }
+
+    fn decode_stamped(
+        parts: StampedParts<'_>,
+        version: Version,
+        timeline: &Timeline,
+    ) -> Result<Self, SnapshotError> {
+        let state = E::decode(parts.state)?;
+        let (mut stamps, mut is_malformed) = (BTreeMap::new(), false);
+        let state = state.map_times(|number| {
+            let stamp = usize::try_from(number.as_nanos()).ok().and_then(|at| parts.stamps.get(at));
+            let Some(stamp) = stamp else {
+                is_malformed = true;
+                return number;
+            };
+            let stamp = Stamp { version: stamp.version.or(Some(version)), ..*stamp };
+            let seen = timeline.time_of(stamp.version.unwrap_or(version));
+            let mut time = seen.saturating_sub(stamp.age);
+            // Each time stands for one stamp; to count as later by this makes nothing end early.
+            while stamps.get(&time).is_some_and(|other| *other != stamp) {
+                time += Duration::from_nanos(1);
+            }
+            stamps.insert(time, stamp);
+            time
+        });
+        let (last, written) = (FencingToken::new(parts.last), timeline.time_of(version));
+        if is_malformed {
+            return Err(SnapshotError::Malformed);
+        }
+        Ok(Self { state, last, written, stamps })
     }
 }

@@ -31,7 +31,7 @@ use super::clock::EngineClock;
 use super::conditional::{
     Change, ConditionalStore, EngineTime, Key, Notice, Reading, Version, Writing,
 };
-use super::floor::Floors;
+use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
 use super::value::{Decision, Kind, Value};
 
@@ -86,7 +86,7 @@ struct Slot<E: Kind> {
     covered: (usize, EngineTime),
     conflicts: u32,
     /// The version that the row got while a call was under way, perhaps by that call.
-    heard: Option<Version>,
+    heard: Option<Option<Version>>,
 }
 
 /// A row as this process saw it last.
@@ -104,6 +104,8 @@ struct Write<E: Kind> {
     replies: Vec<E::Reply>,
     before: Value<E>,
     after: Value<E>,
+    /// There was no row, so that the floor of the bucket counts.
+    is_new: bool,
 }
 
 /// A key whose row is read.
@@ -242,12 +244,14 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Decision { replies, change, mut guard } = before.decide(key, commands, floor, now);
         let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
         guard.until = guard.until.min(until);
+        let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
         let commands = std::mem::take(&mut slot.waiting);
         slot.covered = (0, Duration::ZERO);
-        match after.encode() {
+        match after.encode(self.engine.timeline()) {
             Ok(value) => {
-                let change = Change { key: E::row_key(key), was: version, value, guard };
-                let write = Write { key: key.clone(), commands, replies, before, after };
+                let change = Change { key: E::row_key(key), was: version, value, guard, above };
+                let is_new = version.is_none();
+                let write = Write { key: key.clone(), commands, replies, before, after, is_new };
                 Step::Write(Box::new((write, change)))
             }
             Err(error) => {
@@ -258,9 +262,17 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
+    /// What the engine's clock shows now; `None` before it was read.
+    fn now(&mut self) -> Option<EngineTime> {
+        match self.engine.timeline() {
+            Some(timeline) => Some(timeline.now()),
+            None => self.clock.now(),
+        }
+    }
+
     /// What is known of a key; `None` where something has to be read first.
     fn basis(&mut self, key: &E::Key) -> Option<Basis<E>> {
-        let now = self.clock.now()?;
+        let now = self.now()?;
         let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
         let (version, before) = match row {
             Some(row) => (row.version, row.value.clone()),
@@ -323,7 +335,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
                 keys.push(ReadKey { key, covered: slot.waiting.len(), is_heard });
             }
         }
-        let now = self.clock.now().unwrap_or_default();
+        let now = self.now().unwrap_or_default();
         let buckets = keys.iter().map(|read| E::bucket(&read.key));
         let floors = self.floors.to_read(buckets, now);
         let rows = keys.iter().map(|read| E::row_key(&read.key));
@@ -369,10 +381,15 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.clock.note(reading.now, reading.asked);
         let mut rows = reading.rows;
         let floor_rows = rows.split_off(keys.len().min(rows.len()));
-        self.floors.note(floors, &floor_rows, reading.now, sent);
+        for (bucket, row) in floors.iter().zip(&floor_rows) {
+            let last = floor_of(row.as_ref(), self.engine.timeline());
+            let version = row.as_ref().map(|row| row.version);
+            self.floors.note(*bucket, version, last, (reading.now, sent));
+        }
         for (ReadKey { key, covered, is_heard }, row) in keys.into_iter().zip(rows) {
             let version = row.as_ref().map(|row| row.version);
-            match row.map_or_else(|| Ok(Value::default()), |row| Value::decode(&row.value)) {
+            let value = row.map(|row| Value::decode(&row, self.engine.timeline())).transpose();
+            match value.map(Option::unwrap_or_default) {
                 Ok(value) => {
                     let seen = Remembered { version, value, seen: sent };
                     self.learn(&key, seen, is_heard, reading.now);
@@ -404,26 +421,32 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 
     /// Gives the replies of a change that the engine has carried out.
     fn confirm(&mut self, write: Write<E>, version: Version, now: EngineTime, sent: Instant) {
-        let Write { key, commands, replies, before, after } = write;
+        let Write { key, commands, replies, before, mut after, .. } = write;
         for (waiting, reply) in commands.into_iter().zip(replies) {
             // A caller that has gone reads no reply.
             let _ = waiting.reply.send(Ok(reply));
         }
         self.hints.report(&key, &before.state, &after.state, now);
         self.hints.wake(&key, &after.live(now));
+        if self.engine.timeline().is_some() {
+            after.settle(version);
+        }
         let seen = Remembered { version: Some(version), value: after, seen: sent };
         self.remembered.put(key.clone(), seen);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.conflicts = 0;
-            slot.heard = slot.heard.filter(|heard| *heard != version);
+            slot.heard = slot.heard.filter(|heard| *heard != Some(version));
         }
         self.to_decide.push_back(key);
     }
 
     /// Has a row read that another process changed, or that the engine's clock judges in another way.
     fn meet_conflict(&mut self, write: Write<E>) {
-        let Write { key, commands, .. } = write;
+        let Write { key, commands, is_new, .. } = write;
         self.remembered.pop(&key);
+        if is_new {
+            self.floors.forget(E::bucket(&key));
+        }
         let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Vec::new()));
         slot.conflicts += 1;
         let newer = std::mem::replace(&mut slot.waiting, commands);
@@ -485,7 +508,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         };
         let Some(key) = E::key_of(row_key) else { return };
         let known = self.remembered.peek_mut(&key);
-        if known.as_ref().is_some_and(|row| row.version == Some(*version)) {
+        if known.as_ref().is_some_and(|row| version.is_some() && row.version == *version) {
             return;
         }
         if !self.is_of_interest(&key) {

@@ -36,8 +36,8 @@ use crate::{OpenError, PostgresSettings};
 use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
-    CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns,
-    end_of_prefix, get, parse_announcement, time_of,
+    CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns, column_of,
+    end_of_prefix, get, parse_announcement, time_of, version_of,
 };
 use tls::verifying_connector;
 use url::Address;
@@ -192,7 +192,7 @@ impl ConditionalStore for Postgres {
         let versions = keys
             .iter()
             .zip(versions)
-            .map(|(key, version)| written.contains(key).then(|| Version(version.cast_unsigned())));
+            .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
         Ok(Writing { versions: versions.collect(), asked, now: time_of(get(row, 0)?) })
     }
 
@@ -214,7 +214,7 @@ impl ConditionalStore for Postgres {
 
     async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
         let keys: Vec<_> = rows.iter().map(|(key, _)| key.to_bytes()).collect();
-        let versions: Vec<_> = rows.iter().map(|(_, version)| version.0.cast_signed()).collect();
+        let versions: Vec<_> = rows.iter().map(|(_, version)| column_of(*version)).collect();
         let values: [&(dyn ToSql + Sync); 2] = [&keys, &versions];
         let (sql, types) = (&*self.target.sql.remove, &REMOVE_TYPES);
         let query = Query { sql, types, values: &values, is_frequent: false };
@@ -270,7 +270,9 @@ impl Listening {
             if let Some(subscription) = &mut self.live {
                 match subscription.next().await {
                     Some(payload) => match parse_announcement(&payload) {
-                        Some((key, version)) => return Some((Notice::Changed(key, version), self)),
+                        Some((key, version)) => {
+                            return Some((Notice::Changed(key, Some(version)), self));
+                        }
                         None => continue,
                     },
                     None => self.live = None,

@@ -161,7 +161,7 @@ impl WriteColumns {
     pub(super) fn new(changes: &[Change], versions: Vec<i64>) -> Self {
         let mut columns = Self { versions, ..Self::default() };
         for (change, version) in changes.iter().zip(&columns.versions) {
-            columns.was.push(change.was.map_or(0, |was| was.0.cast_signed()));
+            columns.was.push(change.was.map_or(0, column_of));
             columns.values.push(change.value.clone());
             columns.from.push(micros(change.guard.from));
             columns.until.push(micros(change.guard.until));
@@ -186,7 +186,7 @@ pub(super) fn parse_announcement(payload: &str) -> Option<(Key, Version)> {
     let (version, key) = payload.split_once(' ')?;
     let key = base64::engine::general_purpose::STANDARD_NO_PAD.decode(key).ok()?;
     let version = version.parse::<i64>().ok()?;
-    Some((Key::from_bytes(&key)?, Version(version.cast_unsigned())))
+    Some((Key::from_bytes(&key)?, version_of(version)))
 }
 
 /// The first key after all that begin with `prefix`.
@@ -204,6 +204,16 @@ pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
 /// Rows with the bytes of their keys.
 pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
 
+/// The version that a column has.
+pub(super) fn version_of(column: i64) -> Version {
+    Version(column.cast_unsigned().into())
+}
+
+/// The column that has a version: versions are this store's own, and have 64 bits.
+pub(super) fn column_of(version: Version) -> i64 {
+    u64::try_from(version.0).unwrap_or_default().cast_signed()
+}
+
 /// The rows of a reading or a listing, and what the clock showed.
 ///
 /// # Errors
@@ -217,7 +227,7 @@ pub(super) fn rows_of(rows: &[SqlRow]) -> Result<(KeyedRows, EngineTime), StoreE
         now = time_of(shown.ok_or_else(read_only)?);
         let key: Option<Vec<u8>> = get(row, 1)?;
         if let Some(key) = key {
-            let version = Version(get::<i64>(row, 2)?.cast_unsigned());
+            let version = version_of(get(row, 2)?);
             found.push((key, Row { version, value: get(row, 3)? }));
         }
     }
