@@ -175,20 +175,16 @@ struct StampedParts<'a> {
 }
 
 impl<E: Kind> Value<E> {
-    /// What the commands make of the entry at `now`, one after the other, with fencing tokens above
-    /// `floor`.
+    /// What the commands make of the entry at `moment`, one after the other, with fencing tokens above its
+    /// last.
     pub(super) fn decide<'a>(
         &self,
         key: &E::Key,
         commands: impl Iterator<Item = &'a E::Command>,
-        floor: FencingToken,
-        now: EngineTime,
+        mut moment: Moment,
     ) -> Decision<E> {
-        let mut moment = Moment {
-            now,
-            unix_micros: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
-            last_fencing_token: self.last.max(floor),
-        };
+        let now = moment.now;
+        moment.last_fencing_token = moment.last_fencing_token.max(self.last);
         let live = self.state.live(&moment);
         let (mut state, mut is_undone) = (live.clone(), false);
         let replies = commands.map(|command| {
