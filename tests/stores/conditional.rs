@@ -52,6 +52,8 @@ enum ClockFault {
     Stopped,
     /// It is set forward now and then: leases end early, and only the fencing tokens hold.
     SetForward,
+    /// There is none.
+    Without,
 }
 
 /// What the clients of one run know.
@@ -145,8 +147,8 @@ impl Client {
         Wish { store, name, token, ttl, attempt: Attempt::new(self.seed << 32 | round) }
     }
 
-    /// Asks until it has the lock, or has no more patience.
-    async fn pursue(&mut self, wish: Wish) {
+    /// Asks until it has the lock, or has no more patience; now and then by another process.
+    async fn pursue(&mut self, mut wish: Wish) {
         let queue = (self.dice.below(2) == 0).then_some(Duration::from_secs(2));
         let new = AcquireCommand::new(wish.token, wish.ttl, wish.attempt);
         let command = AcquireCommand { queue, ..new };
@@ -167,6 +169,9 @@ impl Client {
                 Err(_) => is_in_doubt = true,
             }
             self.rest(400).await;
+            if self.dice.below(4) == 0 {
+                wish.store = Arc::clone(&self.stores[self.dice.below(PROCESSES) as usize]);
+            }
         }
         self.leave(&wish, is_in_doubt || queue.is_some()).await;
     }
@@ -231,7 +236,7 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
     loop {
         pass(Duration::from_millis(dice.below(20_000))).await;
         match fault {
-            ClockFault::None => {}
+            ClockFault::None | ClockFault::Without => {}
             ClockFault::SetBack => {
                 // Now and then by more than a row that is not used lasts.
                 let most = if dice.below(24) == 0 { 100_000 } else { 5000 };
@@ -250,7 +255,10 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
 }
 
 async fn run(fault: ClockFault, seed: u64) {
-    let engine = FakeEngine::new(BAD_DAYS, seed);
+    let engine = match fault {
+        ClockFault::Without => FakeEngine::without_clock(BAD_DAYS, seed),
+        _ => FakeEngine::new(BAD_DAYS, seed),
+    };
     let stores = (0..PROCESSES).map(|_| optimistic(engine.clone()));
     let stores: Arc<[_]> = stores.collect();
     let ledger = Arc::new(Ledger::default());
@@ -291,6 +299,11 @@ fn conditional_store_grants_to_one_client_when_the_clock_is_set_back() {
 #[test]
 fn conditional_store_grants_to_one_client_when_the_clock_stops() {
     run_seeds(ClockFault::Stopped);
+}
+
+#[test]
+fn clockless_store_grants_to_one_client_under_all_faults() {
+    run_seeds(ClockFault::Without);
 }
 
 #[test]
