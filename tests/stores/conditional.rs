@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use keylatch_core::idempotency::{
+    BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
+};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, LockName, ReleaseReply, RenewReply, Token,
     TokenHash, Ttl,
@@ -361,6 +364,65 @@ fn conditional_store_forgets_rows_before_a_sweep_removes_them() {
         assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
         let renewed = one.renew(&name, &token, Ttl::MAX).await.unwrap();
         assert_eq!(renewed, RenewReply::NotHeld, "a released lease came back");
+    });
+}
+
+#[test]
+fn clockless_store_ends_a_lease_a_ttl_after_another_process_heard_of_it() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
+        let name = LockName::parse("deploy").unwrap();
+        let ttl = Ttl::DEFAULT;
+        grant(&*one, &name, ttl).await;
+        // The other process hears of it, and reads nothing.
+        pass(ttl.get() - Duration::from_millis(100)).await;
+        let started = optimistic(engine.clone());
+        assert_eq!(asks(&*other, &name).await, Duration::from_millis(100));
+        pass(Duration::from_millis(101)).await;
+        // A process that starts cannot tell how old the lease is.
+        let left = asks(&*started, &name).await;
+        assert!(
+            left > ttl.get() - Duration::from_secs(1),
+            "{left:?} left of a lease of unknown age"
+        );
+        grant(&*other, &name, ttl).await;
+    });
+}
+
+/// How long the lease of the holder still lasts by what the store has observed.
+async fn asks(store: &dyn Store, name: &LockName) -> Duration {
+    let command =
+        AcquireCommand::new(TokenHash::from_bytes([7; 32]), Ttl::DEFAULT, Attempt::new(1));
+    match store.acquire(name, command).await.unwrap() {
+        AcquireReply::Busy(contention) => contention.holder.expect("a holder").expires_in,
+        reply => panic!("busy, not {reply:?}"),
+    }
+}
+
+#[test]
+fn clockless_store_forgets_a_record_although_processes_start_again() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let hour = Duration::from_secs(3600);
+        let mut store = optimistic(engine.clone());
+        let (key, token) = (RecordKey::from_bytes([1; 32]), Token::generate().unwrap().hash());
+        let begin = BeginCommand {
+            key,
+            token,
+            fingerprint: Fingerprint::of_text("an order"),
+            lease: Duration::from_secs(60),
+            retention: 24 * hour,
+            on_crash: OnCrash::Unknown,
+        };
+        store.begin(&begin).await.unwrap();
+        store.complete(&key, &token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();
+        for _ in 0..4 {
+            pass(7 * hour).await;
+            store = optimistic(engine.clone());
+        }
+        pass(2 * hour).await;
+        assert!(store.find(&key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
     });
 }
 

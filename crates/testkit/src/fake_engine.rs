@@ -188,7 +188,7 @@ impl Engine {
     fn timeline(&self) -> Arc<Timeline> {
         let mut state = self.state();
         let behind = Duration::from_secs(state.dice.below(self.faults.behind_seconds + 1));
-        Arc::new(Timeline::starting_at(state.clock.now() - behind))
+        Arc::new(Timeline::of_wall_clock_behind(behind))
     }
 
     async fn travel(&self) {

@@ -12,8 +12,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use keylatch_core::time::unix_micros;
 use tokio::time::Instant;
 
 use super::conditional::{EngineTime, Version};
@@ -32,6 +33,8 @@ const THIN_AFTER: usize = 1024;
 pub struct Timeline {
     start: Instant,
     shown_at_start: EngineTime,
+    /// How far the wall clock is behind that of the machine, for tests.
+    behind: Duration,
     samples: Mutex<Samples>,
 }
 
@@ -44,14 +47,22 @@ struct Samples {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self::starting_at(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
+        Self::of_wall_clock_behind(Duration::ZERO)
     }
 }
 
 impl Timeline {
-    /// A timeline that has seen no revision, and shows `now`.
-    pub fn starting_at(now: EngineTime) -> Self {
-        Self { start: Instant::now(), shown_at_start: now, samples: Mutex::default() }
+    /// A timeline that has seen no revision, of a process whose wall clock is `behind` that of its machine.
+    pub fn of_wall_clock_behind(behind: Duration) -> Self {
+        let now = Duration::from_micros(unix_micros()).saturating_sub(behind);
+        let samples = Mutex::default();
+        Self { start: Instant::now(), shown_at_start: now, behind, samples }
+    }
+
+    /// The process's wall clock, in microseconds since 1970: for what people read, and the floor of fencing
+    /// tokens. No lease depends on it.
+    pub(super) fn unix_micros(&self) -> u64 {
+        unix_micros().saturating_sub(u64::try_from(self.behind.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// The time on this timeline.

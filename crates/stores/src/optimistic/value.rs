@@ -249,6 +249,13 @@ impl<E: Kind> Value<E> {
         ends + idle <= now && self.live(now).is_empty()
     }
 
+    /// The value as a process writes it again that has observed it since it was written: with the age that
+    /// its times had at `now`. `None` where it has no stamps.
+    pub(super) fn aged(&self, now: EngineTime) -> Option<Self> {
+        let is_stamped = !self.stamps.is_empty();
+        is_stamped.then(|| Self { written: now, stamps: BTreeMap::new(), ..self.clone() })
+    }
+
     /// The value as bytes, for an engine that has this timeline or a clock.
     ///
     /// # Errors

@@ -23,7 +23,6 @@ use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt as _};
 use keylatch_core::lock::{FencingToken, Moment};
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
-use keylatch_core::time::unix_micros;
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -291,8 +290,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             None => (self.floors.of(E::bucket(key), now)?, self.floors.lasts(E::bucket(key))),
         };
         let unix_micros = match self.engine.timeline() {
-            // What people read is dated by the wall clock, and nothing depends on it.
-            Some(_) => unix_micros(),
+            Some(timeline) => timeline.unix_micros(),
             None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
         };
         let moment = Moment { now, unix_micros, last_fencing_token };
