@@ -401,6 +401,71 @@ async fn asks(store: &dyn Store, name: &LockName) -> Duration {
 }
 
 #[test]
+fn clockless_store_refuses_a_creation_whose_floor_was_raised_meanwhile() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
+        let ahead = optimistic(engine.clone());
+        let name = LockName::parse("deploy").unwrap();
+        engine.hold_next_batch();
+        let command = |token| AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+        let late = command(TokenHash::from_bytes([7; 32]));
+        behind.acquire(&name, late).await.expect_err("the engine does not answer");
+        let first = grant(&*ahead, &name, Ttl::DEFAULT).await;
+        ahead.release(&name, &first.0).await.unwrap();
+        pass(SWEEPS).await;
+        engine.release_batch();
+        pass(Ttl::DEFAULT.get() * 2).await;
+        let second = grant(&*behind, &name, Ttl::DEFAULT).await;
+        assert!(second.1 > first.1, "{:?} after {:?}", second.1, first.1);
+    });
+}
+
+#[test]
+fn clockless_store_creates_at_once_after_a_floor_was_raised() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
+        let of_one_bucket = |number| LockName::parse(&format!("lock-{number}")).unwrap();
+        let bucket = of_one_bucket(0).bucket();
+        let mut names = (0..).map(of_one_bucket).filter(|name| name.bucket() == bucket);
+        for _ in 0..90 {
+            let (name, new) = (names.next().unwrap(), names.next().unwrap());
+            // It is swept later, and the floor that the other process has read is raised.
+            let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
+            one.release(&name, &token).await.unwrap();
+            pass(Duration::from_secs(1)).await;
+            let asked = Instant::now();
+            grant(&*other, &new, Ttl::DEFAULT).await;
+            assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+        }
+    });
+}
+
+#[test]
+fn clockless_store_keeps_the_age_of_a_lease_while_others_write_its_row() {
+    stopped().block_on(async {
+        let slow = Faults { delay_millis: 40, ..Faults::default() };
+        let engine = FakeEngine::without_clock(slow, seed());
+        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
+        let (name, ttl) = (LockName::parse("deploy").unwrap(), Ttl::from_millis(20_000).unwrap());
+        let granted = Instant::now();
+        grant(&*one, &name, ttl).await;
+        while granted.elapsed() < Duration::from_secs(15) {
+            for store in [&one, &other] {
+                let token = Token::generate().unwrap().hash();
+                let new = AcquireCommand::new(token, ttl, Attempt::new(1));
+                let queue = Some(Duration::from_millis(500));
+                store.acquire(&name, AcquireCommand { queue, ..new }).await.unwrap();
+            }
+        }
+        let left = asks(&*other, &name).await;
+        let late = left.saturating_sub(ttl.get() - granted.elapsed());
+        assert!(late < Duration::from_millis(500), "the lease became {late:?} younger");
+    });
+}
+
+#[test]
 fn clockless_store_forgets_a_record_although_processes_start_again() {
     stopped().block_on(async {
         let engine = FakeEngine::without_clock(Faults::default(), seed());

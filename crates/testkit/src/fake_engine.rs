@@ -19,7 +19,7 @@ use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Timeline, Version,
     Writing,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::Dice;
@@ -87,6 +87,17 @@ struct Engine {
     faults: Faults,
     state: Mutex<State>,
     notices: broadcast::Sender<Notice>,
+    hold: watch::Sender<Hold>,
+}
+
+/// What becomes of a batch that arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    No,
+    /// The next one waits.
+    Next,
+    /// One waits.
+    One,
 }
 
 #[derive(Debug)]
@@ -123,7 +134,8 @@ impl FakeEngine {
         let clock = Clock { shown, since: Instant::now(), is_stopped: false };
         let state = State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, clock };
         let notices = broadcast::Sender::new(BACKLOG);
-        let engine = Arc::new(Engine { faults, state: Mutex::new(state), notices });
+        let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
+        let engine = Arc::new(Engine { faults, state, notices, hold });
         Self { engine, timeline: None }
     }
 
@@ -161,6 +173,22 @@ impl FakeEngine {
             timeline.note(*version);
         }
         notice
+    }
+
+    /// Lets the next batch that arrives wait until [`Self::release_batch`].
+    pub fn hold_next_batch(&self) {
+        self.engine.hold.send_replace(Hold::Next);
+    }
+
+    /// Carries the batch out that waits, whether or not its caller does.
+    pub fn release_batch(&self) {
+        self.engine.hold.send_replace(Hold::No);
+    }
+
+    /// Another process, whose wall clock is behind.
+    pub fn process_behind(&self, by: Duration) -> Self {
+        let timeline = Some(Arc::new(Timeline::of_wall_clock_behind(by)));
+        Self { engine: Arc::clone(&self.engine), timeline }
     }
 
     /// How many rows there are.
@@ -278,7 +306,22 @@ impl ConditionalStore for FakeEngine {
             });
             return Err(lost("sight of a batch"));
         }
-        let (mut writing, revision) = engine.carry_out(changes, asked, has_clock);
+        let is_held = engine.hold.send_if_modified(|hold| {
+            let is_next = *hold == Hold::Next;
+            *hold = if is_next { Hold::One } else { *hold };
+            is_next
+        });
+        let (mut writing, revision) = if is_held {
+            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
+            let later = tokio::spawn(async move {
+                // The engine itself keeps the sender.
+                let _ = engine.hold.subscribe().wait_for(|hold| *hold == Hold::No).await;
+                engine.carry_out(&changes, asked, has_clock)
+            });
+            later.await.map_err(|error| StoreError::Lost(error.into()))?
+        } else {
+            engine.carry_out(changes, asked, has_clock)
+        };
         if engine.happens(engine.faults.lost_answer) {
             return Err(lost("an answer"));
         }

@@ -347,3 +347,45 @@ impl<E: Kind> Value<E> {
         Ok(Self { state, last, written, stamps })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use keylatch_core::lock::{AcquireCommand, Attempt, TokenHash, Ttl};
+
+    use super::*;
+
+    fn token(number: u8) -> TokenHash {
+        TokenHash::from_bytes([number; 32])
+    }
+
+    /// A lease that is released and granted again in the instant in which this process first saw it.
+    #[tokio::test(start_paused = true)]
+    async fn lease_of_the_same_instant_is_not_as_old_as_the_one_before() {
+        let name = LockName::parse("deploy").unwrap();
+        let acquire = |number| {
+            let command = AcquireCommand::new(token(number), Ttl::DEFAULT, Attempt::new(1));
+            LockCommand::Acquire(command)
+        };
+        let (here, there) = (Timeline::default(), Timeline::default());
+        let moment = |timeline: &Timeline| Moment {
+            now: timeline.now(),
+            unix_micros: 1,
+            last_fencing_token: FencingToken::NONE,
+        };
+        let first = Value::<LockState>::default().decide(&name, [acquire(1)].iter(), moment(&here));
+        let value = first.change.unwrap().encode(Some(&here)).unwrap();
+        let row = Row { version: Version(1), value };
+        there.note(Version(1));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        here.note(Version(1));
+        let seen = Value::<LockState>::decode(&row, Some(&here)).unwrap();
+        let commands = [LockCommand::Release { token: token(1) }, acquire(2)];
+        let second = seen.decide(&name, commands.iter(), moment(&here));
+        let value = second.change.unwrap().encode(Some(&here)).unwrap();
+        there.note(Version(2));
+        let row = Row { version: Version(2), value };
+        let seen = Value::<LockState>::decode(&row, Some(&there)).unwrap();
+        let holder = seen.live(there.now()).holder(&name, there.now()).unwrap();
+        assert_eq!(holder.expires_in, Ttl::DEFAULT.get());
+    }
+}
