@@ -14,8 +14,8 @@ use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
 };
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, FencingToken, LockName, ReleaseReply, RenewReply, Token,
-    TokenHash, Ttl,
+    AcquireCommand, AcquireReply, AcquireRequest, Attempt, FencingToken, LockName, LockService,
+    ReleaseReply, RenewReply, Token, TokenHash, Ttl, WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store};
 use keylatch_stores::optimistic;
@@ -488,6 +488,36 @@ fn clockless_store_forgets_a_record_although_processes_start_again() {
         }
         pass(2 * hour).await;
         assert!(store.find(&key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
+    });
+}
+
+#[test]
+fn conditional_store_keeps_all_waiters_of_a_lock_with_one_write() {
+    stopped().block_on(async {
+        let engine = FakeEngine::new(Faults::default(), seed());
+        let limits = WaiterLimits { each: 1000, all: 1000 };
+        let service =
+            LockService::start(optimistic(engine.clone()), Duration::from_secs(5), limits);
+        let service = Arc::new(service.unwrap());
+        let request = |wait| AcquireRequest {
+            name: LockName::parse("deploy").unwrap(),
+            token: None,
+            ttl: Ttl::MAX,
+            owner: None,
+            wait,
+        };
+        service.acquire(request(Duration::ZERO)).await.unwrap();
+        let mut waiters = JoinSet::new();
+        for _ in 0..50 {
+            let (service, request) = (Arc::clone(&service), request(Duration::from_secs(600)));
+            waiters.spawn(async move { service.acquire(request).await });
+            pass(Duration::from_millis(37)).await;
+        }
+        pass(Duration::from_secs(5)).await;
+        let before = engine.batches();
+        pass(Duration::from_secs(13)).await;
+        let batches = engine.batches() - before;
+        assert!(batches <= 10, "{batches} writes in ten ticks");
     });
 }
 

@@ -105,6 +105,7 @@ struct State {
     dice: Dice,
     rows: BTreeMap<Vec<u8>, Row>,
     last_version: u128,
+    batches: u64,
     clock: Clock,
 }
 
@@ -132,7 +133,8 @@ impl FakeEngine {
     pub fn new(faults: Faults, seed: u64) -> Self {
         let shown = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970");
         let clock = Clock { shown, since: Instant::now(), is_stopped: false };
-        let state = State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, clock };
+        let state =
+            State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, batches: 0, clock };
         let notices = broadcast::Sender::new(BACKLOG);
         let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
         let engine = Arc::new(Engine { faults, state, notices, hold });
@@ -191,6 +193,11 @@ impl FakeEngine {
         Self { engine: Arc::clone(&self.engine), timeline }
     }
 
+    /// How many batches were carried out.
+    pub fn batches(&self) -> u64 {
+        self.engine.state().batches
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.engine.state().rows.len()
@@ -227,6 +234,7 @@ impl Engine {
     fn carry_out(&self, changes: &[Change], asked: Instant, has_clock: bool) -> (Writing, Version) {
         let mut versions = Vec::new();
         let mut state = self.state();
+        state.batches += 1;
         let now = state.clock.now();
         for change in changes {
             let key = change.key.to_bytes();

@@ -157,6 +157,8 @@ pub(super) struct LastReply {
 pub struct LockService {
     pub(super) store: Arc<dyn Store>,
     deadline: Duration,
+    /// Since when waiters keep their entries.
+    pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
     attempts: AtomicU64,
     pub(super) waiters: AtomicUsize,
@@ -181,6 +183,7 @@ impl LockService {
         Ok(Self {
             store,
             deadline,
+            started: Instant::now(),
             limits,
             attempts: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),

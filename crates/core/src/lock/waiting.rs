@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::service::LastReply;
 use super::withdrawal::PendingAttempt;
-use super::{AcquireCommand, AcquireReply, Contention, LockError, LockService, Ttl};
+use super::{AcquireCommand, AcquireReply, Contention, LockError, LockName, LockService, Ttl};
 use crate::store::{Effect, StoreError, Topic};
 
 /// How long a queue entry outlives the process that keeps it.
@@ -64,7 +64,7 @@ impl LockService {
                         return Err(LockError::TooManyWaiters);
                     }
                     on_busy(contention);
-                    pause(contention)
+                    pause(contention, self.until_tick(&request.name))
                 }
                 Ok(AcquireReply::Granted(_) | AcquireReply::Repeated(_)) => {
                     entry.last = None;
@@ -96,6 +96,14 @@ impl LockService {
         PendingAttempt { name: request.name.clone(), command }
     }
 
+    /// How long until the waiters of a lock keep their entries: all of this process at once, so that a
+    /// store can keep them with one write. Locks have their ticks at different times.
+    fn until_tick(&self, name: &LockName) -> Duration {
+        let offset = KEEP_ENTRY * u32::from(name.bucket()) / 256;
+        let since_tick = (self.started.elapsed() + offset).as_nanos() % KEEP_ENTRY.as_nanos();
+        KEEP_ENTRY - Duration::from_nanos(u64::try_from(since_tick).unwrap_or_default())
+    }
+
     fn count_waiter(&self) -> Result<WaiterCount<'_>, LockError> {
         let count = WaiterCount(&self.waiters);
         if self.waiters.fetch_add(1, Ordering::Relaxed) >= self.limits.all {
@@ -116,16 +124,16 @@ fn check_no_doubt(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
     }
 }
 
-/// How long to wait for a hint before acquiring without one.
-fn pause(contention: &Contention) -> Duration {
+/// How long to wait for a hint before acquiring without one, if entries are kept after `until_tick`.
+fn pause(contention: &Contention, until_tick: Duration) -> Duration {
     let pause = match &contention.holder {
         // A release wakes the first waiter, an expiry wakes none; and a waiter that becomes the
         // first because others left is not woken either. So all acquire again, one after another.
         Some(holder) => {
             let ahead = u32::try_from(contention.ahead).unwrap_or(u32::MAX);
-            holder.expires_in.saturating_add(STAGGER.saturating_mul(ahead)).min(KEEP_ENTRY)
+            holder.expires_in.saturating_add(STAGGER.saturating_mul(ahead)).min(until_tick)
         }
-        None => KEEP_ENTRY,
+        None => until_tick,
     };
     pause.max(PAUSE_MIN)
 }

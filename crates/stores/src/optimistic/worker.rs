@@ -25,6 +25,7 @@ use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::clock::EngineClock;
@@ -174,6 +175,8 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     ) {
         let mut arrived = Vec::new();
         loop {
+            // Commands that are on their way to this task go with those that are here.
+            yield_now().await;
             self.start();
             tokio::select! {
                 biased;
