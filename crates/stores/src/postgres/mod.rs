@@ -12,7 +12,7 @@ mod sql;
 mod tls;
 mod url;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -176,12 +176,12 @@ impl ConditionalStore for Postgres {
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
         let columns = WriteColumns::new(changes, versions);
-        let WriteColumns { keys, versions, was, values, from, until, say } = &columns;
+        let WriteColumns { keys, versions, was, values, since, until, say } = &columns;
         let link = match changes.first().map(|change| &change.key) {
             Some(Key::Record(_)) => &self.record_writer,
             _ => &self.lock_writer,
         };
-        let values: [&(dyn ToSql + Sync); 7] = [keys, versions, was, values, from, until, say];
+        let values: [&(dyn ToSql + Sync); 7] = [keys, versions, was, values, since, until, say];
         let (sql, types) = (&*self.target.sql.write, &WRITE_TYPES);
         link.session().await?;
         let asked = Instant::now();
@@ -223,7 +223,8 @@ impl ConditionalStore for Postgres {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         let live = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let listening = Listening { target: Arc::clone(&self.target), live, has_failed: false };
+        let (target, announced) = (Arc::clone(&self.target), VecDeque::new());
+        let listening = Listening { target, live, announced, has_failed: false };
         stream::unfold(listening, Listening::next).boxed()
     }
 
@@ -261,22 +262,23 @@ impl Subscription {
 struct Listening {
     target: Arc<Target>,
     live: Option<Subscription>,
+    /// What was announced together, and is not handed on yet.
+    announced: VecDeque<(Key, Version)>,
     has_failed: bool,
 }
 
 impl Listening {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
+            if let Some((key, version)) = self.announced.pop_front() {
+                return Some((Notice::Changed(key, Some(version)), self));
+            }
             if let Some(subscription) = &mut self.live {
-                match subscription.next().await {
-                    Some(payload) => match parse_announcement(&payload) {
-                        Some((key, version)) => {
-                            return Some((Notice::Changed(key, Some(version)), self));
-                        }
-                        None => continue,
-                    },
-                    None => self.live = None,
+                if let Some(payload) = subscription.next().await {
+                    self.announced.extend(parse_announcement(&payload));
+                    continue;
                 }
+                self.live = None;
             }
             let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);
             match self.target.listen(sender).await {

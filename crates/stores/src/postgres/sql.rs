@@ -7,7 +7,7 @@
 //! before it. `clock_timestamp()` is the time at the row, and `now()` would be that of the transaction's
 //! start. Keys are `bytea`: no encoding and no collation matters.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use keylatch_core::store::StoreError;
 use tokio_postgres::Row as SqlRow;
@@ -20,6 +20,10 @@ const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
 /// The same on a server that takes writes, and no value on another one.
 const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') WHEN 'off' THEN
     (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
+
+/// How many changes are announced together: each announcement costs the server and every instance alike,
+/// and has to be shorter than 8,000 bytes, 363 for the longest name of a lock.
+const TOGETHER: usize = 16;
 
 /// The statements over the table of one schema.
 #[derive(Debug)]
@@ -46,8 +50,8 @@ pub(super) const WRITE_TYPES: [Type; 7] = [
     Type::INT8_ARRAY,
     Type::INT8_ARRAY,
     Type::BYTEA_ARRAY,
-    Type::INT8_ARRAY,
-    Type::INT8_ARRAY,
+    Type::TIMESTAMPTZ_ARRAY,
+    Type::TIMESTAMPTZ_ARRAY,
     Type::TEXT_ARRAY,
 ];
 /// Those of [`Sql::read`].
@@ -98,17 +102,21 @@ impl Sql {
 fn write(table: &str, channel: &str) -> String {
     format!(
         "WITH c AS MATERIALIZED (
-            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[], $5::int8[], $6::int8[],
-                $7::text[]) AS c(key, version, was, value, from_us, until_us, say) ORDER BY key),
+            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[],
+                $5::timestamptz[], $6::timestamptz[], $7::text[])
+                AS c(key, version, was, value, since, until, say) ORDER BY key),
         w AS (
             INSERT INTO {table} AS k (key, version, was, value)
-            SELECT key, version, was, value FROM c WHERE {CLOCK} >= from_us AND {CLOCK} < until_us
+            SELECT key, version, was, value FROM c
+            WHERE clock_timestamp() >= since AND clock_timestamp() < until
             ON CONFLICT (key) DO UPDATE
             SET version = excluded.version, was = excluded.was, value = excluded.value
             WHERE k.version = excluded.was
             RETURNING key),
         s AS (
-            SELECT pg_notify('{channel}', c.say) FROM w JOIN c USING (key) WHERE c.say IS NOT NULL)
+            SELECT pg_notify('{channel}', string_agg(say, ',')) FROM (
+                SELECT c.say, row_number() OVER () / {TOGETHER} AS part
+                FROM w JOIN c USING (key) WHERE c.say IS NOT NULL) AS said GROUP BY part)
         SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
     )
 }
@@ -151,8 +159,8 @@ pub(super) struct WriteColumns {
     pub(super) versions: Vec<i64>,
     pub(super) was: Vec<i64>,
     pub(super) values: Vec<Vec<u8>>,
-    pub(super) from: Vec<i64>,
-    pub(super) until: Vec<i64>,
+    pub(super) since: Vec<SystemTime>,
+    pub(super) until: Vec<SystemTime>,
     pub(super) say: Vec<Option<String>>,
 }
 
@@ -163,8 +171,8 @@ impl WriteColumns {
         for (change, version) in changes.iter().zip(&columns.versions) {
             columns.was.push(change.was.map_or(0, column_of));
             columns.values.push(change.value.clone());
-            columns.from.push(micros(change.guard.from));
-            columns.until.push(micros(change.guard.until));
+            columns.since.push(UNIX_EPOCH + change.guard.from);
+            columns.until.push(UNIX_EPOCH + change.guard.until);
             columns.say.push(announcement(&change.key, *version));
             columns.keys.push(change.key.to_bytes());
         }
@@ -180,10 +188,15 @@ fn announcement(key: &Key, version: i64) -> Option<String> {
     Some(format!("{version} {key}"))
 }
 
-/// The lock that an announcement is about, and its version.
-pub(super) fn parse_announcement(payload: &str) -> Option<(Key, Version)> {
+/// The locks that an announcement is about, and their versions. What is no announcement of this version
+/// is about none.
+pub(super) fn parse_announcement(payload: &str) -> impl Iterator<Item = (Key, Version)> {
+    payload.split(',').filter_map(parse_change)
+}
+
+fn parse_change(said: &str) -> Option<(Key, Version)> {
     use base64::Engine as _;
-    let (version, key) = payload.split_once(' ')?;
+    let (version, key) = said.split_once(' ')?;
     let key = base64::engine::general_purpose::STANDARD_NO_PAD.decode(key).ok()?;
     let version = version.parse::<i64>().ok()?;
     Some((Key::from_bytes(&key)?, version_of(version)))
@@ -246,8 +259,4 @@ pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<
 /// A time that the server's clock showed.
 pub(super) fn time_of(micros: i64) -> EngineTime {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
-}
-
-fn micros(time: EngineTime) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
