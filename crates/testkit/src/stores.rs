@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::{
     Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
-    config, seed,
+    config, empty_etcd, seed,
 };
 
 /// How often a store in the test's process removes expired locks.
@@ -71,6 +71,11 @@ pub async fn redlock() -> TestStore {
 pub async fn postgres() -> TestStore {
     let database = PostgresDatabase::create().await;
     TestStore::new(config(&database.url()), database)
+}
+
+/// The keys below a prefix of one etcd.
+pub async fn etcd() -> TestStore {
+    TestStore::new(config(&empty_etcd().await), TokioClock::default())
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.

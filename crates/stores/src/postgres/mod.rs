@@ -29,7 +29,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing,
+    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing, end_of_prefix,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
@@ -37,7 +37,7 @@ use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
     CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns, column_of,
-    end_of_prefix, get, parse_announcement, time_of, version_of,
+    get, parse_announcement, time_of, version_of,
 };
 use tls::verifying_connector;
 use url::Address;
