@@ -180,7 +180,7 @@ impl ConditionalStore for Etcd {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "etcd", max_ttl: Ttl::MAX, records: true }
+        StoreProfile { kind: "etcd", max_ttl: Ttl::MAX, records: true, limits: txn::LIMITS }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

@@ -4,7 +4,7 @@
 //! all and none depends on another. etcd takes 128 steps in a transaction, the nested one's steps among
 //! them, and 1.5 MiB in a request: what is more goes in several.
 
-use keylatch_core::store::StoreError;
+use keylatch_core::store::{EntryLimits, StoreError};
 
 use super::messages::{
     Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, Step, StepAnswer,
@@ -16,8 +16,9 @@ use crate::optimistic::conditional::{Change, Key, Row, Version, end_of_prefix};
 const STEPS: usize = 100;
 /// How many bytes the changes of a request have at most, as [`cost`] counts them.
 const REQUEST_BYTES: usize = 1_500_000;
-/// The largest value that fits into a request by itself.
-pub(super) const VALUE_BYTES: usize = 1_400_000;
+/// A value of that many bytes fits into a request by itself.
+pub(super) const LIMITS: EntryLimits =
+    EntryLimits { bytes: 1_400_000, waiters: 1000, answer_bytes: 512 * 1024 };
 
 /// The keys of one store: all begin with its prefix.
 #[derive(Debug, Clone)]
