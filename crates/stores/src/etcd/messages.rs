@@ -162,6 +162,9 @@ pub(super) struct TxnRequest {
     pub(super) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
     pub(super) success: Vec<RequestOp>,
+    /// What is done where a condition does not hold.
+    #[prost(message, repeated, tag = "3")]
+    pub(super) failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -48,15 +48,21 @@ impl Keyspace {
     }
 
     /// Carries out each change if its row is as it says.
+    ///
+    /// etcd looks for writes beyond its quota in the outer transaction alone, and would let the database
+    /// grow without an end. So the outer one has a write that is never carried out, as it has no condition
+    /// that could fail.
     pub(super) fn write<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) -> TxnRequest {
-        all(changes.into_iter().map(|change| {
+        let counted = PutRequest { key: self.bytes(&Key::Floor(0)), value: Vec::new() };
+        let batch = all(changes.into_iter().map(|change| {
             let mut conditions = vec![self.has(&change.key, change.was)];
             if let Some((floor, version)) = &change.above {
                 conditions.push(self.has(floor, *version));
             }
             let put = PutRequest { key: self.bytes(&change.key), value: change.value.clone() };
             on(conditions, Step::Put(put))
-        }))
+        }));
+        TxnRequest { failure: steps_of([Step::Put(counted)]), ..batch }
     }
 
     /// Reads the rows of keys.
@@ -102,8 +108,11 @@ fn on(compare: Vec<Compare>, step: Step) -> Step {
 
 /// All of these steps.
 fn all(steps: impl IntoIterator<Item = Step>) -> TxnRequest {
-    let success = steps.into_iter().map(|step| RequestOp { step: Some(step) }).collect();
-    TxnRequest { compare: Vec::new(), success }
+    TxnRequest { success: steps_of(steps), ..TxnRequest::default() }
+}
+
+fn steps_of(steps: impl IntoIterator<Item = Step>) -> Vec<RequestOp> {
+    steps.into_iter().map(|step| RequestOp { step: Some(step) }).collect()
 }
 
 /// Changes in as many parts as they need requests.
