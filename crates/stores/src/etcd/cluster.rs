@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use keylatch_core::store::StoreError;
 use tokio::sync::Mutex;
@@ -81,6 +82,18 @@ impl Cluster {
         }
     }
 
+    /// Looks at every member that can be reached.
+    ///
+    /// # Errors
+    ///
+    /// One of them must not be used.
+    pub(super) async fn inspect(&self) -> Result<(), StoreError> {
+        let opening = (0..self.endpoints.len()).map(|member| self.open_in_time(member));
+        let refusals = join_all(opening).await.into_iter().filter_map(Result::err);
+        let refusal = refusals.into_iter().find(|error| matches!(error, StoreError::Refused(_)));
+        refusal.map_or(Ok(()), Err)
+    }
+
     /// The live session, or a new one.
     ///
     /// # Errors
@@ -112,8 +125,7 @@ impl Cluster {
         let (count, first) = (self.endpoints.len(), self.next.load(Ordering::Relaxed));
         let attempts = (0..count).zip(0u32..).map(async |(place, turn)| {
             sleep(STAGGER * turn).await;
-            let opening = timeout(self.connect_limit, self.open((first + place) % count));
-            opening.await.unwrap_or_else(|late| Err(StoreError::Unreachable(late.into())))
+            self.open_in_time((first + place) % count).await
         });
         let mut attempts: FuturesUnordered<_> = attempts.collect();
         let mut failure = None;
@@ -128,6 +140,11 @@ impl Cluster {
             }
         }
         Err(failure.unwrap_or_else(|| StoreError::Unreachable("there is no member".into())))
+    }
+
+    async fn open_in_time(&self, member: usize) -> Result<Session, StoreError> {
+        let opening = timeout(self.connect_limit, self.open(member)).await;
+        opening.unwrap_or_else(|late| Err(StoreError::Unreachable(late.into())))
     }
 
     /// Connects to a member, and sees whether it can be used. Nothing is executed on the way.

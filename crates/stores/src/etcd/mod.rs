@@ -59,6 +59,7 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
     };
     // Before the first watch, so that no change is missed because the store is new.
     let starting = async {
+        etcd.cluster.inspect().await?;
         etcd.cluster.call(|| etcd.keys.probe()).await?;
         for advice in health::health(&etcd).await?.advice {
             tracing::warn!(advice, "the store should be changed");

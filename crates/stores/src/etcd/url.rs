@@ -23,6 +23,9 @@ const DEFAULT_PREFIX: &str = "keylatch";
 /// After how long without a packet the machine of a member is asked for one.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
+/// What a certificate begins with in a file.
+const PEM_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
 /// What a URL comes to.
 #[derive(Debug, Clone)]
 pub(super) struct Address {
@@ -123,8 +126,11 @@ impl Security {
     fn config(&self) -> Result<ClientTlsConfig, OpenError> {
         let config = match &self.roots {
             Some(path) => {
-                let roots = Certificate::from_pem(contents("cacert", path)?);
-                ClientTlsConfig::new().ca_certificate(roots)
+                let roots = contents("cacert", path)?;
+                if !String::from_utf8_lossy(&roots).contains(PEM_CERTIFICATE) {
+                    return Err(bad("the file `cacert` has no certificate"));
+                }
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots))
             }
             None => ClientTlsConfig::new().with_native_roots(),
         };
