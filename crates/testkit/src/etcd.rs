@@ -110,10 +110,30 @@ impl EtcdServer {
         eventually(async || self.try_post(method, body).await).await
     }
 
+    /// The same for a user, with the token that [`authenticate`](Self::authenticate) gives.
+    pub async fn post_as(&self, token: &str, method: &str, body: &Value) -> Value {
+        eventually(async || self.send(Some(token), method, body).await).await
+    }
+
+    /// A token of a user.
+    pub async fn authenticate(&self, name: &str, password: &str) -> String {
+        let body = serde_json::json!({"name": name, "password": password});
+        let answer = self.post("auth/authenticate", &body).await;
+        answer["token"].as_str().expect("a token").to_owned()
+    }
+
     async fn try_post(&self, method: &str, body: &Value) -> Option<Value> {
+        self.send(None, method, body).await
+    }
+
+    async fn send(&self, token: Option<&str>, method: &str, body: &Value) -> Option<Value> {
         let url = format!("http://{}/v3/{method}", self.address());
         let client = reqwest::Client::builder().timeout(LIMIT).build().expect("a client");
-        let answer = client.post(url).json(body).send().await.ok()?;
+        let mut request = client.post(url).json(body);
+        if let Some(token) = token {
+            request = request.header("Authorization", token);
+        }
+        let answer = request.send().await.ok()?;
         let is_done = answer.status().is_success();
         let answer = answer.json().await.ok()?;
         is_done.then_some(answer)

@@ -75,7 +75,7 @@ pub async fn postgres() -> TestStore {
 
 /// The keys below a prefix of one etcd.
 pub async fn etcd() -> TestStore {
-    TestStore::new(config(&empty_etcd().await), TokioClock::default())
+    TestStore::new(config(&empty_etcd().await), EtcdClock(TokioClock::default()))
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.
@@ -346,6 +346,17 @@ impl StoreClock for TokioClock {
         tokio::time::pause();
         tokio::time::advance(by).await;
         tokio::time::resume();
+    }
+}
+
+/// etcd has no clock, and a process counts from when it saw a write.
+#[derive(Debug)]
+struct EtcdClock(TokioClock);
+
+#[async_trait]
+impl StoreClock for EtcdClock {
+    async fn advance(&self, by: Duration) {
+        self.0.advance(by + AHEAD).await;
     }
 }
 
