@@ -5,6 +5,7 @@
 //! through its port, over HTTP, and in the log.
 
 use futures_util::future::try_join_all;
+use keylatch_core::lock::AcquireReply;
 use keylatch_core::store::{Effect, StoreError, Tier};
 use keylatch_testkit::{Acquire, Api, EtcdServer, Service, empty_etcd};
 use serde_json::{Value, json};
@@ -72,6 +73,21 @@ async fn prefixes_keep_their_locks_apart() {
     }
     one.release(&name("a"), &token("one")).await.unwrap();
     held(other.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_many_instances_gets_a_lock() {
+    let url = empty_etcd().await;
+    let stores = try_join_all((0..4).map(async |_| Ok::<_, ()>(open(&url).await))).await.unwrap();
+    for lock in 0..50 {
+        let asks: Vec<_> = (0..stores.len())
+            .map(|instance| ask(&format!("lock {lock}"), &format!("instance {instance}"), 1))
+            .collect();
+        let asking = stores.iter().zip(&asks).map(|(store, ask)| store.acquire(ask));
+        let replies = try_join_all(asking).await.unwrap();
+        let grants = replies.iter().filter(|reply| matches!(reply, AcquireReply::Granted(_)));
+        assert_eq!(grants.count(), 1, "{replies:?}");
+    }
 }
 
 #[tokio::test]

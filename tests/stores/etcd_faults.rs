@@ -45,6 +45,8 @@ async fn stopped_member_gets_no_more_requests() {
     stopped.signal("-STOP");
     let sent = store.release(&name("a"), &token("one")).await.expect_err("it is stopped");
     assert_eq!(sent.effect(), Effect::Unknown, "{sent:?}");
+    // It was found out before the time for the call was over.
+    assert!(format!("{sent:?}").contains("gives no sign"), "{sent:?}");
     recovers(&store).await;
     // What others write is heard from another member as well.
     until(&mut changes, |hint| *hint == Hint::Missed).await;
