@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use crate::http::{self, OriginPolicy};
 use crate::telemetry;
-use keylatch_stores::{PostgresSettings, RedisSettings, RedlockSettings, scheme_of};
+use keylatch_stores::{EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, scheme_of};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
@@ -31,6 +31,7 @@ pub struct Config {
     pub sandbox: http::SandboxMode,
     pub server: http::Settings,
     pub postgres: PostgresSettings,
+    pub etcd: EtcdSettings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
     pub wait: Wait,
@@ -147,6 +148,7 @@ impl Config {
     pub fn stores(&self) -> keylatch_stores::Settings<'_> {
         keylatch_stores::Settings {
             postgres: &self.postgres,
+            etcd: &self.etcd,
             redis: &self.redis,
             redlock: &self.redlock,
         }
@@ -171,6 +173,7 @@ impl Config {
             ("stream.max_hold_ms", self.stream.max_hold_ms),
             ("stream.heartbeat_ms", self.stream.heartbeat_ms),
             ("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms),
+            ("etcd.connect_timeout_ms", self.etcd.connect_timeout_ms),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];

@@ -1,7 +1,7 @@
 //! What every store promises, and what each kind of store does by itself.
 //!
 //! `*_conformance` and `*_rules` run on every store of the matrix; the other files are about one kind.
-//! Tests of PostgreSQL, Sentinel, Cluster and Redlock have that word in their names (`postgres`): `make
+//! Tests of PostgreSQL, etcd, Sentinel, Cluster and Redlock have that word in their names (`postgres`): `make
 //! test` leaves them to `make test-all`.
 
 #![warn(clippy::disallowed_methods)]
@@ -10,6 +10,10 @@
 mod cluster;
 mod conditional;
 mod embedded;
+mod entry_limits;
+mod etcd;
+mod etcd_faults;
+mod etcd_tls;
 mod failover;
 mod lock_conformance;
 mod lock_rules;

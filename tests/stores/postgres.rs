@@ -253,7 +253,7 @@ impl Role {
 }
 
 /// Acquires, renews, waits for, lists and releases a lock.
-async fn everything_works(store: &OpenStore) {
+pub(crate) async fn everything_works(store: &OpenStore) {
     let waiter = Acquire { queue: Some(TTL), ..ask("a", "two", 1) };
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     held(store.acquire(&waiter).await.unwrap());
@@ -294,7 +294,7 @@ pub(crate) async fn release_wakes(one: &OpenStore, other: &OpenStore, lock: &str
 }
 
 /// Watches at one store what happens at another one.
-async fn hears_of(one: &OpenStore, other: &OpenStore, lock: &str) {
+pub(crate) async fn hears_of(one: &OpenStore, other: &OpenStore, lock: &str) {
     let mut changes = other.changes(&name(lock));
     let lease = granted(one.acquire(&ask(lock, "one", 1)).await.unwrap());
     until(&mut changes, |hint| match hint {

@@ -4,6 +4,8 @@
 #[cfg(feature = "embedded")]
 mod embedded;
 mod entry;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod hints;
 #[cfg(feature = "memory")]
 mod memory;
@@ -28,6 +30,8 @@ use keylatch_core::store::Store;
 pub use embedded::embedded;
 #[cfg(feature = "test-medium")]
 pub use embedded::test_medium;
+#[cfg(feature = "etcd")]
+pub use etcd::etcd;
 #[cfg(feature = "memory")]
 pub use memory::memory;
 #[cfg(feature = "conditional")]
@@ -38,19 +42,19 @@ pub use postgres::postgres;
 pub use redis::redis;
 #[cfg(feature = "redlock")]
 pub use redis::redlock;
-pub use settings::{PostgresSettings, RedisSettings, RedlockSettings, Settings};
+pub use settings::{EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, Settings};
 
-/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, or `redis://…`,
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`, or `redis://…`,
 /// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
 ///
-/// A PostgreSQL or a Redis that is down is no error: it may come back, and until then every answer is that the
+/// A PostgreSQL, an etcd or a Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
 ///
 /// # Errors
 ///
 /// The URL names no store, or the store is not fit.
 #[cfg_attr(
-    not(any(feature = "postgres", feature = "redis")),
+    not(any(feature = "postgres", feature = "etcd", feature = "redis")),
     expect(unused_variables, reason = "no store has settings")
 )]
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
@@ -65,6 +69,8 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
         ("memory", _) => Err(OpenError::MemoryWithPath),
         #[cfg(feature = "postgres")]
         ("postgres" | "postgresql", _) => postgres(url, settings.postgres).await,
+        #[cfg(feature = "etcd")]
+        ("etcd" | "etcds", _) => etcd(url, settings.etcd).await,
         #[cfg(feature = "redis")]
         (
             "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
@@ -91,7 +97,7 @@ pub enum OpenError {
     /// No store has this scheme.
     #[error(
         "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `postgres://HOST,HOST/DB`, \
-         `redis://HOST:PORT/DB`, `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
+         `etcd://HOST,HOST,HOST`, `redis://HOST:PORT/DB`, `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.
@@ -149,7 +155,8 @@ pub enum OpenError {
     MemoryWithPath,
     /// The text is no URL at all.
     #[error(
-        "the store must be `embedded:DIRECTORY`, `memory:`, `postgres://HOST/DB` or `redis://HOST:PORT/DB`"
+        "the store must be `embedded:DIRECTORY`, `memory:`, `postgres://HOST/DB`, `etcd://HOST` or \
+         `redis://HOST:PORT/DB`"
     )]
     NoUrl,
     /// The URL's scheme is known, and the rest is not understood.
@@ -161,6 +168,12 @@ pub enum OpenError {
     /// The PostgreSQL answered, and must not be used for locks as it is.
     #[error("this PostgreSQL cannot keep locks: {0}")]
     UnfitPostgres(String),
+    /// The same of etcd.
+    #[error("the store's URL is not an etcd URL: {0}")]
+    BadEtcdUrl(String),
+    /// The etcd answered, and must not be used for locks as it is.
+    #[error("this etcd cannot keep locks: {0}")]
+    UnfitEtcd(String),
     /// The URL names nodes that make no store, or the settings do not fit them.
     #[error("the nodes of `redlock://` make no store: {0}")]
     BadRedlock(String),

@@ -12,6 +12,8 @@ use serde::Deserialize;
 pub struct Settings<'a> {
     /// PostgreSQL.
     pub postgres: &'a PostgresSettings,
+    /// etcd.
+    pub etcd: &'a EtcdSettings,
     /// Every Redis.
     pub redis: &'a RedisSettings,
     /// Several that make one store.
@@ -25,6 +27,14 @@ pub struct PostgresSettings {
     /// The schema that has the table: `A-Z a-z 0-9 _`.
     pub schema: String,
     /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+}
+
+/// How the service uses etcd.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdSettings {
+    /// How long connecting to a member may take, in milliseconds.
     pub connect_timeout_ms: u64,
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
-use keylatch_core::store::{StoreError, StoreHealth, StoreProfile, Tier};
+use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Timeline, Version,
     Writing,
@@ -73,12 +73,13 @@ pub struct FakeEngine {
     engine: Arc<Engine>,
     /// Of the process that has this clone, if the engine has no clock.
     timeline: Option<Arc<Timeline>>,
+    limits: EntryLimits,
 }
 
 impl Clone for FakeEngine {
     fn clone(&self) -> Self {
         let timeline = self.timeline.as_ref().map(|_| self.engine.timeline());
-        Self { engine: Arc::clone(&self.engine), timeline }
+        Self { engine: Arc::clone(&self.engine), timeline, limits: self.limits }
     }
 }
 
@@ -138,14 +139,19 @@ impl FakeEngine {
         let notices = broadcast::Sender::new(BACKLOG);
         let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
         let engine = Arc::new(Engine { faults, state, notices, hold });
-        Self { engine, timeline: None }
+        Self { engine, timeline: None, limits: EntryLimits::NONE }
     }
 
     /// An empty engine that has no clock.
     pub fn without_clock(faults: Faults, seed: u64) -> Self {
         let Self { engine, .. } = Self::new(faults, seed);
         let timeline = Some(engine.timeline());
-        Self { engine, timeline }
+        Self { engine, timeline, limits: EntryLimits::NONE }
+    }
+
+    /// The engine, which takes no value of more bytes than this.
+    pub fn with_limit(self, bytes: usize) -> Self {
+        Self { limits: EntryLimits { bytes, ..EntryLimits::NONE }, ..self }
     }
 
     /// Moves the engine's clock forward.
@@ -190,7 +196,7 @@ impl FakeEngine {
     /// Another process, whose wall clock is behind.
     pub fn process_behind(&self, by: Duration) -> Self {
         let timeline = Some(Arc::new(Timeline::of_wall_clock_behind(by)));
-        Self { engine: Arc::clone(&self.engine), timeline }
+        Self { engine: Arc::clone(&self.engine), timeline, limits: self.limits }
     }
 
     /// How many batches were carried out.
@@ -376,7 +382,11 @@ impl ConditionalStore for FakeEngine {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         // The notices are of the same process.
-        let engine = Self { engine: Arc::clone(&self.engine), timeline: self.timeline.clone() };
+        let engine = Self {
+            engine: Arc::clone(&self.engine),
+            timeline: self.timeline.clone(),
+            limits: self.limits,
+        };
         let start = (engine, self.engine.notices.subscribe(), None);
         stream::unfold(start, async |(engine, mut receiver, again)| {
             if let Some(notice) = again {
@@ -398,11 +408,11 @@ impl ConditionalStore for FakeEngine {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
+        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new(), advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true }
+        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true, limits: self.limits }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

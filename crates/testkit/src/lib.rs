@@ -16,6 +16,7 @@
 //! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
 //! | have an engine of conditional writes that does all that one may do | [`FakeEngine`], [`Faults`] |
 //! | have a PostgreSQL, or a pooler before it | [`PostgresDatabase`], [`PostgresServer`], [`PgBouncer`] |
+//! | have an etcd, or three members of one | [`empty_etcd`], [`EtcdServer`], [`EtcdCluster`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
 //! | read the log | [`LogCapture`] |
@@ -47,6 +48,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod browser;
+mod etcd;
 mod events;
 mod fake_engine;
 mod log_capture;
@@ -66,6 +68,7 @@ mod upstream;
 use std::time::Duration;
 
 pub use browser::{Browser, Page, PausedRequest};
+pub use etcd::{EtcdCluster, EtcdServer, empty_etcd};
 pub use events::{Event, EventStream, refusal_of};
 pub use fake_engine::{FakeEngine, Faults};
 pub use keylatch_testkit_macros::store_test;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::{
     Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
-    config, seed,
+    config, empty_etcd, seed,
 };
 
 /// How often a store in the test's process removes expired locks.
@@ -71,6 +71,11 @@ pub async fn redlock() -> TestStore {
 pub async fn postgres() -> TestStore {
     let database = PostgresDatabase::create().await;
     TestStore::new(config(&database.url()), database)
+}
+
+/// The keys below a prefix of one etcd.
+pub async fn etcd() -> TestStore {
+    TestStore::new(config(&empty_etcd().await), EtcdClock(TokioClock::default()))
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.
@@ -341,6 +346,17 @@ impl StoreClock for TokioClock {
         tokio::time::pause();
         tokio::time::advance(by).await;
         tokio::time::resume();
+    }
+}
+
+/// etcd has no clock, and a process counts from when it saw a write.
+#[derive(Debug)]
+struct EtcdClock(TokioClock);
+
+#[async_trait]
+impl StoreClock for EtcdClock {
+    async fn advance(&self, by: Duration) {
+        self.0.advance(by + AHEAD).await;
     }
 }
 

@@ -31,8 +31,8 @@ use engine::Engine;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::{LockState, Ttl};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier,
-    Topic,
+    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Tier, Topic,
 };
 use writer::{ExpiredKeys, Writer};
 
@@ -128,10 +128,16 @@ impl Executor for Embedded {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
         let directory = self.path.display().to_string();
-        Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::from([("directory", directory)]) })
+        let facts = BTreeMap::from([("directory", directory)]);
+        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "embedded", max_ttl: Ttl::MAX, records: true }
+        StoreProfile {
+            kind: "embedded",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
     }
 }

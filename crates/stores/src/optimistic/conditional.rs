@@ -129,6 +129,19 @@ impl fmt::Debug for Key {
     }
 }
 
+/// The first bytes after all that begin with `prefix`.
+#[cfg(any(feature = "postgres", feature = "etcd"))]
+pub(crate) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
 /// Which value a row has: no two values of a key have the same. An engine without a clock numbers all its
 /// writes, and a later one has a greater version, whatever its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

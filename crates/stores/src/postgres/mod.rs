@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
-use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
+use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Config;
@@ -29,7 +29,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing,
+    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing, end_of_prefix,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
@@ -37,7 +37,7 @@ use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
     CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns, column_of,
-    end_of_prefix, get, parse_announcement, time_of, version_of,
+    get, parse_announcement, time_of, version_of,
 };
 use tls::verifying_connector;
 use url::Address;
@@ -233,7 +233,12 @@ impl ConditionalStore for Postgres {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "postgres", max_ttl: Ttl::MAX, records: true }
+        StoreProfile {
+            kind: "postgres",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
     }
 }
 

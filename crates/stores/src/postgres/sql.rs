@@ -202,18 +202,6 @@ fn parse_change(said: &str) -> Option<(Key, Version)> {
     Some((Key::from_bytes(&key)?, version_of(version)))
 }
 
-/// The first key after all that begin with `prefix`.
-pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            break;
-        }
-    }
-    end
-}
-
 /// Rows with the bytes of their keys.
 pub(super) type KeyedRows = Vec<(Vec<u8>, Row)>;
 

@@ -1,0 +1,214 @@
+//! Locks and records in an etcd, shared by all keylatch instances that use the same prefix.
+//!
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: a batch is one
+//! transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`, `cluster.rs`), and
+//! a watch says what other instances change (`watch.rs`). etcd tells no time, so this process's timeline
+//! says how long ago a revision was seen. No lease of etcd is used: they last whole seconds, and an
+//! election renews them.
+//!
+//! Invariant: what an answer or the watch says of revisions is on the timeline before the adapter has it.
+
+mod cluster;
+mod failure;
+mod health;
+mod messages;
+mod session;
+mod txn;
+mod url;
+mod watch;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use keylatch_core::lock::Ttl;
+use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile};
+use tokio::time::Instant;
+
+use crate::optimistic::conditional::{
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Timeline, Version, Writing,
+};
+use crate::optimistic::optimistic;
+use crate::{EtcdSettings, OpenError};
+use cluster::Cluster;
+use failure::causes;
+use messages::Header;
+use txn::{Keyspace, carried_out, parts, requests, row, rows, version};
+use url::Address;
+use watch::{Listening, Subscription};
+
+/// Opens the etcd at `url`.
+///
+/// # Errors
+///
+/// `url` is not understood, or etcd answers and is not fit: it is too old, its members are of two
+/// clusters, or the user may not do everything below the prefix. An etcd that does not answer is no error:
+/// the store keeps trying.
+pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, OpenError> {
+    let address = Address::parse(url)?;
+    let connect_limit = Duration::from_millis(settings.connect_timeout_ms);
+    let endpoints = address.endpoints(connect_limit)?;
+    let etcd = Etcd {
+        cluster: Arc::new(Cluster::new(endpoints, address.credentials, connect_limit)),
+        keys: Keyspace(address.prefix),
+        hosts: address.hosts.into(),
+        timeline: Arc::default(),
+        subscription: Arc::default(),
+    };
+    // Before the first watch, so that no change is missed because the store is new.
+    let starting = async {
+        etcd.cluster.inspect().await?;
+        etcd.cluster.call(|| etcd.keys.probe()).await?;
+        for advice in health::health(&etcd).await?.advice {
+            tracing::warn!(advice, "the store should be changed");
+        }
+        Subscription::start(&etcd).await
+    };
+    match starting.await {
+        Ok(subscription) => *etcd.subscription() = Some(subscription),
+        Err(error @ StoreError::Refused(_)) => return Err(OpenError::UnfitEtcd(causes(&error))),
+        Err(error) => tracing::warn!(error = causes(&error), "etcd cannot be reached yet"),
+    }
+    Ok(optimistic(etcd))
+}
+
+/// The engine. Clones are the same.
+#[derive(Debug, Clone)]
+struct Etcd {
+    cluster: Arc<Cluster>,
+    keys: Keyspace,
+    /// The members of the URL, for people.
+    hosts: Arc<[String]>,
+    timeline: Arc<Timeline>,
+    /// The watch that was made when the store was opened, until it is used.
+    subscription: Arc<Mutex<Option<Subscription>>>,
+}
+
+impl Etcd {
+    /// Notes what an answer says of the time, and gives it.
+    fn note(&self, header: Header, asked: Instant) -> EngineTime {
+        self.timeline.note_answer(version(header.revision), asked)
+    }
+
+    fn subscription(&self) -> std::sync::MutexGuard<'_, Option<Subscription>> {
+        self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out as many changes as one request has. What their guards do not allow when it is sent is
+    /// left out.
+    async fn write_at_once(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let mut allowed = Vec::new();
+        let request = || {
+            let now = self.timeline.now();
+            allowed = changes.iter().map(|change| change.guard.allows(now)).collect();
+            let sent = changes.iter().zip(&allowed).filter(|(_, allowed)| **allowed);
+            self.keys.write(sent.map(|(change, _)| change))
+        };
+        let (answer, header, asked) = self.cluster.call(request).await?;
+        let sent = allowed.iter().filter(|allowed| **allowed).count();
+        let mut carried_out = carried_out(answer, sent)?.into_iter();
+        let now = self.note(header, asked);
+        let versions = allowed.into_iter().map(|allowed| {
+            let is_done = allowed && carried_out.next().unwrap_or_default();
+            is_done.then(|| version(header.revision))
+        });
+        Ok(Writing { versions: versions.collect(), asked, now })
+    }
+
+    async fn read_at_once(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+        let (answer, header, asked) = self.cluster.call(|| self.keys.read(keys)).await?;
+        let rows = rows(answer, keys.len())?;
+        let now = self.note(header, asked);
+        Ok(Reading { rows, asked, now })
+    }
+}
+
+#[async_trait]
+impl ConditionalStore for Etcd {
+    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+        let readings = try_join_all(parts(keys).map(|keys| self.read_at_once(keys))).await?;
+        let together = readings.into_iter().reduce(|mut all, reading| {
+            all.rows.extend(reading.rows);
+            Reading { asked: all.asked.min(reading.asked), now: all.now.min(reading.now), ..all }
+        });
+        let nothing = || Reading { rows: vec![], asked: Instant::now(), now: self.timeline.now() };
+        Ok(together.unwrap_or_else(nothing))
+    }
+
+    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let parts = requests(changes);
+        let writings = join_all(parts.iter().map(|part| self.write_at_once(part))).await;
+        let nothing =
+            || Writing { versions: vec![], asked: Instant::now(), now: self.timeline.now() };
+        Ok(together(writings)?.unwrap_or_else(nothing))
+    }
+
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, StoreError> {
+        let mut range = self.keys.range(prefix);
+        range.limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        // The next key after one is that key and a zero byte.
+        let next = after.map(|key| [&*self.keys.bytes(key), &[0]].concat());
+        range.key = next.unwrap_or_default().max(range.key);
+        let (answer, header, asked) = self.cluster.call(|| range.clone()).await?;
+        let now = self.note(header, asked);
+        let rows = answer.kvs.into_iter();
+        let rows = rows.filter_map(|kv| Some((self.keys.key(&kv.key)?, row(kv))));
+        Ok(Listing { rows: rows.collect(), now })
+    }
+
+    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+        for rows in parts(rows) {
+            let (_, header, asked) = self.cluster.call(|| self.keys.remove(rows)).await?;
+            self.note(header, asked);
+        }
+        Ok(())
+    }
+
+    fn notices(&self) -> BoxStream<'static, Notice> {
+        let live = self.subscription().take();
+        stream::unfold(Listening::new(self.clone(), live), Listening::next).boxed()
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        health::health(self).await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile { kind: "etcd", max_ttl: Ttl::MAX, records: true, limits: txn::LIMITS }
+    }
+
+    fn timeline(&self) -> Option<&Timeline> {
+        Some(&self.timeline)
+    }
+}
+
+/// What became of a batch that went in several requests. If one of them failed and another did not, it is
+/// not known of the batch whether it was carried out.
+fn together(writings: Vec<Result<Writing, StoreError>>) -> Result<Option<Writing>, StoreError> {
+    let (mut all, mut failure): (Option<Writing>, Option<StoreError>) = (None, None);
+    for writing in writings {
+        match (writing, &mut all) {
+            (Ok(writing), None) => all = Some(writing),
+            (Ok(writing), Some(all)) => {
+                all.versions.extend(writing.versions);
+                all.now = all.now.max(writing.now);
+            }
+            (Err(error), _) if error.effect() == Effect::Unknown || failure.is_none() => {
+                failure = Some(error);
+            }
+            (Err(_), _) => {}
+        }
+    }
+    match (failure, all) {
+        (None, all) => Ok(all),
+        (Some(failure), None) => Err(failure),
+        (Some(failure), Some(_)) => Err(StoreError::Lost(failure.into())),
+    }
+}

@@ -1,0 +1,154 @@
+//! A connection to one member, and how long a call on it may take.
+//!
+//! The client's own balancer sends each request to another member, dead ones included, and waits for an
+//! answer for ever. So there is one connection to one member at a time (`cluster.rs`), and a call that
+//! takes long has the member asked, on the same connection, whether it still is there and has the same
+//! leader. If it is stopped, or there was an election since, the call is given up as lost: what was
+//! proposed to the leader before is not always proposed to the next one. Tested in
+//! `tests/stores/etcd_faults.rs`.
+
+use std::time::Duration;
+
+use keylatch_core::store::StoreError;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{IntoStreamingRequest, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::failure::classify;
+use super::messages::{
+    Answer, Call, Header, StatusRequest, StatusResponse, WATCH, WatchRequest, WatchResponse,
+};
+
+/// How long a call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(4);
+/// After how long the member of a call is asked whether it still is there, and how often.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long it may take to answer that, which it does without asking others.
+const SIGN_LIMIT: Duration = Duration::from_secs(1);
+
+/// A connection to one member that has a leader.
+#[derive(Debug)]
+pub(super) struct Session {
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    /// Which of the URL's hosts it is to.
+    pub(super) member: usize,
+    /// Which cluster it is of.
+    pub(super) cluster_id: u64,
+    /// Cancelled when calls go to another member.
+    pub(super) left: CancellationToken,
+}
+
+impl Session {
+    pub(super) fn new(channel: Channel, member: usize) -> Self {
+        Self { channel, token: None, member, cluster_id: 0, left: CancellationToken::new() }
+    }
+
+    /// Has later calls carry `token`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be sent.
+    pub(super) fn authorize(&mut self, token: &str) -> Result<(), StoreError> {
+        let token = token.parse().map_err(|_| StoreError::Refused("the token is not ASCII".into()));
+        self.token = Some(token?);
+        Ok(())
+    }
+
+    /// Calls a method, within the time that a call may take. Says as well when it was sent.
+    ///
+    /// # Errors
+    ///
+    /// The member refused the call, did not answer, or is of another cluster than it was.
+    pub(super) async fn call<C: Call>(
+        &self,
+        request: C,
+    ) -> Result<(C::Answer, Header, Instant), StoreError> {
+        let asked = Instant::now();
+        let answer = tokio::select! {
+            biased;
+            answer = self.send(request) => answer.map_err(classify)?,
+            why = self.end() => return Err(StoreError::Lost(why.into())),
+        };
+        match answer.header().copied() {
+            Some(header) if header.cluster_id == self.cluster_id || self.cluster_id == 0 => {
+                Ok((answer, header, asked))
+            }
+            _ => Err(StoreError::Lost("another cluster answered".into())),
+        }
+    }
+
+    /// Ends when the answer to a call that was just sent is not worth waiting for.
+    async fn end(&self) -> &'static str {
+        let (sent, mut term) = (Instant::now(), None);
+        while sent.elapsed() < CALL_LIMIT {
+            sleep(PATIENCE).await;
+            match timeout(SIGN_LIMIT, self.send(StatusRequest {})).await {
+                Ok(Ok(status)) if status.leader != 0 => {
+                    let now = status.header.map(|header| header.raft_term);
+                    if *term.get_or_insert(now) != now {
+                        return "a leader was elected meanwhile";
+                    }
+                }
+                Ok(Ok(_)) => return "the member has no leader",
+                Ok(Err(_)) => return "the connection to the member ended",
+                Err(_) => return "the member gives no sign",
+            }
+        }
+        "there was no answer in time"
+    }
+
+    /// What the member says of itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::call`].
+    pub(super) async fn status(&self) -> Result<StatusResponse, StoreError> {
+        self.call(StatusRequest {}).await.map(|(status, ..)| status)
+    }
+
+    /// Begins a stream of requests and answers.
+    ///
+    /// # Errors
+    ///
+    /// The member refused it.
+    pub(super) async fn watch(
+        &self,
+        requests: impl IntoStreamingRequest<Message = WatchRequest>,
+    ) -> Result<Streaming<WatchResponse>, StoreError> {
+        let (mut client, mut request) = (self.client(), requests.into_streaming_request());
+        self.add_metadata(&mut request);
+        client.ready().await.map_err(|error| StoreError::Unreachable(error.into()))?;
+        let path = PathAndQuery::from_static(WATCH);
+        let answers = client.streaming(request, path, ProstCodec::default()).await;
+        answers.map(tonic::Response::into_inner).map_err(classify)
+    }
+
+    async fn send<C: Call>(&self, request: C) -> Result<C::Answer, Status> {
+        let (mut client, mut request) = (self.client(), Request::new(request));
+        self.add_metadata(&mut request);
+        client.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let path = PathAndQuery::from_static(C::PATH);
+        let answer = client.unary(request, path, ProstCodec::default()).await;
+        answer.map(tonic::Response::into_inner)
+    }
+
+    fn client(&self) -> Grpc<Channel> {
+        // The answer to a read is as large as the rows are.
+        Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    fn add_metadata<T>(&self, request: &mut Request<T>) {
+        let metadata = request.metadata_mut();
+        // A member without a leader is to refuse the call, and not to keep it.
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            metadata.insert("token", token.clone());
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Changes, reads and removals as transactions of etcd, and what their answers say.
+//!
+//! A batch is one transaction of nested ones, each with its own conditions, so one request carries them
+//! all and none depends on another. etcd takes 128 steps in a transaction, the nested one's steps among
+//! them, and 1.5 MiB in a request: what is more goes in several.
+
+use keylatch_core::store::{EntryLimits, StoreError};
+
+use super::messages::{
+    Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, Step, StepAnswer,
+    TxnRequest, TxnResponse,
+};
+use crate::optimistic::conditional::{Change, Key, Row, Version, end_of_prefix};
+
+/// How many steps a transaction has at most.
+const STEPS: usize = 100;
+/// How many bytes the changes of a request have at most, as [`cost`] counts them.
+const REQUEST_BYTES: usize = 1_500_000;
+/// A value of that many bytes fits into a request by itself.
+pub(super) const LIMITS: EntryLimits =
+    EntryLimits { bytes: 1_400_000, waiters: 1000, answer_bytes: 512 * 1024 };
+
+/// The keys of one store: all begin with its prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Keyspace(pub(super) Vec<u8>);
+
+impl Keyspace {
+    /// A key as etcd has it.
+    pub(super) fn bytes(&self, key: &Key) -> Vec<u8> {
+        [&*self.0, &key.to_bytes()].concat()
+    }
+
+    /// The key that etcd has so; `None` for what is no key of this store.
+    pub(super) fn key(&self, bytes: &[u8]) -> Option<Key> {
+        Key::from_bytes(bytes.strip_prefix(&*self.0)?)
+    }
+
+    /// The keys whose bytes begin with `prefix`.
+    pub(super) fn range(&self, prefix: &[u8]) -> RangeRequest {
+        let key = [&*self.0, prefix].concat();
+        let range_end = end_of_prefix(&key);
+        RangeRequest { key, range_end, limit: 0 }
+    }
+
+    /// Reads the row of one key.
+    pub(super) fn one(&self, key: &Key) -> RangeRequest {
+        RangeRequest { key: self.bytes(key), ..RangeRequest::default() }
+    }
+
+    /// Carries out each change if its row is as it says.
+    ///
+    /// etcd looks for writes beyond its quota in the outer transaction alone, and would let the database
+    /// grow without an end. So the outer one has a write that is never carried out, as it has no condition
+    /// that could fail.
+    pub(super) fn write<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) -> TxnRequest {
+        let counted = PutRequest { key: self.bytes(&Key::Floor(0)), value: Vec::new() };
+        let batch = all(changes.into_iter().map(|change| {
+            let mut conditions = vec![self.has(&change.key, change.was)];
+            if let Some((floor, version)) = &change.above {
+                conditions.push(self.has(floor, *version));
+            }
+            let put = PutRequest { key: self.bytes(&change.key), value: change.value.clone() };
+            on(conditions, Step::Put(put))
+        }));
+        TxnRequest { failure: steps_of([Step::Put(counted)]), ..batch }
+    }
+
+    /// Reads the rows of keys.
+    pub(super) fn read(&self, keys: &[Key]) -> TxnRequest {
+        all(keys.iter().map(|key| Step::Range(self.one(key))))
+    }
+
+    /// Removes each row if its version is the one that is named.
+    pub(super) fn remove(&self, rows: &[(Key, Version)]) -> TxnRequest {
+        all(rows.iter().map(|(key, version)| {
+            let removal = DeleteRangeRequest { key: self.bytes(key) };
+            on(vec![self.has(key, Some(*version))], Step::DeleteRange(removal))
+        }))
+    }
+
+    /// A transaction that does nothing, and that etcd refuses to a user who may not do everything.
+    pub(super) fn probe(&self) -> TxnRequest {
+        let [put, removed] = [Key::Floor(0), Key::Floor(1)].map(|key| self.bytes(&key));
+        let never = Compare { mod_revision: Some(-1), ..self.has(&Key::Floor(0), None) };
+        let steps = [
+            Step::Range(RangeRequest { limit: 1, ..self.range(b"") }),
+            Step::Put(PutRequest { key: put, value: Vec::new() }),
+            Step::DeleteRange(DeleteRangeRequest { key: removed }),
+        ];
+        TxnRequest { compare: vec![never], ..all(steps) }
+    }
+
+    /// The condition that the row of a key has this version, or is not there.
+    fn has(&self, key: &Key, version: Option<Version>) -> Compare {
+        Compare {
+            result: 0,
+            target: Compare::MOD,
+            key: self.bytes(key),
+            mod_revision: Some(version.map_or(0, revision_of)),
+        }
+    }
+}
+
+/// One step on conditions, as a step.
+fn on(compare: Vec<Compare>, step: Step) -> Step {
+    Step::Txn(TxnRequest { compare, ..all([step]) })
+}
+
+/// All of these steps.
+fn all(steps: impl IntoIterator<Item = Step>) -> TxnRequest {
+    TxnRequest { success: steps_of(steps), ..TxnRequest::default() }
+}
+
+fn steps_of(steps: impl IntoIterator<Item = Step>) -> Vec<RequestOp> {
+    steps.into_iter().map(|step| RequestOp { step: Some(step) }).collect()
+}
+
+/// Changes in as many parts as they need requests.
+pub(super) fn requests(changes: &[Change]) -> Vec<&[Change]> {
+    let (mut parts, mut rest) = (Vec::new(), changes);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |change: &&Change| {
+            bytes += cost(change);
+            bytes <= REQUEST_BYTES
+        };
+        let count = rest.iter().take(STEPS).take_while(fits).count().max(1);
+        let (part, others) = rest.split_at(count);
+        parts.push(part);
+        rest = others;
+    }
+    parts
+}
+
+/// Keys, or rows, in as many parts as they need requests.
+pub(super) fn parts<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
+    all.chunks(STEPS)
+}
+
+/// How many bytes a change has in a request, and a little more.
+fn cost(change: &Change) -> usize {
+    /// A prefix, a floor and what is around them.
+    const AROUND: usize = 1024;
+    change.value.len() + 2 * change.key.to_bytes().len() + AROUND
+}
+
+/// Which of the nested transactions were carried out.
+///
+/// # Errors
+///
+/// The answer is none to so many.
+pub(super) fn carried_out(answer: TxnResponse, count: usize) -> Result<Vec<bool>, StoreError> {
+    let nested = answer.responses.into_iter().map(|response| match response.answer {
+        Some(StepAnswer::Txn(answer)) => Some(answer.succeeded),
+        _ => None,
+    });
+    whole(nested.collect(), count)
+}
+
+/// The row of each key that was read.
+///
+/// # Errors
+///
+/// The answer is none to so many.
+pub(super) fn rows(answer: TxnResponse, count: usize) -> Result<Vec<Option<Row>>, StoreError> {
+    let rows = answer.responses.into_iter().map(|response| match response.answer {
+        Some(StepAnswer::Range(range)) => Some(range.kvs.into_iter().next().map(row)),
+        _ => None,
+    });
+    whole(rows.collect(), count)
+}
+
+/// All of `count` answers.
+fn whole<T>(answers: Option<Vec<T>>, count: usize) -> Result<Vec<T>, StoreError> {
+    let mismatched = || StoreError::Lost("the answer belongs to another transaction".into());
+    answers.filter(|answers| answers.len() == count).ok_or_else(mismatched)
+}
+
+/// The row that etcd has so.
+pub(super) fn row(kv: KeyValue) -> Row {
+    Row { version: version(kv.mod_revision), value: kv.value }
+}
+
+/// The version that the value of a write has.
+pub(super) fn version(revision: i64) -> Version {
+    Version(u64::try_from(revision).unwrap_or_default().into())
+}
+
+fn revision_of(version: Version) -> i64 {
+    i64::try_from(version.0).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,252 @@
+//! The URL of an etcd:
+//! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PREFIX][?cacert=PATH][&cert=PATH&key=PATH]`.
+//!
+//! `etcds://` is the same with TLS. The parameters have the names of `etcdctl`'s flags. Each host is an
+//! endpoint of its own, so that the engine decides which member it asks.
+//!
+//! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with
+//! real servers in `tests/stores/etcd.rs`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::messages::AuthenticateRequest;
+use crate::OpenError;
+
+/// The port of clients, as etcd registered it.
+const DEFAULT_PORT: u16 = 2379;
+/// What all keys begin with, unless the URL says otherwise.
+const DEFAULT_PREFIX: &str = "keylatch";
+/// After how long without a packet the machine of a member is asked for one.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// What a certificate begins with in a file.
+const PEM_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
+/// What a URL comes to.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    /// `HOST:PORT` of each member.
+    pub(super) hosts: Vec<String>,
+    /// Who asks, if the cluster is to know it.
+    pub(super) credentials: Option<AuthenticateRequest>,
+    /// What all keys begin with, up to a slash.
+    pub(super) prefix: Vec<u8>,
+    security: Option<Security>,
+}
+
+/// Which certificates an encrypted connection needs.
+#[derive(Debug, Clone, Default)]
+struct Security {
+    /// Those that vouch for the members; `None` for those of the system.
+    roots: Option<PathBuf>,
+    /// The certificate and the key of keylatch, if the members ask for them.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Address {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// It is not a URL of etcd.
+    pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it has no `://`"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password may have an `@` and, unescaped, a `/`: hosts have neither.
+        let (credentials, rest) = match rest.rsplit_once('@') {
+            Some((credentials, rest)) => (Some(credentials_of(credentials)?), rest),
+            None => (None, rest),
+        };
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, DEFAULT_PREFIX));
+        let hosts = hosts.split(',').map(|host| with_port(host.trim()));
+        Ok(Self {
+            hosts: hosts.collect::<Result<_, _>>()?,
+            credentials,
+            prefix: prefix_of(prefix)?,
+            security: Security::of(scheme == "etcds", query)?,
+        })
+    }
+
+    /// How each member is reached.
+    ///
+    /// # Errors
+    ///
+    /// A file of the URL cannot be read, or has not what it is to have.
+    pub(super) fn endpoints(&self, connect_limit: Duration) -> Result<Vec<Endpoint>, OpenError> {
+        let tls = self.security.as_ref().map(Security::config).transpose()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoints = self.hosts.iter().map(|host| {
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"));
+            let endpoint = endpoint.map_err(|_| bad("a host is not one"))?;
+            let endpoint = endpoint
+                .connect_timeout(connect_limit)
+                .tcp_keepalive(Some(KEEPALIVE))
+                .tcp_keepalive_interval(Some(KEEPALIVE / 2));
+            match &tls {
+                Some(tls) => endpoint.tls_config(tls.clone()).map_err(|_| {
+                    bad("`cacert`, `cert` and `key` have no certificates and no key that fit")
+                }),
+                None => Ok(endpoint),
+            }
+        });
+        endpoints.collect()
+    }
+}
+
+impl Security {
+    /// What the parameters of a URL say.
+    fn of(is_secure: bool, query: &str) -> Result<Option<Self>, OpenError> {
+        let (mut roots, mut cert, mut key) = (None, None, None);
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let slot = match name {
+                "cacert" => &mut roots,
+                "cert" => &mut cert,
+                "key" => &mut key,
+                _ => return Err(bad("its parameters are `cacert`, `cert` and `key`")),
+            };
+            *slot = Some(PathBuf::from(decoded(value)?));
+        }
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(bad("`cert` and `key` belong together")),
+        };
+        match is_secure {
+            true => Ok(Some(Self { roots, identity })),
+            false if roots.is_none() && identity.is_none() => Ok(None),
+            false => Err(bad("certificates are for `etcds://`")),
+        }
+    }
+
+    fn config(&self) -> Result<ClientTlsConfig, OpenError> {
+        let config = match &self.roots {
+            Some(path) => {
+                let roots = contents("cacert", path)?;
+                if !String::from_utf8_lossy(&roots).contains(PEM_CERTIFICATE) {
+                    return Err(bad("the file `cacert` has no certificate"));
+                }
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots))
+            }
+            None => ClientTlsConfig::new().with_native_roots(),
+        };
+        Ok(match &self.identity {
+            Some((cert, key)) => {
+                config.identity(Identity::from_pem(contents("cert", cert)?, contents("key", key)?))
+            }
+            None => config,
+        })
+    }
+}
+
+fn contents(parameter: &str, path: &Path) -> Result<Vec<u8>, OpenError> {
+    std::fs::read(path).map_err(|error| bad(&format!("the file `{parameter}`: {error}")))
+}
+
+fn credentials_of(text: &str) -> Result<AuthenticateRequest, OpenError> {
+    let (name, password) = text.split_once(':').ok_or_else(|| bad("the user has no password"))?;
+    Ok(AuthenticateRequest { name: decoded(name)?, password: decoded(password)? })
+}
+
+fn decoded(text: &str) -> Result<String, OpenError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| bad("it is not in UTF-8"))
+}
+
+/// `HOST:PORT`, whether `host` names its port or not.
+fn with_port(host: &str) -> Result<String, OpenError> {
+    // The colons of an IPv6 address are within its brackets.
+    let after_address = host.rsplit(']').next().unwrap_or_default();
+    match after_address.split_once(':') {
+        _ if host.is_empty() => Err(bad("a host is missing")),
+        None => Ok(format!("{host}:{DEFAULT_PORT}")),
+        Some(("", _)) if !host.contains(']') => Err(bad("a host is missing")),
+        Some((_, port)) => match port.parse::<u16>() {
+            Ok(_) => Ok(host.to_owned()),
+            Err(_) => Err(bad("a port is not a number up to 65535")),
+        },
+    }
+}
+
+fn prefix_of(path: &str) -> Result<Vec<u8>, OpenError> {
+    let path = path.trim_matches('/');
+    let path = if path.is_empty() { DEFAULT_PREFIX } else { path };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    if path.len() > 128 || !path.chars().all(is_plain) {
+        return Err(bad("the prefix of the keys is up to 128 of A-Z a-z 0-9 . _ - /"));
+    }
+    Ok(format!("{path}/").into_bytes())
+}
+
+fn bad(why: &str) -> OpenError {
+    OpenError::BadEtcdUrl(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(url: &str) -> Address {
+        Address::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+
+    #[test]
+    fn hosts_have_the_default_port_where_they_name_none() {
+        let hosts = parsed("etcd://a, b:7000,[::1],[::1]:7000").hosts;
+        assert_eq!(hosts, ["a:2379", "b:7000", "[::1]:2379", "[::1]:7000"]);
+    }
+
+    #[test]
+    fn path_is_what_keys_begin_with() {
+        for (url, prefix) in [
+            ("etcd://a", "keylatch/"),
+            ("etcd://a/", "keylatch/"),
+            ("etcd://u:p@a/team.1/locks/?", "team.1/locks/"),
+        ] {
+            assert_eq!(parsed(url).prefix, prefix.as_bytes(), "{url}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_decoded_and_not_shown() {
+        let url = parsed("etcds://us%65r:s3cr%40t@a");
+        let credentials = url.credentials.clone().unwrap();
+        assert_eq!((&*credentials.name, &*credentials.password), ("user", "s3cr@t"));
+        assert!(!format!("{url:?}").contains("s3cr"), "{url:?}");
+    }
+
+    #[test]
+    fn files_are_for_encrypted_connections() {
+        let security = |url: &str| parsed(url).security.map(|it| (it.roots, it.identity));
+        let path = |text: &str| PathBuf::from(text);
+        assert_eq!(security("etcd://a"), None);
+        assert_eq!(security("etcds://a"), Some((None, None)));
+        let identity = Some((path("/c.pem"), path("/k.pem")));
+        let all = "etcds://a/locks?cacert=/a%20b.pem&cert=/c.pem&key=/k.pem";
+        assert_eq!(security(all), Some((Some(path("/a b.pem")), identity)));
+    }
+
+    #[test]
+    fn error_says_what_is_wrong_and_keeps_the_password() {
+        for (url, why) in [
+            ("etcd:hunter2", "no `://`"),
+            ("etcd://", "host is missing"),
+            ("etcd://u:hunter2@a,,b", "host is missing"),
+            ("etcd://u:hunter2@:2379", "host is missing"),
+            ("etcd://u:hunter2@a:port", "port is not"),
+            ("etcd://hunter2@a", "no password"),
+            ("etcd://u:hunter2%ff@a", "UTF-8"),
+            ("etcd://u:hunter2@a/pre fix", "prefix"),
+            ("etcd://u:hunter2@a?hunter2=1", "parameters"),
+            ("etcd://u:hunter2@a?cacert=/hunter2", "`etcds://`"),
+            ("etcds://u:hunter2@a?cert=/hunter2", "together"),
+        ] {
+            let error = Address::parse(url).expect_err(url).to_string();
+            assert!(error.contains(why) && !error.contains("hunter2"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What other instances write, as etcd says it unasked.
+//!
+//! One watch has all locks. A watch ends without a word when its member is stopped, and can be cut off by
+//! an election or a compaction: so a quiet one is asked how far it is, and one that ended is made again,
+//! on the member that calls go to. What was written in between is missed, and the notice says so.
+//! Tested in `tests/stores/etcd.rs` and `etcd_faults.rs`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream;
+use keylatch_core::store::StoreError;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tonic::Streaming;
+
+use super::Etcd;
+use super::failure::causes;
+use super::messages::{
+    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchStep,
+};
+use super::session::Session;
+use super::txn::version;
+use crate::optimistic::conditional::{Key, Notice};
+
+/// The pause before a watch that ended is made again.
+const PAUSE: Duration = Duration::from_millis(250);
+/// After how long without a word the watch is asked how far it is, and how long the answer may take.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// A watch of all locks, for as long as its session is used.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    session: Arc<Session>,
+    requests: mpsc::Sender<WatchRequest>,
+    answers: Streaming<WatchResponse>,
+}
+
+impl Subscription {
+    /// Watches all locks from now on.
+    ///
+    /// # Errors
+    ///
+    /// No member can be used, or it does not take the watch.
+    pub(super) async fn start(etcd: &Etcd) -> Result<Self, StoreError> {
+        let session = etcd.cluster.session().await?;
+        let starting = Self::start_on(Arc::clone(&session), etcd);
+        let started = timeout(SILENCE, starting).await;
+        let started = started.unwrap_or_else(|late| Err(StoreError::Unreachable(late.into())));
+        if started.is_err() {
+            etcd.cluster.leave(&session).await;
+        }
+        started
+    }
+
+    async fn start_on(session: Arc<Session>, etcd: &Etcd) -> Result<Self, StoreError> {
+        let range = etcd.keys.range(Key::LOCKS);
+        let (key, range_end) = (range.key, range.range_end);
+        let create = WatchStep::Create(WatchCreateRequest { key, range_end, fragment: true });
+        // Room for the creation and for one question that is under way.
+        let (requests, receiver) = mpsc::channel(2);
+        let lost = |_| StoreError::Lost("the watch ended".into());
+        requests.send(WatchRequest { step: Some(create) }).await.map_err(lost)?;
+        let sent = stream::unfold(receiver, async |mut receiver| {
+            receiver.recv().await.map(|request| (request, receiver))
+        });
+        let mut answers = session.watch(sent).await?;
+        match answers.message().await {
+            Ok(Some(answer)) if answer.created && !answer.canceled => {
+                Ok(Self { session, requests, answers })
+            }
+            Ok(Some(answer)) => Err(StoreError::Refused(answer.cancel_reason.into())),
+            Ok(None) => Err(StoreError::Lost("the watch ended".into())),
+            Err(status) => Err(super::failure::classify(status)),
+        }
+    }
+
+    /// The next answer that says anything; `None` where the watch is over.
+    async fn next(&mut self) -> Option<WatchResponse> {
+        let mut was_asked = false;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                () = self.session.left.cancelled() => return None,
+                answer = timeout(SILENCE, self.answers.message()) => answer,
+            };
+            match answer {
+                Ok(Ok(Some(answer))) if !answer.canceled => return Some(answer),
+                Ok(_) => return None,
+                Err(_) if was_asked => return None,
+                Err(_) => {
+                    let step = Some(WatchStep::Progress(WatchProgressRequest {}));
+                    self.requests.try_send(WatchRequest { step }).ok()?;
+                    was_asked = true;
+                }
+            }
+        }
+    }
+}
+
+/// The watch, made again whenever it is over, and what it said that was not passed on yet.
+pub(super) struct Listening {
+    etcd: Etcd,
+    live: Option<Subscription>,
+    heard: VecDeque<Notice>,
+    has_failed: bool,
+}
+
+impl Listening {
+    pub(super) fn new(etcd: Etcd, live: Option<Subscription>) -> Self {
+        Self { etcd, live, heard: VecDeque::new(), has_failed: false }
+    }
+
+    pub(super) async fn next(mut self) -> Option<(Notice, Self)> {
+        loop {
+            if let Some(notice) = self.heard.pop_front() {
+                return Some((notice, self));
+            }
+            match &mut self.live {
+                Some(subscription) => match subscription.next().await {
+                    Some(answer) => self.hear(answer),
+                    None => self.live = None,
+                },
+                None => self.resume().await,
+            }
+        }
+    }
+
+    /// Makes the watch again.
+    async fn resume(&mut self) {
+        match Subscription::start(&self.etcd).await {
+            Ok(subscription) => {
+                self.live = Some(subscription);
+                self.has_failed = false;
+                self.heard.push_back(Notice::Missed);
+            }
+            Err(error) => {
+                if self.has_failed {
+                    tracing::debug!(error = causes(&error), "there is still no watch");
+                } else {
+                    tracing::warn!(error = causes(&error), "there is no watch of etcd");
+                }
+                self.has_failed = true;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Notes what the watch said on the timeline, and then passes it on.
+    fn hear(&mut self, answer: WatchResponse) {
+        for kv in answer.events.into_iter().filter_map(|event| {
+            let is_removal = event.kind != 0;
+            event.kv.map(|kv| (kv, is_removal))
+        }) {
+            let (kv, is_removal) = kv;
+            let revision = version(kv.mod_revision);
+            self.etcd.timeline.note(revision);
+            if let Some(key) = self.etcd.keys.key(&kv.key) {
+                let version = (!is_removal).then_some(revision);
+                self.heard.push_back(Notice::Changed(key, version));
+            }
+        }
+    }
+}

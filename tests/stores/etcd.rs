@@ -1,0 +1,225 @@
+//! Goal: an etcd that a team already has keeps locks for a user who may do no more than it must; all
+//! instances hear of each other's changes; and what is too large for etcd is said by keylatch.
+//!
+//! Method: prefixes, users and limits of the test's own on real servers; what the store does is seen
+//! through its port, over HTTP, and in the log.
+
+use futures_util::future::try_join_all;
+use keylatch_core::lock::AcquireReply;
+use keylatch_core::store::{Effect, StoreError, Tier};
+use keylatch_testkit::{Acquire, Api, EtcdServer, Service, empty_etcd};
+use serde_json::{Value, json};
+
+use crate::KEYLATCH;
+use crate::lock_conformance::{TTL, ask, granted, held, name, token};
+use crate::postgres::{everything_works, hears_of, open, open_error, release_wakes};
+use crate::record_conformance as records;
+
+/// The password of every user of the tests.
+const PASSWORD: &str = "s3cret";
+
+#[tokio::test]
+async fn user_without_rights_reads_what_is_wrong_and_no_password() {
+    let server = EtcdServer::start_with(&[]).await;
+    let anonymous = server.url("locks");
+    let with = |user: &str, password: &str| {
+        anonymous.replace("etcd://", &format!("etcd://{user}:{password}@"))
+    };
+    let error = open_error(&with("keylatch", PASSWORD)).await;
+    assert!(
+        error.contains("authentication is not enabled") && !error.contains(PASSWORD),
+        "{error}"
+    );
+    Users::create(&server).await;
+    for (url, why) in [
+        (anonymous.clone(), "user name is empty"),
+        (with("keylatch", "an0ther"), "invalid user ID or password"),
+        (with("reader", PASSWORD), "permission denied"),
+        (with("keylatch", PASSWORD).replace("locks", "other"), "permission denied"),
+    ] {
+        let error = open_error(&url).await;
+        assert!(error.contains(why), "no `{why}` in: {error}");
+        assert!(!error.contains(PASSWORD) && !error.contains("an0ther"), "{error}");
+    }
+    everything_works(&open(&with("keylatch", PASSWORD)).await).await;
+}
+
+#[tokio::test]
+async fn token_that_is_not_valid_any_more_is_renewed() {
+    let server = EtcdServer::start_with(&[]).await;
+    let users = Users::create(&server).await;
+    let url = server.url("locks").replace("etcd://", &format!("etcd://keylatch:{PASSWORD}@"));
+    let store = open(&url).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // A change of the password, to the same one, ends the user's tokens.
+    users.post("auth/user/changepw", &json!({"name": "keylatch", "password": PASSWORD})).await;
+    granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn members_of_two_clusters_are_an_error() {
+    let (one, other) = (EtcdServer::start_with(&[]).await, EtcdServer::start_with(&[]).await);
+    let error = open_error(&format!("etcd://{},{}", one.address(), other.address())).await;
+    assert!(error.contains("of two clusters"), "{error}");
+}
+
+#[tokio::test]
+async fn prefixes_keep_their_locks_apart() {
+    let server = EtcdServer::shared().await;
+    let (one, other) = (open(&server.url("team/one")).await, open(&server.url("team/other")).await);
+    for store in [&one, &other] {
+        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    }
+    one.release(&name("a"), &token("one")).await.unwrap();
+    held(other.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_many_instances_gets_a_lock() {
+    let url = empty_etcd().await;
+    let stores = try_join_all((0..4).map(async |_| Ok::<_, ()>(open(&url).await))).await.unwrap();
+    for lock in 0..50 {
+        let asks: Vec<_> = (0..stores.len())
+            .map(|instance| ask(&format!("lock {lock}"), &format!("instance {instance}"), 1))
+            .collect();
+        let asking = stores.iter().zip(&asks).map(|(store, ask)| store.acquire(ask));
+        let replies = try_join_all(asking).await.unwrap();
+        let grants = replies.iter().filter(|reply| matches!(reply, AcquireReply::Granted(_)));
+        assert_eq!(grants.count(), 1, "{replies:?}");
+    }
+}
+
+#[tokio::test]
+async fn release_wakes_a_waiter_of_another_process() {
+    let url = empty_etcd().await;
+    let (one, other) = (open(&url).await, open(&url).await);
+    release_wakes(&one, &other, "a").await;
+}
+
+#[tokio::test]
+async fn watcher_hears_of_changes_by_another_process() {
+    let url = empty_etcd().await;
+    let (one, other) = (open(&url).await, open(&url).await);
+    hears_of(&one, &other, "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn version_with_known_defects_is_advised_against() {
+    let service = KEYLATCH.serve(&["--store", &empty_etcd().await], &[]).await;
+    let info = Api::at(service.address).get("/v1/info").await;
+    let store = &info.json["store"];
+    assert_eq!((&store["kind"], &store["tier"]), (&json!("etcd"), &json!("strict")));
+    let version = store["facts"]["version"].as_str().expect("a version").to_owned();
+    let advice = store["advice"][0].as_str().unwrap_or_default().to_owned();
+    let log = service.ended_by("-TERM").await.stderr;
+    // The tests run on what the machine has; Debian 12 has 3.4.23.
+    let is_old = version.starts_with("3.4.2");
+    assert_eq!(advice.contains("upgrade to 3.4.36"), is_old, "{store}");
+    assert_eq!(log.contains("upgrade to 3.4.36"), is_old, "{log}");
+}
+
+#[tokio::test]
+async fn full_database_refuses_and_says_what_to_do() {
+    let server = EtcdServer::start_with(&["--quota-backend-bytes=4000000"]).await;
+    let store = open(&server.url("locks")).await;
+    assert_eq!(store.health().await.unwrap().tier, Tier::Strict);
+    let large = large_answer(400_000);
+    let fill = async |record| {
+        store.begin(&records::ask(record, "one")).await?;
+        let end = records::done(large);
+        store.complete(&records::key(record), &records::token("one"), end).await
+    };
+    let mut records = 0..100;
+    let refused = loop {
+        let record = records.next().expect("the database is full before");
+        if let Err(refused) = fill(record).await {
+            break refused;
+        }
+    };
+    assert_eq!(refused.effect(), Effect::NotExecuted, "{refused:?}");
+    let health = store.health().await.unwrap();
+    assert!(health.advice.iter().any(|advice| advice.contains("is full")), "{health:?}");
+    assert!(health.facts["alarms"].contains("NOSPACE"), "{health:?}");
+}
+
+#[tokio::test]
+async fn batch_that_is_larger_than_a_request_is_carried_out() {
+    let store = open(&empty_etcd().await).await;
+    let large = large_answer(400_000);
+    for record in 0..12 {
+        records::started(store.begin(&records::ask(record, "one")).await.unwrap());
+    }
+    let (first, token) = (records::key(0), records::token("one"));
+    let first = store.complete(&first, &token, records::done(large));
+    // While the first is under way, the others make one batch.
+    let keys: Vec<_> = (1..12).map(records::key).collect();
+    let others =
+        try_join_all(keys.iter().map(|key| store.complete(key, &token, records::done(large))));
+    let (first, others) = tokio::join!(first, others);
+    records::kept(first.unwrap());
+    others.unwrap().into_iter().for_each(|completed| drop(records::kept(completed)));
+}
+
+#[tokio::test]
+async fn answer_that_etcd_does_not_take_is_too_large() {
+    let store = open(&empty_etcd().await).await;
+    records::started(store.begin(&records::ask(1, "one")).await.unwrap());
+    let (key, token) = (records::key(1), records::token("one"));
+    let error = store.complete(&key, &token, records::done(large_answer(1_500_000))).await;
+    let error = error.expect_err("it is too large");
+    assert!(matches!(error, StoreError::TooLarge { limit: 1_400_000, .. }), "{error:?}");
+    records::kept(store.complete(&key, &token, records::done("small")).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn line_that_is_full_takes_no_more_waiters() {
+    let url = empty_etcd().await;
+    let store = open(&url).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let waiters = (0..1000).map(|waiter| {
+        let store = store.clone();
+        let waiter = Acquire { queue: Some(TTL), ..ask("a", &format!("waiter {waiter}"), 1) };
+        async move { store.acquire(&waiter).await }
+    });
+    try_join_all(waiters).await.unwrap();
+    // By its configuration, the service would take ten times as many.
+    let service = Service::start(&url).await;
+    let late = service.create("a", &json!({"wait_ms": 60_000})).await;
+    late.is_problem(429, "too-many-waiters");
+    store.release(&name("a"), &token("one")).await.unwrap();
+}
+
+/// An answer of so many bytes.
+fn large_answer(bytes: usize) -> &'static str {
+    Box::leak("x".repeat(bytes).into_boxed_str())
+}
+
+/// The users of a server, with the rights that the documents name.
+struct Users<'a> {
+    server: &'a EtcdServer,
+    token: String,
+}
+
+impl<'a> Users<'a> {
+    async fn create(server: &'a EtcdServer) -> Self {
+        for (user, role) in [("root", "root"), ("keylatch", "locks"), ("reader", "reading")] {
+            let roles = async |method: &str, body: Value| server.post(method, &body).await;
+            roles("auth/role/add", json!({"name": role})).await;
+            roles("auth/user/add", json!({"name": user, "password": PASSWORD})).await;
+            roles("auth/user/grant", json!({"user": user, "role": role})).await;
+        }
+        for (role, kind) in [("locks", "READWRITE"), ("reading", "READ")] {
+            // "locks/" to "locks0", as etcdctl has it with --prefix.
+            let keys = json!({"permType": kind, "key": "bG9ja3Mv", "range_end": "bG9ja3Mw"});
+            let grant = json!({"name": role, "perm": keys});
+            server.post("auth/role/grant", &grant).await;
+        }
+        server.post("auth/enable", &json!({})).await;
+        Self { server, token: server.authenticate("root", PASSWORD).await }
+    }
+
+    async fn post(&self, method: &str, body: &Value) {
+        self.server.post_as(&self.token, method, body).await;
+    }
+}

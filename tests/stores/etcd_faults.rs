@@ -1,0 +1,188 @@
+//! Goal: when members of an etcd are killed, stopped or cut off, no answer says more than is known, no
+//! request waits for a dead member for longer than it must, and the store works again by itself.
+//!
+//! Method: clusters of the test's own, whose members get signals, and a proxy before a single one.
+
+use keylatch_core::lock::{AcquireReply, ReleaseReply};
+use keylatch_core::store::{Effect, Hint, StoreError};
+use keylatch_testkit::{EtcdCluster, EtcdServer, OpenStore, Proxy, Service, eventually, soon};
+use serde_json::json;
+
+use crate::failover;
+use crate::lock_conformance::{ask, granted, held, name, token};
+use crate::postgres::{open, release_wakes, until};
+
+/// How many requests in a row show that none goes to the dead member.
+const REQUESTS: u64 = 50;
+
+#[tokio::test]
+async fn killed_member_gets_no_more_requests() {
+    let cluster = EtcdCluster::start().await;
+    let store = open(&cluster.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    in_use(&cluster, &store).await.signal("-KILL");
+    recovers(&store).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn killed_leader_is_succeeded() {
+    let cluster = EtcdCluster::start().await;
+    let store = open(&cluster.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    cluster.members[cluster.leader().await].signal("-KILL");
+    recovers(&store).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn stopped_member_gets_no_more_requests() {
+    let cluster = EtcdCluster::start().await;
+    let store = open(&cluster.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let mut changes = store.changes(&name("a"));
+    let stopped = in_use(&cluster, &store).await;
+    stopped.signal("-STOP");
+    let sent = store.release(&name("a"), &token("one")).await.expect_err("it is stopped");
+    assert_eq!(sent.effect(), Effect::Unknown, "{sent:?}");
+    // It was found out before the time for the call was over.
+    assert!(format!("{sent:?}").contains("gives no sign"), "{sent:?}");
+    recovers(&store).await;
+    // What others write is heard from another member as well.
+    until(&mut changes, |hint| *hint == Hint::Missed).await;
+    let other = open(&cluster.url()).await;
+    release_wakes(&other, &store, "b").await;
+    stopped.signal("-CONT");
+}
+
+#[tokio::test]
+async fn member_that_is_stopped_at_the_start_does_not_keep_from_the_next_one() {
+    let cluster = EtcdCluster::start().await;
+    cluster.members[0].signal("-STOP");
+    let store = open(&cluster.url()).await;
+    recovers(&store).await;
+    cluster.members[0].signal("-CONT");
+}
+
+#[tokio::test]
+async fn minority_grants_nothing_and_works_again_as_a_majority() {
+    let mut cluster = EtcdCluster::start().await;
+    let store = open(&cluster.url()).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    for member in &cluster.members[1..] {
+        member.signal("-KILL");
+    }
+    // What was under way is unknown; then the member knows of no leader.
+    let error = async || {
+        let error = store.acquire(&ask("b", "one", 1)).await.expect_err("there is no majority");
+        (error.effect() == Effect::NotExecuted).then_some(())
+    };
+    eventually(error).await;
+    assert!(store.look(&name("a")).await.is_err(), "a minority was asked");
+    assert!(store.health().await.is_err());
+    cluster.members[1].restart().await;
+    recovers(&store).await;
+    held(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn cluster_that_is_away_executes_nothing() {
+    let mut server = EtcdServer::start_with(&[]).await;
+    let store = open(&server.url("locks")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    server.signal("-KILL");
+    let is_away = async || {
+        let error = store.acquire(&ask("b", "one", 1)).await.expect_err("it is away");
+        (error.effect() == Effect::NotExecuted).then_some(())
+    };
+    eventually(is_away).await;
+    // It is no reason to give up at start either.
+    let late = open(&server.url("locks")).await;
+    server.restart().await;
+    for store in [&store, &late] {
+        held(eventually(async || store.acquire(&ask("a", "two", 2)).await.ok()).await);
+    }
+    let released = store.release(&name("a"), &token("one")).await.unwrap();
+    assert_eq!(released, ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn lost_answer_is_unknown() {
+    let server = EtcdServer::start_with(&[]).await;
+    let proxy = Proxy::start(server.address()).await;
+    let store = open(&format!("etcd://{}/locks", proxy.address())).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    proxy.lose_answers();
+    let lost = store.release(&name("a"), &token("one")).await.expect_err("the answer is lost");
+    assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
+    proxy.forward();
+    let again = eventually(async || store.acquire(&ask("a", "two", 2)).await.ok()).await;
+    granted(again);
+}
+
+#[tokio::test]
+async fn watch_that_is_cut_says_that_hints_were_missed() {
+    let server = EtcdServer::start_with(&[]).await;
+    let proxy = Proxy::start(server.address()).await;
+    let store = open(&format!("etcd://{}/locks", proxy.address())).await;
+    let other = open(&server.url("locks")).await;
+    for cut in [Proxy::refuse, Proxy::stall] {
+        let mut changes = store.changes(&name("a"));
+        cut(&proxy);
+        eventually(async || store.health().await.err()).await;
+        proxy.forward();
+        until(&mut changes, |hint| *hint == Hint::Missed).await;
+        release_wakes(&other, &store, "a").await;
+        other.release(&name("a"), &token("two")).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_to_a_stopped_cluster_end_by_their_deadline() {
+    let server = EtcdServer::start_with(&[]).await;
+    let service = Service::start(&server.url("locks")).await;
+    let lease = service.create("a", &json!({})).await;
+    server.signal("-STOP");
+    let late = soon("the answer", service.renew("a", &lease.token(), &json!({}))).await;
+    late.is_problem(503, "store-unavailable");
+    assert_eq!(late.json["outcome"], "unknown", "{late:?}");
+    soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
+    server.signal("-CONT");
+    let renewed = async || {
+        let answer = service.renew("a", &lease.token(), &json!({})).await;
+        (answer.status != 503).then_some(answer)
+    };
+    assert_eq!(eventually(renewed).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn line_goes_over_to_another_leader() {
+    let cluster = EtcdCluster::start().await;
+    failover::the_line_goes_on(&cluster.url(), async || kill_leader(&cluster).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_go_over_to_another_leader() {
+    let cluster = EtcdCluster::start().await;
+    failover::what_was_done_is_known(&cluster.url(), async || kill_leader(&cluster).await).await;
+}
+
+async fn kill_leader(cluster: &EtcdCluster) {
+    cluster.members[cluster.leader().await].signal("-KILL");
+}
+
+/// The member that calls go to.
+async fn in_use<'a>(cluster: &'a EtcdCluster, store: &OpenStore) -> &'a EtcdServer {
+    let address = store.health().await.unwrap().facts["member"].clone();
+    cluster.members.iter().find(|member| member.address() == address).expect("a member")
+}
+
+/// Waits until the store works again. From the first success on nothing fails: no request goes to a member
+/// that is dead.
+async fn recovers(store: &OpenStore) {
+    let first = eventually(async || store.acquire(&ask("first", "one", 1)).await.ok()).await;
+    assert!(!matches!(first, AcquireReply::Busy(_)), "{first:?}");
+    for request in 0..REQUESTS {
+        granted(store.acquire(&ask(&format!("lock {request}"), "one", 1)).await.unwrap());
+    }
+}

@@ -1,0 +1,111 @@
+//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for, and
+//! that has the name in the URL; and a member that asks for one gets keylatch's own certificate.
+//!
+//! Method: an etcd with a certificate of the test's own, which is in no system's store.
+
+use keylatch_testkit::{Api, EtcdServer, eventually};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::KEYLATCH;
+use crate::lock_conformance::{ask, granted};
+use crate::postgres::{open, open_error};
+
+#[tokio::test]
+async fn private_authority_is_trusted_where_the_url_names_it() {
+    let server = TlsEtcd::start("localhost", &[]).await;
+    let store = open(&server.url(&format!("cacert={}", server.path()))).await;
+    granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
+}
+
+#[tokio::test]
+async fn roots_of_the_system_are_trusted_without_one() {
+    let server = TlsEtcd::start("localhost", &[]).await;
+    let root = server.path();
+    let service = KEYLATCH.serve(&["--store", &server.url("")], &[("SSL_CERT_FILE", &root)]).await;
+    let api = Api::at(service.address);
+    let created = async || {
+        let lease = api.create("a", &json!({})).await;
+        (lease.status == 201).then_some(())
+    };
+    eventually(created).await;
+}
+
+#[tokio::test]
+async fn member_that_asks_for_a_certificate_gets_it() {
+    let identity = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (root, key) = (file(&identity.cert.pem()), file(&identity.signing_key.serialize_pem()));
+    let root = root.path().display().to_string();
+    let options = ["--client-cert-auth", &format!("--trusted-ca-file={root}")].map(str::to_owned);
+    let server = TlsEtcd::start_as(&identity, &options.each_ref().map(|it| &**it)).await;
+    let identity = format!("cacert={root}&cert={root}&key={}", key.path().display());
+    let store = open(&server.url(&identity)).await;
+    granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
+    let without = open(&server.url(&format!("cacert={root}"))).await;
+    assert!(without.acquire(&ask("b", "one", 1)).await.is_err(), "it showed no certificate");
+}
+
+#[tokio::test]
+async fn untrusted_or_foreign_certificate_is_rejected() {
+    let server = TlsEtcd::start("localhost", &[]).await;
+    let other = TlsEtcd::start("etcd.example.org", &[]).await;
+    let own = format!("cacert={}", other.path());
+    for url in [server.url(&own), other.url(&own)] {
+        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
+        let refused = Api::at(service.address).create("a", &json!({})).await;
+        refused.is_problem(503, "store-unavailable");
+        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+        let log = service.ended_by("-TERM").await.stderr;
+        let message = "etcd cannot be reached yet";
+        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
+        assert!(line.contains("invalid peer certificate"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn file_that_is_no_certificate_is_an_error_at_start() {
+    let empty = file("");
+    for (path, why) in [
+        (empty.path().display().to_string(), "no certificate"),
+        ("/there/is/no/such/file".to_owned(), "the file `cacert`"),
+    ] {
+        let error = open_error(&format!("etcds://u:s3cret@localhost?cacert={path}")).await;
+        assert!(error.contains(why) && !error.contains("s3cret"), "{error}");
+    }
+}
+
+/// An etcd with a certificate for a name.
+struct TlsEtcd {
+    etcd: EtcdServer,
+    root: NamedTempFile,
+}
+
+impl TlsEtcd {
+    async fn start(name: &str, options: &[&str]) -> Self {
+        let identity = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        Self::start_as(&identity, options).await
+    }
+
+    async fn start_as(identity: &rcgen::CertifiedKey<rcgen::KeyPair>, options: &[&str]) -> Self {
+        let certificate = identity.cert.pem();
+        let key = identity.signing_key.serialize_pem();
+        let etcd = EtcdServer::start_with_tls(&certificate, &key, options).await;
+        Self { etcd, root: file(&certificate) }
+    }
+
+    /// Where its certificate is.
+    fn path(&self) -> String {
+        self.root.path().display().to_string()
+    }
+
+    fn url(&self, parameters: &str) -> String {
+        let address = self.etcd.address().replace("127.0.0.1", "localhost");
+        format!("etcds://{address}?{parameters}")
+    }
+}
+
+fn file(text: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
