@@ -8,7 +8,9 @@ use toml::{Table, Value};
 
 use crate::http::{self, OriginPolicy};
 use crate::telemetry;
-use keylatch_stores::{PostgresSettings, RedisSettings, RedlockSettings, scheme_of};
+use keylatch_stores::{
+    PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
+};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
@@ -31,6 +33,7 @@ pub struct Config {
     pub sandbox: http::SandboxMode,
     pub server: http::Settings,
     pub postgres: PostgresSettings,
+    pub zookeeper: ZookeeperSettings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
     pub wait: Wait,
@@ -147,6 +150,7 @@ impl Config {
     pub fn stores(&self) -> keylatch_stores::Settings<'_> {
         keylatch_stores::Settings {
             postgres: &self.postgres,
+            zookeeper: &self.zookeeper,
             redis: &self.redis,
             redlock: &self.redlock,
         }
@@ -171,6 +175,7 @@ impl Config {
             ("stream.max_hold_ms", self.stream.max_hold_ms),
             ("stream.heartbeat_ms", self.stream.heartbeat_ms),
             ("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms),
+            ("zookeeper.connect_timeout_ms", self.zookeeper.connect_timeout_ms),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];
@@ -179,6 +184,8 @@ impl Config {
         }
         let connections = self.server.max_connections;
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
+        let silence = self.zookeeper.connect_timeout_ms;
+        check("zookeeper.connect_timeout_ms", silence <= 3000, "must be at most 3000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
         check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;

@@ -12,6 +12,8 @@ use serde::Deserialize;
 pub struct Settings<'a> {
     /// PostgreSQL.
     pub postgres: &'a PostgresSettings,
+    /// ZooKeeper.
+    pub zookeeper: &'a ZookeeperSettings,
     /// Every Redis.
     pub redis: &'a RedisSettings,
     /// Several that make one store.
@@ -25,6 +27,14 @@ pub struct PostgresSettings {
     /// The schema that has the table: `A-Z a-z 0-9 _`.
     pub schema: String,
     /// How long connecting may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+}
+
+/// How the service uses ZooKeeper.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZookeeperSettings {
+    /// How long a member may be silent before the service connects to another, in milliseconds.
     pub connect_timeout_ms: u64,
 }
 

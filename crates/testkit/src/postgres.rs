@@ -316,7 +316,7 @@ fn spawn(data: &Path, port: u16, settings: &[&str]) -> Child {
 }
 
 /// Starts a program, and a shell that ends it when this process ends.
-fn spawn_beside_a_shell(program: &Program) -> Child {
+pub(crate) fn spawn_beside_a_shell(program: &Program) -> Child {
     // The program has no input, so the shell alone reads the pipe; it ends when either does.
     let script = "\"$@\" </dev/null & server=$!
         (cat >/dev/null; kill -QUIT $server; kill -CONT $server) 2>/dev/null <&3 3<&- & waiter=$!

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::{
     Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
-    config, seed,
+    ZookeeperRoot, config, seed,
 };
 
 /// How often a store in the test's process removes expired locks.
@@ -28,6 +28,9 @@ const SWEEPS: u32 = 7;
 /// By how much a store that estimates its engine's clock may be ahead of it on a busy machine: its leases
 /// end so much later.
 const AHEAD: Duration = Duration::from_millis(200);
+/// How many answers of a server a test awaits while the store's task asks it: a walk over all buckets is
+/// some 20, one after the other.
+const ANSWERS: usize = 32;
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
 
@@ -71,6 +74,12 @@ pub async fn redlock() -> TestStore {
 pub async fn postgres() -> TestStore {
     let database = PostgresDatabase::create().await;
     TestStore::new(config(&database.url()), database)
+}
+
+/// A node of one ZooKeeper.
+pub async fn zookeeper() -> TestStore {
+    let root = ZookeeperRoot::create().await;
+    TestStore::new(config(&root.url()), root)
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.
@@ -338,10 +347,15 @@ impl StoreClock for TokioClock {
     async fn advance(&self, by: Duration) {
         // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk. So
         // it is stopped no longer than this.
-        tokio::time::pause();
-        tokio::time::advance(by).await;
-        tokio::time::resume();
+        jump(by).await;
     }
+}
+
+/// Moves tokio's clock.
+async fn jump(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
 }
 
 /// A Redis counts by its own clock, so its keys become older.
@@ -379,6 +393,16 @@ impl StoreClock for RedlockNodes {
 impl StoreClock for PostgresDatabase {
     async fn advance(&self, by: Duration) {
         self.advance(by + AHEAD).await;
+    }
+}
+
+/// A ZooKeeper has no clock: the store counts by tokio's.
+#[async_trait]
+impl StoreClock for ZookeeperRoot {
+    async fn advance(&self, by: Duration) {
+        jump(by).await;
+        // What the store's own task does meanwhile takes some answers of the server.
+        self.exchange(ANSWERS).await;
     }
 }
 
