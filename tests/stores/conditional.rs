@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use keylatch_core::idempotency::{
+    BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
+};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, LockName, ReleaseReply, RenewReply, Token,
     TokenHash, Ttl,
@@ -52,6 +55,8 @@ enum ClockFault {
     Stopped,
     /// It is set forward now and then: leases end early, and only the fencing tokens hold.
     SetForward,
+    /// There is none.
+    Without,
 }
 
 /// What the clients of one run know.
@@ -145,8 +150,8 @@ impl Client {
         Wish { store, name, token, ttl, attempt: Attempt::new(self.seed << 32 | round) }
     }
 
-    /// Asks until it has the lock, or has no more patience.
-    async fn pursue(&mut self, wish: Wish) {
+    /// Asks until it has the lock, or has no more patience; now and then by another process.
+    async fn pursue(&mut self, mut wish: Wish) {
         let queue = (self.dice.below(2) == 0).then_some(Duration::from_secs(2));
         let new = AcquireCommand::new(wish.token, wish.ttl, wish.attempt);
         let command = AcquireCommand { queue, ..new };
@@ -167,6 +172,9 @@ impl Client {
                 Err(_) => is_in_doubt = true,
             }
             self.rest(400).await;
+            if self.dice.below(4) == 0 {
+                wish.store = Arc::clone(&self.stores[self.dice.below(PROCESSES) as usize]);
+            }
         }
         self.leave(&wish, is_in_doubt || queue.is_some()).await;
     }
@@ -231,7 +239,7 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
     loop {
         pass(Duration::from_millis(dice.below(20_000))).await;
         match fault {
-            ClockFault::None => {}
+            ClockFault::None | ClockFault::Without => {}
             ClockFault::SetBack => {
                 // Now and then by more than a row that is not used lasts.
                 let most = if dice.below(24) == 0 { 100_000 } else { 5000 };
@@ -250,7 +258,10 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
 }
 
 async fn run(fault: ClockFault, seed: u64) {
-    let engine = FakeEngine::new(BAD_DAYS, seed);
+    let engine = match fault {
+        ClockFault::Without => FakeEngine::without_clock(BAD_DAYS, seed),
+        _ => FakeEngine::new(BAD_DAYS, seed),
+    };
     let stores = (0..PROCESSES).map(|_| optimistic(engine.clone()));
     let stores: Arc<[_]> = stores.collect();
     let ledger = Arc::new(Ledger::default());
@@ -291,6 +302,11 @@ fn conditional_store_grants_to_one_client_when_the_clock_is_set_back() {
 #[test]
 fn conditional_store_grants_to_one_client_when_the_clock_stops() {
     run_seeds(ClockFault::Stopped);
+}
+
+#[test]
+fn clockless_store_grants_to_one_client_under_all_faults() {
+    run_seeds(ClockFault::Without);
 }
 
 #[test]
@@ -348,6 +364,65 @@ fn conditional_store_forgets_rows_before_a_sweep_removes_them() {
         assert_eq!(engine.rows(), 1, "the floor of the bucket alone is left");
         let renewed = one.renew(&name, &token, Ttl::MAX).await.unwrap();
         assert_eq!(renewed, RenewReply::NotHeld, "a released lease came back");
+    });
+}
+
+#[test]
+fn clockless_store_ends_a_lease_a_ttl_after_another_process_heard_of_it() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let (one, other) = (optimistic(engine.clone()), optimistic(engine.clone()));
+        let name = LockName::parse("deploy").unwrap();
+        let ttl = Ttl::DEFAULT;
+        grant(&*one, &name, ttl).await;
+        // The other process hears of it, and reads nothing.
+        pass(ttl.get() - Duration::from_millis(100)).await;
+        let started = optimistic(engine.clone());
+        assert_eq!(asks(&*other, &name).await, Duration::from_millis(100));
+        pass(Duration::from_millis(101)).await;
+        // A process that starts cannot tell how old the lease is.
+        let left = asks(&*started, &name).await;
+        assert!(
+            left > ttl.get() - Duration::from_secs(1),
+            "{left:?} left of a lease of unknown age"
+        );
+        grant(&*other, &name, ttl).await;
+    });
+}
+
+/// How long the lease of the holder still lasts by what the store has observed.
+async fn asks(store: &dyn Store, name: &LockName) -> Duration {
+    let command =
+        AcquireCommand::new(TokenHash::from_bytes([7; 32]), Ttl::DEFAULT, Attempt::new(1));
+    match store.acquire(name, command).await.unwrap() {
+        AcquireReply::Busy(contention) => contention.holder.expect("a holder").expires_in,
+        reply => panic!("busy, not {reply:?}"),
+    }
+}
+
+#[test]
+fn clockless_store_forgets_a_record_although_processes_start_again() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let hour = Duration::from_secs(3600);
+        let mut store = optimistic(engine.clone());
+        let (key, token) = (RecordKey::from_bytes([1; 32]), Token::generate().unwrap().hash());
+        let begin = BeginCommand {
+            key,
+            token,
+            fingerprint: Fingerprint::of_text("an order"),
+            lease: Duration::from_secs(60),
+            retention: 24 * hour,
+            on_crash: OnCrash::Unknown,
+        };
+        store.begin(&begin).await.unwrap();
+        store.complete(&key, &token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();
+        for _ in 0..4 {
+            pass(7 * hour).await;
+            store = optimistic(engine.clone());
+        }
+        pass(2 * hour).await;
+        assert!(store.find(&key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
     });
 }
 

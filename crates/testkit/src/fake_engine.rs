@@ -188,7 +188,7 @@ impl Engine {
     fn timeline(&self) -> Arc<Timeline> {
         let mut state = self.state();
         let behind = Duration::from_secs(state.dice.below(self.faults.behind_seconds + 1));
-        Arc::new(Timeline::starting_at(state.clock.now() - behind))
+        Arc::new(Timeline::of_wall_clock_behind(behind))
     }
 
     async fn travel(&self) {
@@ -324,7 +324,9 @@ impl ConditionalStore for FakeEngine {
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
-        let start = (self.clone(), self.engine.notices.subscribe(), None);
+        // The notices are of the same process.
+        let engine = Self { engine: Arc::clone(&self.engine), timeline: self.timeline.clone() };
+        let start = (engine, self.engine.notices.subscribe(), None);
         stream::unfold(start, async |(engine, mut receiver, again)| {
             if let Some(notice) = again {
                 return Some((notice, (engine, receiver, None)));

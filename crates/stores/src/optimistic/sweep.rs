@@ -4,6 +4,10 @@
 //! above its last fencing token, and a later walk removes it, if it is still the same row. Every process
 //! walks; each step is conditional, so that two at once do no harm. Why the pause between the steps is
 //! long enough is in `floor.rs`.
+//!
+//! Where the engine has no clock, a process that starts takes every row for new. So that a record is not
+//! kept for ever where processes start again each day, the walk writes a row's age into it every
+//! [`AGE_AFTER`].
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -18,6 +22,10 @@ use super::value::{DECISION_LASTS, Kind, Value};
 
 /// For how long nothing has been under a key whose row is removed: longer than any process remembers one.
 const IDLE: Duration = Duration::from_secs(30);
+/// For how long a process observes a row before it writes down how old the row is.
+const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+/// How many rows are written at once.
+const WRITE_AT_ONCE: usize = 64;
 /// How many rows one step of the walk looks at.
 const PAGE: usize = 1000;
 
@@ -65,23 +73,32 @@ impl<E: Kind> Sweep<E> {
         if rows.is_empty() { Ok(()) } else { engine.remove(&rows).await }
     }
 
-    /// Raises the floors above the dead rows.
+    /// Raises the floors above the dead rows, and writes down the age of old ones.
     async fn condemn(
         &mut self,
         engine: &impl ConditionalStore,
         listing: Listing,
     ) -> Result<(), StoreError> {
         let mut floors: BTreeMap<u8, FencingToken> = BTreeMap::new();
-        let mut dead = Vec::new();
+        let (mut dead, mut aging) = (Vec::new(), Vec::new());
         for (key, row) in listing.rows {
-            let value = Value::<E>::decode(&row, engine.timeline()).ok();
-            if let Some(value) = value.filter(|value| value.is_dead(listing.now, IDLE))
-                && self.condemned.iter().all(|(_, condemned, _)| *condemned != key)
+            let Ok(value) = Value::<E>::decode(&row, engine.timeline()) else { continue };
+            if value.is_dead(listing.now, IDLE) {
+                if self.condemned.iter().all(|(_, condemned, _)| *condemned != key) {
+                    let floor = floors.entry(key.bucket()).or_default();
+                    *floor = value.last.max(*floor);
+                    dead.push((key, row.version));
+                }
+            } else if value.written + AGE_AFTER <= listing.now
+                && let Some(aged) = value.aged(listing.now)
+                && let Ok(value) = aged.encode(engine.timeline())
             {
-                let floor = floors.entry(key.bucket()).or_default();
-                *floor = value.last.max(*floor);
-                dead.push((key, row.version));
+                let guard = Guard { from: Duration::ZERO, until: listing.now + DECISION_LASTS };
+                aging.push(Change { key, was: Some(row.version), value, guard, above: None });
             }
+        }
+        for changes in aging.chunks(WRITE_AT_ONCE) {
+            engine.write(changes).await?;
         }
         let (raised, now) = raise(engine, &floors).await?;
         let below = dead.into_iter().filter(|(key, _)| raised.contains(&key.bucket()));

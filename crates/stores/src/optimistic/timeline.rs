@@ -7,13 +7,14 @@
 //! for the first time, so it gives every lease its time again.
 //!
 //! Invariant: [`Timeline::time_of`] is never before the revision was written, and never before the start
-//! of this timeline. Samples are thinned to a 256th of their age; a revision between two of them counts
-//! as seen at the later one. Tested here, and with the fake engine without a clock.
+//! of this timeline. Samples are thinned with their age; a revision between two of them counts as seen at the
+//! later one, which makes it a hundredth younger at most. Tested here, and with the fake engine without a clock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use keylatch_core::time::unix_micros;
 use tokio::time::Instant;
 
 use super::conditional::{EngineTime, Version};
@@ -21,18 +22,19 @@ use super::conditional::{EngineTime, Version};
 /// How far apart samples are at least.
 const GRAIN: Duration = Duration::from_millis(2);
 /// Which part of its age a sample may be from the one before it, and be left out.
-const THINNING: u32 = 256;
+const THINNING: u32 = 512;
 /// After how many new samples the old ones are thinned.
 const THIN_AFTER: usize = 1024;
 
 /// When this process first saw which revision of an engine.
 ///
-/// The time that it shows began at the wall clock of the start, so that fencing tokens rise with it; from
-/// there on the monotonic clock moves it.
+/// The time that it shows is the wall clock's of the start, and from there on the monotonic clock moves it.
 #[derive(Debug)]
 pub struct Timeline {
     start: Instant,
     shown_at_start: EngineTime,
+    /// How far the wall clock is behind that of the machine, for tests.
+    behind: Duration,
     samples: Mutex<Samples>,
 }
 
@@ -45,14 +47,22 @@ struct Samples {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self::starting_at(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
+        Self::of_wall_clock_behind(Duration::ZERO)
     }
 }
 
 impl Timeline {
-    /// A timeline that has seen no revision, and shows `now`.
-    pub fn starting_at(now: EngineTime) -> Self {
-        Self { start: Instant::now(), shown_at_start: now, samples: Mutex::default() }
+    /// A timeline that has seen no revision, of a process whose wall clock is `behind` that of its machine.
+    pub fn of_wall_clock_behind(behind: Duration) -> Self {
+        let now = Duration::from_micros(unix_micros()).saturating_sub(behind);
+        let samples = Mutex::default();
+        Self { start: Instant::now(), shown_at_start: now, behind, samples }
+    }
+
+    /// The process's wall clock, in microseconds since 1970: for what people read, and the floor of fencing
+    /// tokens. No lease depends on it.
+    pub(super) fn unix_micros(&self) -> u64 {
+        unix_micros().saturating_sub(u64::try_from(self.behind.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// The time on this timeline.
@@ -106,10 +116,9 @@ impl Samples {
         if self.seen.back().is_some_and(|(last, _)| *last >= revision) {
             return;
         }
-        // The last sample moves on until it is far enough from the one before.
+        // What is seen in one grain is one sample, at its end.
         let before = self.seen.len().checked_sub(2).map(|index| self.seen[index].1);
-        if before.is_some_and(|before| self.seen.back().is_some_and(|last| last.1 < before + GRAIN))
-        {
+        if before.is_some_and(|before| now < before + GRAIN) {
             self.seen.pop_back();
         }
         self.seen.push_back((revision, now));
@@ -180,6 +189,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn late_sample_makes_no_earlier_one_younger() {
+        let timeline = Timeline::default();
+        for (revision, pause) in [(1, 0), (2, 1), (3, 60_000)] {
+            tokio::time::advance(Duration::from_millis(pause)).await;
+            timeline.note(version(revision));
+        }
+        assert_eq!(timeline.time_of(version(2)), timeline.now() - 60 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn thin_samples_make_nothing_older_and_stay_few() {
         let timeline = Timeline::default();
         let start = timeline.now();
@@ -192,7 +211,7 @@ mod tests {
             let (seen, written) =
                 (timeline.time_of(version(revision)), start + Duration::from_millis(revision));
             assert!(seen >= written, "{revision} counts as older than it is");
-            let slack = 2 * GRAIN + (now - written) / THINNING;
+            let slack = 2 * GRAIN + (now - written) / 100;
             assert!(seen <= written + slack, "{revision} counts as {:?} younger", seen - written);
         }
         assert!(timeline.samples().seen.len() < 5000, "{}", timeline.samples().seen.len());

@@ -13,8 +13,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use keylatch_core::idempotency::{RecordCommand, RecordState};
-use keylatch_core::lock::{FencingToken, LockCommand, LockName, LockState, Moment};
+use keylatch_core::idempotency::{BeginReply, RecordCommand, RecordReply, RecordState};
+use keylatch_core::lock::{
+    AcquireReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
+};
 use keylatch_core::snapshot::SnapshotError;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +47,8 @@ pub(super) trait Kind: Entry {
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
+    /// Whether a reply says to its caller what is left of a lease that the caller has.
+    fn is_of_own_lease(reply: &Self::Reply) -> bool;
     /// The complete state.
     fn encode(&self) -> Result<Vec<u8>, SnapshotError>;
     /// The state that was encoded.
@@ -76,6 +80,10 @@ impl Kind for LockState {
 
     fn is_undo(command: &LockCommand) -> bool {
         command.is_undo()
+    }
+
+    fn is_of_own_lease(reply: &LockReply) -> bool {
+        matches!(reply, LockReply::Acquire(AcquireReply::Repeated(_)))
     }
 
     fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
@@ -112,6 +120,10 @@ impl Kind for RecordState {
 
     fn is_undo(command: &RecordCommand) -> bool {
         command.is_undo()
+    }
+
+    fn is_of_own_lease(reply: &RecordReply) -> bool {
+        matches!(reply, RecordReply::Begin(BeginReply::Again(_)))
     }
 
     fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
@@ -175,20 +187,20 @@ struct StampedParts<'a> {
 }
 
 impl<E: Kind> Value<E> {
-    /// What the commands make of the entry at `now`, one after the other, with fencing tokens above
-    /// `floor`.
+    /// What the commands make of the entry at `moment`, one after the other, with fencing tokens above its
+    /// last.
     pub(super) fn decide<'a>(
         &self,
         key: &E::Key,
         commands: impl Iterator<Item = &'a E::Command>,
-        floor: FencingToken,
-        now: EngineTime,
+        mut moment: Moment,
     ) -> Decision<E> {
-        let mut moment = Moment {
-            now,
-            unix_micros: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
-            last_fencing_token: self.last.max(floor),
-        };
+        // What begins now gets a stamp of its own.
+        while self.stamps.contains_key(&moment.now) {
+            moment.now += Duration::from_nanos(1);
+        }
+        let now = moment.now;
+        moment.last_fencing_token = moment.last_fencing_token.max(self.last);
         let live = self.state.live(&moment);
         let (mut state, mut is_undone) = (live.clone(), false);
         let replies = commands.map(|command| {
@@ -199,12 +211,15 @@ impl<E: Kind> Value<E> {
             moment.last_fencing_token = moment.last_fencing_token.max(given);
             reply
         });
-        let replies = replies.collect();
+        let replies: Vec<_> = replies.collect();
         let last = moment.last_fencing_token;
+        // What a holder relies on is what this process saw of its lease; another process may have seen the
+        // lease earlier, and has to learn to wait as long.
+        let is_told = !self.stamps.is_empty() && replies.iter().any(E::is_of_own_lease);
         // What undoes another command is written even if it changes nothing: the other, if it is still on
         // its way, then finds another version.
-        let is_changed = is_undone || state != live;
-        let stamps = self.stamps.clone();
+        let is_changed = is_undone || is_told || state != live;
+        let stamps = if is_told { BTreeMap::new() } else { self.stamps.clone() };
         let change = is_changed.then_some(Self { state, last, written: now, stamps });
         Decision { replies, change, guard: self.guard(now) }
     }
@@ -232,6 +247,13 @@ impl<E: Kind> Value<E> {
     pub(super) fn is_dead(&self, now: EngineTime, idle: Duration) -> bool {
         let ends = self.state.ends().fold(self.written, Duration::max);
         ends + idle <= now && self.live(now).is_empty()
+    }
+
+    /// The value as a process writes it again that has observed it since it was written: with the age that
+    /// its times had at `now`. `None` where it has no stamps.
+    pub(super) fn aged(&self, now: EngineTime) -> Option<Self> {
+        let is_stamped = !self.stamps.is_empty();
+        is_stamped.then(|| Self { written: now, stamps: BTreeMap::new(), ..self.clone() })
     }
 
     /// The value as bytes, for an engine that has this timeline or a clock.

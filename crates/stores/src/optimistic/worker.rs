@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt as _};
-use keylatch_core::lock::FencingToken;
+use keylatch_core::lock::{FencingToken, Moment};
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 use lru::LruCache;
@@ -121,8 +121,8 @@ struct ReadKey<E: Kind> {
 struct Basis<E> {
     version: Option<Version>,
     before: Value<E>,
-    floor: FencingToken,
-    now: EngineTime,
+    /// When the decision is made, above the floor of the bucket.
+    moment: Moment,
     /// Until when the floor holds.
     until: EngineTime,
 }
@@ -236,12 +236,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             self.slots.remove(key);
             return Step::Nothing;
         }
-        let Some(Basis { version, before, floor, now, until }) = self.basis(key) else {
+        let Some(Basis { version, before, moment, until }) = self.basis(key) else {
             return Step::Read;
         };
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let commands = slot.waiting.iter().map(|waiting| &waiting.command);
-        let Decision { replies, change, mut guard } = before.decide(key, commands, floor, now);
+        let Decision { replies, change, mut guard } = before.decide(key, commands, moment);
         let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
         guard.until = guard.until.min(until);
         let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
@@ -285,11 +285,16 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             }
         };
         // A row has a fencing token of its own.
-        let (floor, until) = match version {
+        let (last_fencing_token, until) = match version {
             Some(_) => (FencingToken::NONE, Duration::MAX),
             None => (self.floors.of(E::bucket(key), now)?, self.floors.lasts(E::bucket(key))),
         };
-        Some(Basis { version, before, floor, now, until })
+        let unix_micros = match self.engine.timeline() {
+            Some(timeline) => timeline.unix_micros(),
+            None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+        };
+        let moment = Moment { now, unix_micros, last_fencing_token };
+        Some(Basis { version, before, moment, until })
     }
 
     /// Answers the commands that came before the row was read, where none changes anything.
