@@ -47,7 +47,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<ServiceInfo> {
 
 fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
     let tier = health.as_ref().map(|health| health.tier);
-    let facts = health.map(|health| health.facts).unwrap_or_default();
+    let (facts, advice) = health.map(|health| (health.facts, health.advice)).unwrap_or_default();
     StoreInfo {
         kind: api.store_kind.into(),
         reachable: tier.is_some(),
@@ -55,6 +55,7 @@ fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
         tier_means: tier.map(|tier| tier.promise().into()),
         max_ttl_ms: api.locks.max_ttl().as_millis(),
         facts: facts.into_iter().map(|(name, fact)| (name.into(), fact)).collect(),
+        advice,
     }
 }
 

@@ -57,7 +57,10 @@ async fn info_states_the_tier_of_memory() {
     assert_eq!(info.json["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(info.json["promise"].as_array().map(Vec::len), Some(4));
     let store = &info.json["store"];
-    assert_eq!(members(store), ["facts", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]);
+    assert_eq!(
+        members(store),
+        ["advice", "facts", "kind", "max_ttl_ms", "reachable", "tier", "tier_means"]
+    );
     assert_eq!((&store["kind"], &store["tier"]), (&json!("memory"), &json!("process")));
     assert_eq!(store["max_ttl_ms"], 86_400_000);
     assert_eq!(store["reachable"], true);

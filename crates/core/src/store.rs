@@ -256,6 +256,8 @@ pub struct StoreHealth {
     pub tier: Tier,
     /// What it is, for people: version, role, persistence.
     pub facts: BTreeMap<&'static str, String>,
+    /// What an operator should change, a sentence each.
+    pub advice: Vec<String>,
 }
 
 /// What a grant is worth when the store crashes.

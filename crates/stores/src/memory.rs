@@ -45,7 +45,7 @@ impl Executor for Table {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
+        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new(), advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -347,7 +347,7 @@ impl ConditionalStore for FakeEngine {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new() })
+        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new(), advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -48,4 +48,10 @@ pub struct StoreInfo {
         schema(example = json!({"version": "7.0.15", "appendfsync": "always"}))
     )]
     pub facts: BTreeMap<Cow<'static, str>, String>,
+    /// What an operator should change about the store, a sentence each; as a rule nothing.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = json!(["etcd 3.4.23 has known ways to lose writes: upgrade to 3.4.36 or newer"]))
+    )]
+    pub advice: Vec<String>,
 }

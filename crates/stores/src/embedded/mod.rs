@@ -128,7 +128,8 @@ impl Executor for Embedded {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
         let directory = self.path.display().to_string();
-        Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::from([("directory", directory)]) })
+        let facts = BTreeMap::from([("directory", directory)]);
+        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {

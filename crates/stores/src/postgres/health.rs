@@ -39,7 +39,7 @@ pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
         ("synchronous_standby_names", text(4)?),
         ("standbys", durability.standbys.to_string()),
     ]);
-    Ok(StoreHealth { tier: durability.tier(), facts })
+    Ok(StoreHealth { tier: durability.tier(), facts, advice: Vec::new() })
 }
 
 /// What the server does before it answers a commit.

@@ -120,7 +120,7 @@ impl Server {
         ]);
         let unknown = || "unknown".to_owned();
         facts.insert("appendfsync", self.appendfsync.clone().unwrap_or_else(unknown));
-        StoreHealth { tier: self.tier(), facts }
+        StoreHealth { tier: self.tier(), facts, advice: Vec::new() }
     }
 
     fn tier(&self) -> Tier {
