@@ -294,7 +294,7 @@ pub(crate) async fn release_wakes(one: &OpenStore, other: &OpenStore, lock: &str
 }
 
 /// Watches at one store what happens at another one.
-async fn hears_of(one: &OpenStore, other: &OpenStore, lock: &str) {
+pub(crate) async fn hears_of(one: &OpenStore, other: &OpenStore, lock: &str) {
     let mut changes = other.changes(&name(lock));
     let lease = granted(one.acquire(&ask(lock, "one", 1)).await.unwrap());
     until(&mut changes, |hint| match hint {

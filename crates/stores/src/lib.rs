@@ -78,7 +78,7 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
         #[cfg(feature = "redlock")]
         ("redlock", _) => redlock(url, settings.redis, settings.redlock).await,
         #[cfg(feature = "zookeeper")]
-        ("zookeeper", _) => zookeeper(url, settings.zookeeper).await,
+        ("zookeeper" | "zookeepers", _) => zookeeper(url, settings.zookeeper).await,
         _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
     }
 }

@@ -28,9 +28,6 @@ const SWEEPS: u32 = 7;
 /// By how much a store that estimates its engine's clock may be ahead of it on a busy machine: its leases
 /// end so much later.
 const AHEAD: Duration = Duration::from_millis(200);
-/// How many answers of a server a test awaits while the store's task asks it: a walk over all buckets is
-/// some 20, one after the other.
-const ANSWERS: usize = 32;
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
 
@@ -132,10 +129,7 @@ impl TestStore {
     pub async fn pass_a_sweep(&self) {
         for _ in 0..SWEEPS {
             self.advance(SWEEP_PERIOD).await;
-            // The store's own task comes in between.
-            for _ in 0..TURNS {
-                tokio::task::yield_now().await;
-            }
+            self.clock.settle().await;
         }
     }
 
@@ -310,6 +304,13 @@ impl Deref for Records {
 trait StoreClock: fmt::Debug + Send + Sync {
     /// Lets time pass.
     async fn advance(&self, by: Duration);
+
+    /// Lets the store's own task come in between.
+    async fn settle(&self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 thread_local! {
@@ -347,15 +348,10 @@ impl StoreClock for TokioClock {
     async fn advance(&self, by: Duration) {
         // A stopped clock jumps to the next timer while all tasks wait, for instance for the disk. So
         // it is stopped no longer than this.
-        jump(by).await;
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
     }
-}
-
-/// Moves tokio's clock.
-async fn jump(by: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(by).await;
-    tokio::time::resume();
 }
 
 /// A Redis counts by its own clock, so its keys become older.
@@ -400,9 +396,11 @@ impl StoreClock for PostgresDatabase {
 #[async_trait]
 impl StoreClock for ZookeeperRoot {
     async fn advance(&self, by: Duration) {
-        jump(by).await;
-        // What the store's own task does meanwhile takes some answers of the server.
-        self.exchange(ANSWERS).await;
+        self.pass(by).await;
+    }
+
+    async fn settle(&self) {
+        self.settle().await;
     }
 }
 

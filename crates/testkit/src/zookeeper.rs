@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
 use crate::eventually;
 use crate::postgres::spawn_beside_a_shell;
 use crate::redis::free_port;
+use crate::stores::pass_for_store;
 
 /// Where Debian has ZooKeeper.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -32,6 +35,10 @@ const JVM: [&str; 6] = [
 /// Its settings, but for ports and directories.
 const SETTINGS: &str = "tickTime=500\ninitLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
     clientPortAddress=127.0.0.1\n";
+
+/// How many answers of the server a test awaits while the store's tasks ask it: a walk over all buckets is
+/// some 20, one after the other.
+const ANSWERS: usize = 32;
 
 /// A ZooKeeper on a free port; it ends when it is dropped, and with the process.
 #[derive(Debug)]
@@ -99,11 +106,27 @@ impl ZookeeperServer {
         Client::connect(&self.address()).await.expect("ZooKeeper takes sessions")
     }
 
+    /// What it says of itself on the line that begins with `what`: `Mode:`, `Received:`.
+    pub async fn says(&self, what: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address()).await.ok()?;
+        stream.write_all(b"srvr").await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        answer.lines().find_map(|line| Some(line.strip_prefix(what)?.trim().to_owned()))
+    }
+
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
         let pid = std::fs::read_to_string(self.directory.path().join("pid")).expect("it runs");
         let sent = Program::new("kill").args([signal, pid.trim()]).status();
         assert!(sent.expect("kill runs").success(), "ZooKeeper takes {signal}");
+    }
+
+    /// Starts a server that was killed, on the same port and without what it knew.
+    pub async fn restart_empty(&mut self) {
+        let data = self.directory.path().join("version-2");
+        std::fs::remove_dir_all(data).expect("it has data");
+        self.restart().await;
     }
 
     /// Starts a server that was killed, on the same port and data.
@@ -155,6 +178,18 @@ impl Ensemble {
         join_all(self.members.iter().map(ZookeeperServer::serves)).await;
     }
 
+    /// The member that leads, and one that follows.
+    pub async fn leader_and_follower(&self) -> (&ZookeeperServer, &ZookeeperServer) {
+        let (mut leader, mut follower) = (None, None);
+        for member in &self.members {
+            match eventually(async || member.says("Mode:").await).await.as_str() {
+                "leader" => leader = Some(member),
+                _ => follower = Some(member),
+            }
+        }
+        (leader.expect("one leads"), follower.expect("two follow"))
+    }
+
     /// Its URL for a node.
     pub fn url(&self, node: &str) -> String {
         let members: Vec<_> = self.members.iter().map(ZookeeperServer::address).collect();
@@ -194,9 +229,17 @@ impl ZookeeperRoot {
         format!("/{}/{below}", self.name)
     }
 
-    /// Awaits so many answers of the server, one after the other.
-    pub(crate) async fn exchange(&self, answers: usize) {
-        for _ in 0..answers {
+    /// Lets time pass for the stores of this process, which count by tokio's clock.
+    pub async fn pass(&self, by: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
+        pass_for_store(by);
+    }
+
+    /// Gives the tasks of these stores time for what they ask the server.
+    pub async fn settle(&self) {
+        for _ in 0..ANSWERS {
             self.client.sync("/").await.expect("ZooKeeper answers");
         }
     }

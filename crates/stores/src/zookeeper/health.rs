@@ -14,8 +14,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::url::Address;
-
 /// How long a member may take to say what it is.
 const ANSWER_LIMIT: Duration = Duration::from_millis(300);
 /// How much of the answer is read.
@@ -29,23 +27,22 @@ struct Member {
 }
 
 /// Asks all members what they are.
-pub(super) async fn health(address: &Address) -> StoreHealth {
-    let asked = address.hosts.iter().map(|(host, port)| ask(host, *port));
+pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
+    let asked = members.iter().map(|(host, port)| ask(host, *port));
     let answers: Vec<_> = join_all(asked).await;
     let members: Vec<_> = answers.iter().flatten().collect();
     let joined = |texts: BTreeSet<&str>| match texts.is_empty() {
         true => "unknown".to_owned(),
         false => texts.into_iter().collect::<Vec<_>>().join(", "),
     };
-    let mut facts = BTreeMap::from([
+    let facts = BTreeMap::from([
         ("version", joined(members.iter().map(|member| &*member.version).collect())),
         ("modes", joined(members.iter().map(|member| &*member.mode).collect())),
         ("members_that_say", format!("{} of {}", members.len(), answers.len())),
     ]);
-    if let Some(advice) = members.iter().find_map(|member| advice_on(&member.version)) {
-        facts.insert("advice", advice);
-    }
-    StoreHealth { tier: Tier::Strict, facts }
+    let advice: BTreeSet<_> =
+        members.iter().filter_map(|member| advice_on(&member.version)).collect();
+    StoreHealth { tier: Tier::Strict, facts, advice: advice.into_iter().collect() }
 }
 
 async fn ask(host: &str, port: u16) -> Option<Member> {

@@ -14,6 +14,7 @@ mod graves;
 mod health;
 mod notices;
 mod session;
+mod tls;
 mod tree;
 mod url;
 mod write;
@@ -56,7 +57,8 @@ pub async fn zookeeper(
     settings: &ZookeeperSettings,
 ) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
-    let link = Link::new(address, Duration::from_millis(settings.connect_timeout_ms));
+    let limit = Duration::from_millis(settings.connect_timeout_ms);
+    let link = Link::new(address, limit).await?;
     // Before the first watch, so that no change is missed because the store is new.
     let at_start = match link.session().await {
         Ok(session) => Some(session),
@@ -68,10 +70,10 @@ pub async fn zookeeper(
             None
         }
     };
-    if at_start.is_some()
-        && let Some(advice) = health::health(&link.address).await.facts.get("advice")
-    {
-        tracing::warn!("{advice}");
+    if at_start.is_some() {
+        for advice in health::health(&link.members).await.advice {
+            tracing::warn!("{advice}");
+        }
     }
     let graves = Graves::default();
     let at_start = Mutex::new(at_start);
@@ -230,7 +232,7 @@ impl ConditionalStore for ZooKeeper {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         let session = self.link.session().await?;
         self.sync(&session).await?;
-        Ok(health::health(&self.link.address).await)
+        Ok(health::health(&self.link.members).await)
     }
 
     fn profile(&self) -> StoreProfile {

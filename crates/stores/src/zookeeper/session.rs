@@ -21,8 +21,10 @@ use zookeeper_client::{
 };
 
 use super::failure::classify;
+use super::tls::Tunnels;
 use super::tree::Tree;
-use super::url::Address;
+use super::url::{Address, User, connect_string};
+use crate::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
 /// After how long without a sign of this process the ensemble ends its session: nothing that was sent is
@@ -34,11 +36,14 @@ const READY_LIMIT: Duration = Duration::from_secs(4);
 /// A session that is made when it is needed.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) address: Address,
+    user: Option<User>,
+    /// Where the members are to be reached.
+    pub(super) members: Vec<(String, u16)>,
+    _tunnels: Option<Tunnels>,
     pub(super) tree: Tree,
     pub(super) timeline: Timeline,
     /// How long one member may take to answer.
-    pub(super) member_limit: Duration,
+    member_limit: Duration,
     live: tokio::sync::Mutex<Option<Arc<Session>>>,
 }
 
@@ -58,10 +63,27 @@ impl fmt::Debug for Session {
 }
 
 impl Link {
-    pub(super) fn new(address: Address, member_limit: Duration) -> Self {
-        let tree = Tree { root: address.root.clone() };
-        let live = tokio::sync::Mutex::default();
-        Self { address, tree, timeline: Timeline::default(), member_limit, live }
+    /// A link to the members of `address`, one of which may take as long as `member_limit` to answer.
+    ///
+    /// # Errors
+    ///
+    /// Connections cannot be encrypted as the address says.
+    pub(super) async fn new(address: Address, member_limit: Duration) -> Result<Self, OpenError> {
+        let Address { hosts, user, root, security } = address;
+        let tunnels = match &security {
+            Some(roots) => Some(Tunnels::open(&hosts, roots, member_limit).await?),
+            None => None,
+        };
+        let entrances = tunnels.as_ref().map(|tunnels| tunnels.entrances.clone());
+        Ok(Self {
+            user,
+            members: entrances.unwrap_or(hosts),
+            _tunnels: tunnels,
+            tree: Tree { root },
+            timeline: Timeline::default(),
+            member_limit,
+            live: tokio::sync::Mutex::default(),
+        })
     }
 
     /// The session, connected to a member; a new one if it was lost.
@@ -114,11 +136,11 @@ impl Link {
             .with_session_timeout(SESSION_TIMEOUT)
             .with_connection_timeout(self.member_limit)
             .with_fail_eagerly();
-        let connector = match &self.address.user {
+        let connector = match &self.user {
             Some(user) => connector.with_auth("digest", user.expose()),
             None => connector,
         };
-        let client = connector.connect(&self.address.members()).await;
+        let client = connector.connect(&connect_string(&self.members)).await;
         let client = client.map_err(|error| StoreError::Unreachable(error.into()))?;
         self.prepare(&client).await.map_err(not_sent)?;
         let watching = client.watch(&self.tree.root, AddWatchMode::PersistentRecursive).await;
@@ -160,7 +182,7 @@ impl Link {
 
     /// How nodes are made: for this user alone, if there is one.
     pub(super) fn options(&self) -> CreateOptions<'static> {
-        let is_named = self.address.user.is_some();
+        let is_named = self.user.is_some();
         let acls = if is_named { Acls::creator_all() } else { Acls::anyone_all() };
         CreateMode::Persistent.with_acls(acls)
     }

@@ -1,12 +1,15 @@
-//! The URL of an ensemble: `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/ROOT]`.
+//! The URL of an ensemble: `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/ROOT]`, and
+//! `zookeepers://…[?cacert=PATH]` with TLS.
 //!
 //! The hosts and the path are those of a connect string of ZooKeeper's own clients. Errors say nothing of
 //! the URL, which may hold a password. Tested here.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
+use super::tls::Roots;
 use crate::OpenError;
 
 /// The port of a member where the URL names none.
@@ -23,6 +26,8 @@ pub(super) struct Address {
     pub(super) user: Option<User>,
     /// The node below which everything is, without a slash at the end.
     pub(super) root: String,
+    /// How the members' certificates are checked; `None` where connections are not encrypted.
+    pub(super) security: Option<Roots>,
 }
 
 /// A user and a password, as the digest scheme takes them.
@@ -49,28 +54,41 @@ impl Address {
     ///
     /// It is not a URL of an ensemble.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
-        let rest = url.split_once("://").map(|(_, rest)| rest);
-        let rest = rest.ok_or_else(|| bad("it does not begin with `zookeeper://`"))?;
-        if rest.contains(['?', '#']) {
-            return Err(bad("it takes no parameters"));
-        }
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad("it does not begin with `zookeeper://` or `zookeepers://`"))?;
+        let (rest, query) =
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let security = security_of(scheme == "zookeepers", query)?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, hosts) = match authority.rsplit_once('@') {
             Some((user, hosts)) => (Some(user_of(user)?), hosts),
             None => (None, authority),
         };
         let hosts = hosts.split(',').map(host_of).collect::<Result<_, _>>()?;
-        Ok(Self { hosts, user, root: root_of(path)? })
+        Ok(Self { hosts, user, root: root_of(path)?, security })
     }
+}
 
-    /// The members as the client takes them.
-    pub(super) fn members(&self) -> String {
-        let members = self.hosts.iter().map(|(host, port)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        });
-        members.collect::<Vec<_>>().join(",")
-    }
+/// Members as the client takes them.
+pub(super) fn connect_string(members: &[(String, u16)]) -> String {
+    let members = members.iter().map(|(host, port)| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    });
+    members.collect::<Vec<_>>().join(",")
+}
+
+fn security_of(is_secure: bool, query: Option<&str>) -> Result<Option<Roots>, OpenError> {
+    let roots = match query.map(|query| query.strip_prefix("cacert=")) {
+        None => Roots::System,
+        Some(Some(path)) if is_secure => {
+            let path = percent_decode_str(path).decode_utf8();
+            Roots::File(PathBuf::from(&*path.map_err(|_| bad("`cacert` is not in UTF-8"))?))
+        }
+        Some(_) => return Err(bad("its one parameter is `cacert`, with `zookeepers://`")),
+    };
+    Ok(is_secure.then_some(roots))
 }
 
 fn user_of(text: &str) -> Result<User, OpenError> {
@@ -133,12 +151,21 @@ mod tests {
         let address =
             Address::parse("zookeeper://u%40x:p%2Fw:d@one,two:2182,[::1]:2183/team/locks/");
         let address = address.unwrap();
-        assert_eq!(address.members(), "one:2181,two:2182,[::1]:2183");
+        assert_eq!(connect_string(&address.hosts), "one:2181,two:2182,[::1]:2183");
         assert_eq!(address.user.as_ref().map(User::expose), Some(&b"u@x:p/w:d"[..]));
         assert_eq!(address.root, "/team/locks");
         assert!(!format!("{address:?}").contains("p/w"), "a password is in the debug output");
         let plain = Address::parse("zookeeper://one").unwrap();
         assert_eq!((plain.user, &*plain.root), (None, "/keylatch"));
+    }
+
+    #[test]
+    fn certificates_are_checked_by_the_roots_of_the_url() {
+        let security = |url: &str| Address::parse(url).unwrap().security;
+        assert_eq!(security("zookeeper://one"), None);
+        assert_eq!(security("zookeepers://one/a"), Some(Roots::System));
+        let file = Some(Roots::File(PathBuf::from("/a b.pem")));
+        assert_eq!(security("zookeepers://one/a?cacert=/a%20b.pem"), file);
     }
 
     #[test]
@@ -156,7 +183,8 @@ mod tests {
             "zookeeper://u:sesame@a/sesame//b",
             "zookeeper://u:sesame@a/../b",
             "zookeeper://u:sesame@a/zookeeper/sesame",
-            "zookeeper://u:sesame@a/b?sesame=sesame",
+            "zookeeper://u:sesame@a/b?cacert=sesame",
+            "zookeepers://u:sesame@a/b?sesame=sesame",
         ] {
             let error = Address::parse(url).map_err(|error| error.to_string());
             assert!(error.as_ref().is_err_and(|text| !text.contains("sesame")), "{url}: {error:?}");
