@@ -10,6 +10,7 @@
 mod cluster;
 mod conditional;
 mod embedded;
+mod entry_limits;
 mod failover;
 mod lock_conformance;
 mod lock_rules;

@@ -159,6 +159,10 @@ impl From<StoreError> for Problem {
             let detail = "The store cannot do this. Nothing was done.";
             return Self::new(Code::NotSupported, detail).with_outcome(outcome).caused_by(error);
         }
+        if let StoreError::TooLarge { limit, .. } = error {
+            let detail = format!("The store keeps at most {limit} bytes of it. Nothing was done.");
+            return Self::new(Code::PayloadTooLarge, detail).with_outcome(outcome).caused_by(error);
+        }
         let detail = match outcome {
             Effect::NotExecuted => "The store cannot be used now. Nothing was done.",
             Effect::Unknown => {

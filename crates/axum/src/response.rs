@@ -183,6 +183,7 @@ async fn store(
     let by = parts.extensions.get::<BodyDeadline>().map(|BodyDeadline(by)| *by);
     let mut chunks = Vec::new();
     let mut bytes = 0;
+    let limit = policy.answer_limit.min(service.answer_limit());
     let mut too_much = is_stream(&parts.headers);
     while !too_much {
         match next_frame(&mut body, by).await {
@@ -192,7 +193,7 @@ async fn store(
                 let Ok(data) = frame.into_data() else { continue };
                 bytes += data.len();
                 chunks.push(data);
-                too_much = bytes > policy.answer_limit;
+                too_much = bytes > limit;
             }
             Some(Err(error)) => return broken_result(error),
         }

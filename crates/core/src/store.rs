@@ -117,6 +117,25 @@ pub struct StoreProfile {
     pub max_ttl: Ttl,
     /// Whether the store keeps records of idempotency keys.
     pub records: bool,
+    /// How large an entry may be.
+    pub limits: EntryLimits,
+}
+
+/// How large a store lets an entry be: a lock with its queue, or a record with its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryLimits {
+    /// In bytes, as the store keeps it. A command that would make it larger is
+    /// [`TooLarge`](StoreError::TooLarge).
+    pub bytes: usize,
+    /// How many may be in line for one lock, so that an entry keeps far below `bytes` by them.
+    pub waiters: u64,
+    /// How many bytes an answer may have to be kept for repeats; the same holds.
+    pub answer_bytes: usize,
+}
+
+impl EntryLimits {
+    /// Those of a store that has none.
+    pub const NONE: Self = Self { bytes: usize::MAX, waiters: u64::MAX, answer_bytes: usize::MAX };
 }
 
 /// What a [subscription](Store::subscribe) is about.
@@ -166,6 +185,14 @@ pub enum StoreError {
     /// The store cannot run commands of this kind. It answers so every time.
     #[error("the store cannot run the command")]
     Unsupported,
+    /// The entry would have more bytes than the store takes.
+    #[error("the entry would have {bytes} bytes, and the store takes {limit}")]
+    TooLarge {
+        /// How many it would have.
+        bytes: usize,
+        /// How many it may have.
+        limit: usize,
+    },
     /// The command was sent, and its answer was lost or makes no sense.
     #[error("the store's answer was lost")]
     Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -178,7 +205,9 @@ impl StoreError {
     /// What the failed command did to the store.
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported => Effect::NotExecuted,
+            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {
+                Effect::NotExecuted
+            }
             Self::Lost(_) | Self::Deadline(_) => Effect::Unknown,
         }
     }

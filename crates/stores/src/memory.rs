@@ -10,8 +10,8 @@ use super::table::Table;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::{FencingToken, LockState, Ttl};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier,
-    Topic,
+    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Tier, Topic,
 };
 
 /// An empty store in memory; it has to be called within a tokio runtime.
@@ -49,7 +49,7 @@ impl Executor for Table {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "memory", max_ttl: Ttl::MAX, records: true }
+        StoreProfile { kind: "memory", max_ttl: Ttl::MAX, records: true, limits: EntryLimits::NONE }
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
-use keylatch_core::store::{StoreError, StoreHealth, StoreProfile, Tier};
+use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Timeline, Version,
     Writing,
@@ -73,12 +73,13 @@ pub struct FakeEngine {
     engine: Arc<Engine>,
     /// Of the process that has this clone, if the engine has no clock.
     timeline: Option<Arc<Timeline>>,
+    limits: EntryLimits,
 }
 
 impl Clone for FakeEngine {
     fn clone(&self) -> Self {
         let timeline = self.timeline.as_ref().map(|_| self.engine.timeline());
-        Self { engine: Arc::clone(&self.engine), timeline }
+        Self { engine: Arc::clone(&self.engine), timeline, limits: self.limits }
     }
 }
 
@@ -124,14 +125,19 @@ impl FakeEngine {
         let state = State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, clock };
         let notices = broadcast::Sender::new(BACKLOG);
         let engine = Arc::new(Engine { faults, state: Mutex::new(state), notices });
-        Self { engine, timeline: None }
+        Self { engine, timeline: None, limits: EntryLimits::NONE }
     }
 
     /// An empty engine that has no clock.
     pub fn without_clock(faults: Faults, seed: u64) -> Self {
         let Self { engine, .. } = Self::new(faults, seed);
         let timeline = Some(engine.timeline());
-        Self { engine, timeline }
+        Self { engine, timeline, limits: EntryLimits::NONE }
+    }
+
+    /// The engine, which takes no value of more bytes than this.
+    pub fn with_limit(self, bytes: usize) -> Self {
+        Self { limits: EntryLimits { bytes, ..EntryLimits::NONE }, ..self }
     }
 
     /// Moves the engine's clock forward.
@@ -325,7 +331,11 @@ impl ConditionalStore for FakeEngine {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         // The notices are of the same process.
-        let engine = Self { engine: Arc::clone(&self.engine), timeline: self.timeline.clone() };
+        let engine = Self {
+            engine: Arc::clone(&self.engine),
+            timeline: self.timeline.clone(),
+            limits: self.limits,
+        };
         let start = (engine, self.engine.notices.subscribe(), None);
         stream::unfold(start, async |(engine, mut receiver, again)| {
             if let Some(notice) = again {
@@ -351,7 +361,7 @@ impl ConditionalStore for FakeEngine {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true }
+        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true, limits: self.limits }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

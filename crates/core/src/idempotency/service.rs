@@ -50,6 +50,11 @@ impl IdempotencyService {
         Arc::new(Self { store, deadline, waiters, tasks })
     }
 
+    /// The most bytes of an answer that the store keeps.
+    pub fn answer_limit(&self) -> usize {
+        self.store.profile().limits.answer_bytes
+    }
+
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
     ///
     /// What was begun is brought to its end also when the caller drops this future. While it runs,

@@ -138,7 +138,7 @@ pub struct LockCounts {
 /// How many may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct WaiterLimits {
-    /// For one lock.
+    /// For one lock; the store may take fewer.
     pub each: u64,
     /// In this process, for all locks.
     pub all: usize,
@@ -178,10 +178,11 @@ impl LockService {
         deadline: Duration,
         limits: WaiterLimits,
     ) -> Result<Self, getrandom::Error> {
+        let each = limits.each.min(store.profile().limits.waiters);
         Ok(Self {
             store,
             deadline,
-            limits,
+            limits: WaiterLimits { each, ..limits },
             attempts: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
             withdrawn_grants: Arc::default(),

@@ -71,6 +71,11 @@ impl LockService {
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
                 Err(StoreError::Unsupported) => return Err(StoreError::Unsupported.into()),
+                // Nothing but its line makes a lock so large.
+                Err(StoreError::TooLarge { .. }) => {
+                    check_no_doubt(lost, attempt.command.ttl)?;
+                    return Err(LockError::TooManyWaiters);
+                }
                 Err(error) => {
                     lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
                     PAUSE_AFTER_ERROR

@@ -31,8 +31,8 @@ use engine::Engine;
 use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::{LockState, Ttl};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Tier,
-    Topic,
+    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Tier, Topic,
 };
 use writer::{ExpiredKeys, Writer};
 
@@ -133,6 +133,11 @@ impl Executor for Embedded {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "embedded", max_ttl: Ttl::MAX, records: true }
+        StoreProfile {
+            kind: "embedded",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
     }
 }

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Notice, Reading, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Notice, Reading, Timeline, Version, Writing,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -230,24 +230,29 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         slot.forget_the_gone();
         if slot.waiting.is_empty() {
-            if slot.heard.is_some() && self.is_of_interest(key) {
-                return Step::Read;
-            }
-            self.slots.remove(key);
-            return Step::Nothing;
+            return self.leave(key);
         }
         let Some(Basis { version, before, moment, until }) = self.basis(key) else {
             return Step::Read;
         };
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
-        let commands = slot.waiting.iter().map(|waiting| &waiting.command);
-        let Decision { replies, change, mut guard } = before.decide(key, commands, moment);
-        let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
+        let (timeline, limit) = (self.engine.timeline(), self.engine.profile().limits.bytes);
+        let mut taken = slot.waiting.len();
+        let (replies, after, mut guard, value) = loop {
+            let commands = slot.waiting[..taken].iter().map(|waiting| &waiting.command);
+            let Decision { replies, change, guard } = before.decide(key, commands, moment);
+            let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
+            match encode(&after, timeline, limit) {
+                // Some of the commands may fit.
+                Err(StoreError::TooLarge { .. }) if taken > 1 => taken /= 2,
+                value => break (replies, after, guard, value),
+            }
+        };
         guard.until = guard.until.min(until);
         let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
-        let commands = std::mem::take(&mut slot.waiting);
+        let commands = slot.waiting.drain(..taken).collect();
         slot.covered = (0, Duration::ZERO);
-        match after.encode(self.engine.timeline()) {
+        match value {
             Ok(value) => {
                 let change = Change { key: E::row_key(key), was: version, value, guard, above };
                 let is_new = version.is_none();
@@ -255,11 +260,21 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
                 Step::Write(Box::new((write, change)))
             }
             Err(error) => {
-                fail(commands, &Arc::new(StoreError::Refused(error.into())));
+                fail(commands, &Arc::new(error));
                 self.to_decide.push_back(key.clone());
                 Step::Nothing
             }
         }
+    }
+
+    /// What is left to do for a key that has no command.
+    fn leave(&mut self, key: &E::Key) -> Step<E> {
+        let is_heard = self.slots.get(key).is_some_and(|slot| slot.heard.is_some());
+        if is_heard && self.is_of_interest(key) {
+            return Step::Read;
+        }
+        self.slots.remove(key);
+        Step::Nothing
     }
 
     /// What the engine's clock shows now; `None` before it was read.
@@ -307,7 +322,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let (covered, read_at) = std::mem::take(&mut slot.covered);
         // By the engine's clock it was not over yet when the row was read.
-        let covered = if judged_past > read_at { 0 } else { covered.min(slot.waiting.len()) };
+        let covered = if judged_past > read_at { 0 } else { covered.min(replies.len()) };
         for (waiting, reply) in slot.waiting.drain(..covered).zip(replies) {
             // A caller that has gone reads no reply.
             let _ = waiting.reply.send(Ok(reply));
@@ -551,6 +566,19 @@ impl<E: Kind> Slot<E> {
     }
 }
 
+/// A value as the engine keeps it, in `limit` bytes at most.
+fn encode<E: Kind>(
+    value: &Value<E>,
+    timeline: Option<&Timeline>,
+    limit: usize,
+) -> Result<Vec<u8>, StoreError> {
+    let value = value.encode(timeline).map_err(|error| StoreError::Refused(error.into()))?;
+    match value.len() {
+        bytes if bytes > limit => Err(StoreError::TooLarge { bytes, limit }),
+        _ => Ok(value),
+    }
+}
+
 /// What a call of the engine gives, within the time that a call may take.
 async fn within_limit<T>(
     call: impl Future<Output = Result<T, StoreError>>,
@@ -566,6 +594,7 @@ fn fail<E: Kind>(commands: Vec<Waiting<E>>, error: &Arc<StoreError>) {
             StoreError::Unreachable(_) => StoreError::Unreachable(cause),
             StoreError::Refused(_) => StoreError::Refused(cause),
             StoreError::Unsupported => StoreError::Unsupported,
+            StoreError::TooLarge { bytes, limit } => StoreError::TooLarge { bytes, limit },
             // What else there is leaves the outcome unknown.
             _ => StoreError::Lost(cause),
         };

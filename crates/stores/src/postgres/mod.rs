@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
-use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
+use keylatch_core::store::{EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Config;
@@ -232,7 +232,12 @@ impl ConditionalStore for Postgres {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "postgres", max_ttl: Ttl::MAX, records: true }
+        StoreProfile {
+            kind: "postgres",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
     }
 }
 

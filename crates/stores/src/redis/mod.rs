@@ -30,7 +30,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::lock::Ttl;
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 
 use crate::hints::Wakeups;
@@ -118,6 +119,11 @@ impl Store for RedisStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: self.kind, max_ttl: Ttl::MAX, records: true }
+        StoreProfile {
+            kind: self.kind,
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
     }
 }

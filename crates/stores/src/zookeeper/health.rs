@@ -1,8 +1,8 @@
 //! What an ensemble is, asked of its members.
 //!
-//! A client learns nothing of the servers' version from the protocol; the command `srvr`, which a member
-//! answers unless its `4lw.commands.whitelist` leaves it out, says it. So the version is a fact for people
-//! and decides nothing. The tier is that of what ZooKeeper promises: a majority has a write on disk before
+//! A client learns nothing of the servers' version from the protocol; the command `srvr` says it, which every
+//! member answers whatever its `4lw.commands.whitelist` says. A member that is down says nothing, so the
+//! version is a fact for people and decides nothing. The tier is that of what ZooKeeper promises: a majority has a write on disk before
 //! it is answered.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::BoxStream;
 use keylatch_core::lock::Ttl;
-use keylatch_core::store::{Store, StoreError, StoreHealth, StoreProfile};
+use keylatch_core::store::{Effect, EntryLimits, Store, StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
@@ -41,6 +41,10 @@ use session::{Link, Session};
 use tree::{Tree, version_in};
 use url::Address;
 
+/// A value of that many bytes fits into a request of 1 MiB, which is what a member takes by default and what
+/// a larger one would end the connection for.
+const LIMITS: EntryLimits =
+    EntryLimits { bytes: 1_000_000, waiters: 1000, answer_bytes: 512 * 1024 };
 /// How many rows a listing asks for at once.
 const ROWS_AT_ONCE: usize = 512;
 /// How many buckets a listing looks into at once, at most.
@@ -163,6 +167,21 @@ impl ZooKeeper {
     }
 }
 
+/// The versions of a batch. A change that failed fails all of them, and then nothing counts as not executed
+/// of which something was, or may have been.
+fn whole(
+    results: Vec<Result<Option<Version>, StoreError>>,
+) -> Result<Vec<Option<Version>>, StoreError> {
+    let is_untouched = results.iter().all(|result| match result {
+        Ok(version) => version.is_none(),
+        Err(error) => error.effect() == Effect::NotExecuted,
+    });
+    results.into_iter().collect::<Result<_, _>>().map_err(|error| match is_untouched {
+        true => error,
+        false => StoreError::Lost(error.into()),
+    })
+}
+
 #[async_trait]
 impl ConditionalStore for ZooKeeper {
     async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
@@ -179,7 +198,7 @@ impl ConditionalStore for ZooKeeper {
         let session = self.link.session().await?;
         let asked = Instant::now();
         let written = changes.iter().map(|change| self.carry_out(&session, change));
-        let versions = join_all(written).await.into_iter().collect::<Result<_, _>>()?;
+        let versions = whole(join_all(written).await)?;
         Ok(Writing { versions, asked, now: self.link.timeline.now() })
     }
 
@@ -236,10 +255,26 @@ impl ConditionalStore for ZooKeeper {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "zookeeper", max_ttl: Ttl::MAX, records: true }
+        StoreProfile { kind: "zookeeper", max_ttl: Ttl::MAX, records: true, limits: LIMITS }
     }
 
     fn timeline(&self) -> Option<&Timeline> {
         Some(&self.link.timeline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_of_which_something_was_done_is_not_called_undone() {
+        let refused = || Err(StoreError::Refused(Error::NoAuth.into()));
+        let effect = |results| whole(results).map_err(|error| error.effect());
+        assert_eq!(effect(vec![Ok(None), refused()]), Err(Effect::NotExecuted));
+        assert_eq!(effect(vec![refused(), Ok(Some(Version(1)))]), Err(Effect::Unknown));
+        let lost = Err(StoreError::Lost(Error::ConnectionLoss.into()));
+        assert_eq!(effect(vec![refused(), lost]), Err(Effect::Unknown));
+        assert_eq!(effect(vec![Ok(None), Ok(Some(Version(1)))]), Ok(vec![None, Some(Version(1))]));
     }
 }

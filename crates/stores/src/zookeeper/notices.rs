@@ -110,8 +110,8 @@ impl Watch {
         loop {
             let Self { session, watcher, changed, next_look, look } = self;
             tokio::select! {
+                // Events that come without a pause must not keep the timeline from what it learns.
                 biased;
-                event = watcher.changed() => return event,
                 stat = OptionFuture::from(look.as_mut()), if look.is_some() => {
                     *look = None;
                     if let Some(Some(stat)) = stat {
@@ -124,6 +124,7 @@ impl Watch {
                     let asking = async move { session.client.check_stat(&node).await.ok().flatten() };
                     *look = Some(asking.boxed());
                 }
+                event = watcher.changed() => return event,
             }
         }
     }

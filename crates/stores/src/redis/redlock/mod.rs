@@ -37,8 +37,8 @@ use keylatch_core::lock::{
     AcquireCommand, Attempt, Holder, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
-    Command, Hint, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Tier, Topic,
+    Command, EntryLimits, Hint, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Tier, Topic,
 };
 use round::Nodes;
 use tally::{Decision, ReleaseTally, no_quorum};
@@ -120,7 +120,12 @@ impl Store for RedlockStore {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "redlock", max_ttl: self.nodes.max_ttl, records: false }
+        StoreProfile {
+            kind: "redlock",
+            max_ttl: self.nodes.max_ttl,
+            records: false,
+            limits: EntryLimits::NONE,
+        }
     }
 }
 
