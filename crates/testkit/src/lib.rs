@@ -87,7 +87,7 @@ pub use scripts::ScriptDirectory;
 pub use service::{Answer, Api, Service, config};
 pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store_time};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
-pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer};
+pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer, listening_port};
 
 /// How long anything that has to happen may take, on the slowest machine.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -25,8 +25,8 @@ use crate::{
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 /// After how many of them it removes expired records as well, and one.
 const SWEEPS: u32 = 7;
-/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine: its leases
-/// end so much later.
+/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine, and how late
+/// it may see a write where there is none: its leases end so much later.
 const AHEAD: Duration = Duration::from_millis(200);
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
@@ -392,11 +392,11 @@ impl StoreClock for PostgresDatabase {
     }
 }
 
-/// A ZooKeeper has no clock: the store counts by tokio's.
+/// A ZooKeeper has no clock: the store counts by tokio's, from when it saw a write.
 #[async_trait]
 impl StoreClock for ZookeeperRoot {
     async fn advance(&self, by: Duration) {
-        self.pass(by).await;
+        self.pass(by + AHEAD).await;
     }
 
     async fn settle(&self) {

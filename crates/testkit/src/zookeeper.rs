@@ -4,6 +4,7 @@
 //! server does not wait for its disk, as no test of it cuts the power. Time passes for a store on it by
 //! tokio's clock, because ZooKeeper has none. A test that stops or kills a server starts one of its own.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command as Program};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,11 +19,11 @@ use zookeeper_client::Client;
 
 use crate::eventually;
 use crate::postgres::spawn_beside_a_shell;
-use crate::redis::free_port;
 use crate::stores::pass_for_store;
 
-/// Where Debian has ZooKeeper.
-const JAR: &str = "/usr/share/java/zookeeper.jar";
+/// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
+const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
+    /usr/share/java/netty-resolver.jar:/usr/share/java/netty-transport-native-unix-common.jar";
 /// What a test's server is run with: `-Xrs` lets signals end it, and the rest lets it start soon.
 const JVM: [&str; 6] = [
     "-Xrs",
@@ -63,7 +64,7 @@ impl ZookeeperServer {
 
     /// The same with more settings, a line each.
     pub async fn start_with(settings: &str) -> Self {
-        let server = Self::spawn(free_port(), settings, 1);
+        let server = Self::spawn(listening_port(), settings, 1);
         server.serves().await;
         server
     }
@@ -136,6 +137,19 @@ impl ZookeeperServer {
     }
 }
 
+/// A port that is free, and stays so until a JVM listens on it: it is none of those that connections get.
+pub fn listening_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = std::process::id().wrapping_mul(61).wrapping_add(next);
+        let port = u16::try_from(12_000 + number % 18_000).expect("a port");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 fn write(directory: &TempDir, name: &str, text: &str) {
     std::fs::write(directory.path().join(name), text).expect("a file");
 }
@@ -144,7 +158,7 @@ fn write(directory: &TempDir, name: &str, text: &str) {
 fn run(directory: &Path) -> Child {
     let mut server = Program::new("sh");
     server.args(["-c", "echo $$ > \"$0/pid\"; exec java \"$@\""]).arg(directory).args(JVM);
-    server.args(["-cp", JAR, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
+    server.args(["-cp", JARS, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
     spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")))
 }
 
@@ -158,7 +172,7 @@ pub struct Ensemble {
 impl Ensemble {
     /// Starts three, and waits until all serve.
     pub async fn start() -> Self {
-        let ports: Vec<_> = (0..3).map(|_| [free_port(), free_port(), free_port()]).collect();
+        let ports: Vec<_> = (0..3).map(|_| [(); 3].map(|()| listening_port())).collect();
         let numbered = || ports.iter().zip(1..);
         let peers = numbered().map(|([_, peer, election], number)| {
             format!("server.{number}=127.0.0.1:{peer}:{election}\n")
