@@ -154,7 +154,7 @@ async fn created(client: &Client, path: &str, multi: MultiWriter<'_>) -> Result<
         Some(stat) => Ok(version_of(stat.czxid, 0)),
         // Members before 3.8.2 do not say it. It is still this node: none is deleted so soon.
         None => {
-            let stat = client.check_stat(path).await.map_err(unknown)?;
+            let stat = client.check_stat(path).await.map_err(|error| unknown(&error))?;
             let stat =
                 stat.ok_or_else(|| Error::UnexpectedError("a new node is gone".to_owned()))?;
             Ok(version_of(stat.czxid, 0))
@@ -163,16 +163,16 @@ async fn created(client: &Client, path: &str, multi: MultiWriter<'_>) -> Result<
 }
 
 /// What a server says of a later request says nothing of an earlier one.
-fn unknown(error: Error) -> Error {
+fn unknown(error: &Error) -> Error {
     Error::UnexpectedError(error.to_string())
 }
 
 /// The last node that a transaction wrote, as far as the server says.
 async fn stat_of(mut multi: MultiWriter<'_>) -> Result<Option<Stat>, Error> {
     let results = multi.commit().await.map_err(cause_of)?;
-    let stats = results.into_iter().filter_map(|result| match result {
+    let mut stats = results.into_iter().rev().filter_map(|result| match result {
         MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => Some(stat),
         _ => None,
     });
-    Ok(stats.last().filter(|stat| !stat.is_invalid()))
+    Ok(stats.next().filter(|stat| !stat.is_invalid()))
 }
