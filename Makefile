@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server postgresql etcd chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server postgresql etcd zookeeper chromium
 
 run:
 	cargo run --release
@@ -10,9 +10,9 @@ QUICK = api stores cli snapshots
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))
-# The stores that `make test` leaves out: PostgreSQL, etcd, and what starts a Redis of several nodes. Their tests
+# The stores that `make test` leaves out: PostgreSQL, etcd, ZooKeeper, and what starts a Redis of several nodes. Their tests
 # have the word in their names, and fewer of them run at once, because a node that is late has no vote.
-OTHER_STORES = postgres etcd sentinel cluster redlock
+OTHER_STORES = postgres etcd zookeeper sentinel cluster redlock
 NARROW = --test-threads $$((2 * $$(nproc)))
 
 # The tests of every change: rules, memory, the embedded store, one Redis, HTTP and the command.
@@ -21,8 +21,8 @@ test: redis-server
 		$(WIDE) $(addprefix --skip ,$(OTHER_STORES))
 	cargo test --locked --workspace --doc
 
-# All other tests: PostgreSQL, etcd, Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
-test-all: redis-server postgresql etcd chromium
+# All other tests: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
+test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
@@ -44,7 +44,7 @@ mutants: redis-server
 SOURCES = src crates tests benches examples
 
 # The features of keylatch-stores, each of which stands alone.
-ENGINES = embedded memory postgres etcd redis redlock
+ENGINES = embedded memory postgres etcd zookeeper redis redlock
 
 # Formatting, lints and documentation, all without a warning. At the end what no lint can say: every
 # test binary has a tier, no test is ignored, nothing is left to be done, and no file is above 700 lines.
@@ -142,6 +142,14 @@ etcd:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy etcd-server; \
+	}
+
+zookeeper:
+	@command -v java >/dev/null && test -f /usr/share/java/zookeeper.jar || { \
+		echo "installing ZooKeeper and a JRE (Debian packages zookeeper, default-jre-headless)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy zookeeper default-jre-headless; \
 	}
 
 # Another browser of its family will do: make test-all CHROMIUM=google-chrome

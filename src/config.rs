@@ -8,7 +8,9 @@ use toml::{Table, Value};
 
 use crate::http::{self, OriginPolicy};
 use crate::telemetry;
-use keylatch_stores::{EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, scheme_of};
+use keylatch_stores::{
+    EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
+};
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
@@ -32,6 +34,7 @@ pub struct Config {
     pub server: http::Settings,
     pub postgres: PostgresSettings,
     pub etcd: EtcdSettings,
+    pub zookeeper: ZookeeperSettings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
     pub wait: Wait,
@@ -149,6 +152,7 @@ impl Config {
         keylatch_stores::Settings {
             postgres: &self.postgres,
             etcd: &self.etcd,
+            zookeeper: &self.zookeeper,
             redis: &self.redis,
             redlock: &self.redlock,
         }
@@ -174,6 +178,7 @@ impl Config {
             ("stream.heartbeat_ms", self.stream.heartbeat_ms),
             ("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms),
             ("etcd.connect_timeout_ms", self.etcd.connect_timeout_ms),
+            ("zookeeper.connect_timeout_ms", self.zookeeper.connect_timeout_ms),
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];
@@ -182,6 +187,8 @@ impl Config {
         }
         let connections = self.server.max_connections;
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
+        let silence = self.zookeeper.connect_timeout_ms;
+        check("zookeeper.connect_timeout_ms", silence <= 3000, "must be at most 3000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
         check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;

@@ -131,8 +131,8 @@ struct Serve {
     /// The address to listen on [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST or
-    /// redis://HOST:PORT/DB
+    /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST,
+    /// zookeeper://HOST or redis://HOST:PORT/DB
     /// [default: embedded:./keylatch-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,

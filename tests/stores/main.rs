@@ -1,7 +1,7 @@
 //! What every store promises, and what each kind of store does by itself.
 //!
 //! `*_conformance` and `*_rules` run on every store of the matrix; the other files are about one kind.
-//! Tests of PostgreSQL, etcd, Sentinel, Cluster and Redlock have that word in their names (`postgres`): `make
+//! Tests of PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster and Redlock have that word in their names (`postgres`): `make
 //! test` leaves them to `make test-all`.
 
 #![warn(clippy::disallowed_methods)]
@@ -36,6 +36,9 @@ mod redlock_service;
 mod restart;
 mod sentinel;
 mod sentinel_replicas;
+mod zookeeper;
+mod zookeeper_faults;
+mod zookeeper_tls;
 
 use keylatch_testkit::Program;
 

@@ -20,6 +20,8 @@ mod ruled;
 mod settings;
 #[cfg(any(feature = "embedded", feature = "memory"))]
 mod table;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,19 +44,23 @@ pub use postgres::postgres;
 pub use redis::redis;
 #[cfg(feature = "redlock")]
 pub use redis::redlock;
-pub use settings::{EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, Settings};
+pub use settings::{
+    EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, Settings, ZookeeperSettings,
+};
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::zookeeper;
 
-/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`, or `redis://…`,
+/// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`, `zookeeper://…`, or `redis://…`,
 /// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
 ///
-/// A PostgreSQL, an etcd or a Redis that is down is no error: it may come back, and until then every answer is that the
+/// A PostgreSQL, an etcd, a ZooKeeper or a Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
 ///
 /// # Errors
 ///
 /// The URL names no store, or the store is not fit.
 #[cfg_attr(
-    not(any(feature = "postgres", feature = "etcd", feature = "redis")),
+    not(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis")),
     expect(unused_variables, reason = "no store has settings")
 )]
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
@@ -79,6 +85,8 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
         ) => redis(url, settings.redis).await,
         #[cfg(feature = "redlock")]
         ("redlock", _) => redlock(url, settings.redis, settings.redlock).await,
+        #[cfg(feature = "zookeeper")]
+        ("zookeeper" | "zookeepers", _) => zookeeper(url, settings.zookeeper).await,
         _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
     }
 }
@@ -97,7 +105,8 @@ pub enum OpenError {
     /// No store has this scheme.
     #[error(
         "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `postgres://HOST,HOST/DB`, \
-         `etcd://HOST,HOST,HOST`, `redis://HOST:PORT/DB`, `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
+         `etcd://HOST,HOST,HOST`, `zookeeper://HOST,HOST,HOST`, `redis://HOST:PORT/DB`, \
+         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
     )]
     UnknownScheme(String),
     /// The data directory cannot be used.
@@ -174,6 +183,12 @@ pub enum OpenError {
     /// The etcd answered, and must not be used for locks as it is.
     #[error("this etcd cannot keep locks: {0}")]
     UnfitEtcd(String),
+    /// The same of ZooKeeper.
+    #[error("the store's URL is not a ZooKeeper URL: {0}")]
+    BadZookeeperUrl(String),
+    /// The ZooKeeper answered, and must not be used for locks as it is.
+    #[error("this ZooKeeper cannot keep locks: {0}")]
+    UnfitZookeeper(String),
     /// The URL names nodes that make no store, or the settings do not fit them.
     #[error("the nodes of `redlock://` make no store: {0}")]
     BadRedlock(String),

@@ -14,6 +14,8 @@ pub struct Settings<'a> {
     pub postgres: &'a PostgresSettings,
     /// etcd.
     pub etcd: &'a EtcdSettings,
+    /// ZooKeeper.
+    pub zookeeper: &'a ZookeeperSettings,
     /// Every Redis.
     pub redis: &'a RedisSettings,
     /// Several that make one store.
@@ -35,6 +37,14 @@ pub struct PostgresSettings {
 #[serde(deny_unknown_fields)]
 pub struct EtcdSettings {
     /// How long connecting to a member may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+}
+
+/// How the service uses ZooKeeper.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZookeeperSettings {
+    /// How long a member may be silent before the service connects to another, in milliseconds.
     pub connect_timeout_ms: u64,
 }
 

@@ -18,13 +18,14 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
-const MATRIX: [(&str, &[&str]); 10] = [
+const MATRIX: [(&str, &[&str]); 11] = [
     ("memory", &["locks", "url", "queue", "records", "service"]),
     ("conditional", &["locks", "queue", "records"]),
     ("clockless", &["locks", "queue", "records"]),
     ("embedded", &["locks", "url", "queue", "records", "service", "restart"]),
     ("postgres", &["locks", "url", "queue", "records", "service", "restart"]),
     ("etcd", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("zookeeper", &["locks", "url", "queue", "records", "service", "restart"]),
     ("redis", &["locks", "url", "queue", "records", "service", "restart"]),
     ("sentinel", &["locks", "url", "queue", "records"]),
     ("cluster", &["locks", "url", "queue", "records"]),

@@ -17,6 +17,7 @@
 //! | have an engine of conditional writes that does all that one may do | [`FakeEngine`], [`Faults`] |
 //! | have a PostgreSQL, or a pooler before it | [`PostgresDatabase`], [`PostgresServer`], [`PgBouncer`] |
 //! | have an etcd, or three members of one | [`empty_etcd`], [`EtcdServer`], [`EtcdCluster`] |
+//! | have a ZooKeeper, or three that are one | [`ZookeeperRoot`], [`ZookeeperServer`], [`Ensemble`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
 //! | read the log | [`LogCapture`] |
@@ -64,6 +65,7 @@ mod scripts;
 mod service;
 pub mod stores;
 mod upstream;
+mod zookeeper;
 
 use std::time::Duration;
 
@@ -88,6 +90,7 @@ pub use scripts::ScriptDirectory;
 pub use service::{Answer, Api, Service, config};
 pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store_time};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
+pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer, listening_port};
 
 /// How long anything that has to happen may take, on the slowest machine.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -18,15 +18,15 @@ use tempfile::TempDir;
 
 use crate::{
     Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
-    config, empty_etcd, seed,
+    ZookeeperRoot, config, empty_etcd, seed,
 };
 
 /// How often a store in the test's process removes expired locks.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 /// After how many of them it removes expired records as well, and one.
 const SWEEPS: u32 = 7;
-/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine: its leases
-/// end so much later.
+/// By how much a store that estimates its engine's clock may be ahead of it on a busy machine, and how late
+/// it may see a write where there is none: its leases end so much later.
 const AHEAD: Duration = Duration::from_millis(200);
 /// How often a test lets the store's task run: a sweep yields after each of 256 buckets.
 const TURNS: u32 = 600;
@@ -76,6 +76,12 @@ pub async fn postgres() -> TestStore {
 /// The keys below a prefix of one etcd.
 pub async fn etcd() -> TestStore {
     TestStore::new(config(&empty_etcd().await), EtcdClock(TokioClock::default()))
+}
+
+/// A node of one ZooKeeper.
+pub async fn zookeeper() -> TestStore {
+    let root = ZookeeperRoot::create().await;
+    TestStore::new(config(&root.url()), root)
 }
 
 /// The adapter over conditional writes, on an engine in the test's process.
@@ -128,10 +134,7 @@ impl TestStore {
     pub async fn pass_a_sweep(&self) {
         for _ in 0..SWEEPS {
             self.advance(SWEEP_PERIOD).await;
-            // The store's own task comes in between.
-            for _ in 0..TURNS {
-                tokio::task::yield_now().await;
-            }
+            self.clock.settle().await;
         }
     }
 
@@ -306,6 +309,13 @@ impl Deref for Records {
 trait StoreClock: fmt::Debug + Send + Sync {
     /// Lets time pass.
     async fn advance(&self, by: Duration);
+
+    /// Lets the store's own task come in between.
+    async fn settle(&self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 thread_local! {
@@ -395,6 +405,18 @@ impl StoreClock for RedlockNodes {
 impl StoreClock for PostgresDatabase {
     async fn advance(&self, by: Duration) {
         self.advance(by + AHEAD).await;
+    }
+}
+
+/// A ZooKeeper has no clock: the store counts by tokio's, from when it saw a write.
+#[async_trait]
+impl StoreClock for ZookeeperRoot {
+    async fn advance(&self, by: Duration) {
+        self.pass(by + AHEAD).await;
+    }
+
+    async fn settle(&self) {
+        self.settle().await;
     }
 }
 

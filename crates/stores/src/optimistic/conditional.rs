@@ -38,8 +38,8 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     /// Carries out independent changes.
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError>;
 
-    /// Up to `limit` rows in the order of their keys' bytes, whose keys begin with `prefix` and come
-    /// after `after`.
+    /// Up to `limit` rows whose keys begin with `prefix` and come after `after`, in an order of the keys that
+    /// is the engine's own. There are fewer only where no more follow.
     async fn list(
         &self,
         prefix: &[u8],

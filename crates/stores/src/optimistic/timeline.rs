@@ -7,8 +7,8 @@
 //! for the first time, so it gives every lease its time again.
 //!
 //! Invariant: [`Timeline::time_of`] is never before the revision was written, and never before the start
-//! of this timeline. Samples are thinned with their age; a revision between two of them counts as seen at the
-//! later one, which makes it a hundredth younger at most. Tested here, and with the fake engine without a clock.
+//! of this timeline. Where there are too many samples, they are thinned by their age; a revision between two of them counts
+//! as seen at the later one, which makes it a hundredth younger at most. Tested here, and with the fake engine without a clock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ use super::conditional::{EngineTime, Version};
 const GRAIN: Duration = Duration::from_millis(2);
 /// Which part of its age a sample may be from the one before it, and be left out.
 const THINNING: u32 = 512;
-/// After how many new samples the old ones are thinned.
-const THIN_AFTER: usize = 1024;
+/// How many samples there are before the old ones are thinned, which leaves half of them at most.
+const SAMPLES_MAX: usize = 16 * 1024;
 
 /// When this process first saw which revision of an engine.
 ///
@@ -42,7 +42,6 @@ pub struct Timeline {
 #[derive(Debug, Default)]
 struct Samples {
     seen: VecDeque<(Version, EngineTime)>,
-    since_thinning: usize,
 }
 
 impl Default for Timeline {
@@ -122,15 +121,13 @@ impl Samples {
             self.seen.pop_back();
         }
         self.seen.push_back((revision, now));
-        self.since_thinning += 1;
-        if self.since_thinning >= THIN_AFTER {
+        if self.seen.len() >= SAMPLES_MAX {
             self.thin(now);
         }
     }
 
     /// Leaves out a sample whose successor is close enough for its age.
     fn thin(&mut self, now: EngineTime) {
-        self.since_thinning = 0;
         let mut kept: VecDeque<(Version, EngineTime)> = VecDeque::new();
         while let Some(sample) = self.seen.pop_back() {
             let grain = GRAIN.max((now.saturating_sub(sample.1)) / THINNING);
@@ -214,6 +211,6 @@ mod tests {
             let slack = 2 * GRAIN + (now - written) / 100;
             assert!(seen <= written + slack, "{revision} counts as {:?} younger", seen - written);
         }
-        assert!(timeline.samples().seen.len() < 5000, "{}", timeline.samples().seen.len());
+        assert!(timeline.samples().seen.len() < SAMPLES_MAX, "{}", timeline.samples().seen.len());
     }
 }

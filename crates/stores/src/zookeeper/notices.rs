@@ -1,0 +1,150 @@
+//! What other processes change, as the watch of the session says.
+//!
+//! One persistent watch covers the whole tree. Its events name a node and neither its version nor, before
+//! ZooKeeper 3.9, a transaction. So each event of a lock is a notice without a version, unless it is of
+//! this process's own write; and the timeline learns of the transactions by a look at the node of the last
+//! event, at most every [`TICK`]. A connection that was lost and made again may have lost events, and a new
+//! session has: both are [`Notice::Missed`]. Tested in `tests/stores/zookeeper`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use tokio::time::{Instant, sleep, sleep_until};
+use zookeeper_client::{EventType, PersistentWatcher, SessionState, Stat, WatchedEvent};
+
+use super::failure::causes;
+use super::session::{Link, Session};
+use super::tree::end_of;
+use crate::optimistic::conditional::{Key, Notice};
+
+/// How long looks at changed nodes are apart, at least.
+const TICK: Duration = Duration::from_millis(50);
+/// The pause before a session is tried again.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The changes by other processes from now on.
+pub(super) fn notices(
+    link: &Arc<Link>,
+    at_start: Option<Arc<Session>>,
+) -> BoxStream<'static, Notice> {
+    let watch = at_start.and_then(Watch::of);
+    let listening = Listening { link: Arc::clone(link), watch, has_failed: false };
+    stream::unfold(listening, Listening::next).boxed()
+}
+
+struct Listening {
+    link: Arc<Link>,
+    watch: Option<Watch>,
+    has_failed: bool,
+}
+
+/// The watch of a session, and the looks that its events lead to.
+struct Watch {
+    session: Arc<Session>,
+    watcher: PersistentWatcher,
+    /// The node of the last event whose transaction is not known.
+    changed: Option<String>,
+    next_look: Instant,
+    look: Option<BoxFuture<'static, Option<Stat>>>,
+}
+
+impl Listening {
+    async fn next(mut self) -> Option<(Notice, Self)> {
+        loop {
+            let Some(watch) = &mut self.watch else {
+                self.watch = self.subscribe().await;
+                if self.watch.is_some() {
+                    // What changed meanwhile is not known.
+                    return Some((Notice::Missed, self));
+                }
+                sleep(PAUSE).await;
+                continue;
+            };
+            let event = watch.event(&self.link).await;
+            if event.event_type != EventType::Session {
+                if let Some(notice) = watch.hear(&self.link, event) {
+                    return Some((notice, self));
+                }
+            } else if event.session_state == SessionState::SyncConnected {
+                watch.session.forget_own();
+                return Some((Notice::Missed, self));
+            } else if is_over(event.session_state) {
+                self.watch = None;
+            }
+        }
+    }
+
+    async fn subscribe(&mut self) -> Option<Watch> {
+        match self.link.session().await {
+            Ok(session) => {
+                self.has_failed = false;
+                let watch = Watch::of(Arc::clone(&session));
+                if watch.is_none() {
+                    // Another session is needed for another watch.
+                    self.link.forget(&session).await;
+                }
+                watch
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    let error = causes(&error);
+                    tracing::warn!(error, "no session: waiters and watchers poll the store");
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn of(session: Arc<Session>) -> Option<Self> {
+        let watcher = session.take_watcher()?;
+        Some(Self { session, watcher, changed: None, next_look: Instant::now(), look: None })
+    }
+
+    /// The next event. Meanwhile it looks at nodes that changed.
+    async fn event(&mut self, link: &Link) -> WatchedEvent {
+        loop {
+            let Self { session, watcher, changed, next_look, look } = self;
+            tokio::select! {
+                // Events that come without a pause must not keep the timeline from what it learns.
+                biased;
+                stat = OptionFuture::from(look.as_mut()), if look.is_some() => {
+                    *look = None;
+                    if let Some(Some(stat)) = stat {
+                        link.timeline.note(end_of(stat.mzxid));
+                    }
+                }
+                () = sleep_until(*next_look), if look.is_none() && changed.is_some() => {
+                    *next_look = Instant::now() + TICK;
+                    let (session, node) = (Arc::clone(session), changed.take().unwrap_or_default());
+                    let asking = async move { session.client.check_stat(&node).await.ok().flatten() };
+                    *look = Some(asking.boxed());
+                }
+                event = watcher.changed() => return event,
+            }
+        }
+    }
+
+    /// Notes an event; gives the notice that it is to other tasks.
+    fn hear(&mut self, link: &Link, event: WatchedEvent) -> Option<Notice> {
+        let key = link.tree.key_of(&event.path);
+        if key.as_ref().is_some_and(|key| self.session.takes_as_own(key)) {
+            return None;
+        }
+        if event.zxid == WatchedEvent::NO_ZXID {
+            self.changed = Some(event.path);
+        } else {
+            link.timeline.note(end_of(event.zxid));
+        }
+        key.filter(|key| matches!(key, Key::Lock(_))).map(|key| Notice::Changed(key, None))
+    }
+}
+
+/// Whether a session never comes back.
+fn is_over(state: SessionState) -> bool {
+    matches!(state, SessionState::Expired | SessionState::Closed | SessionState::AuthFailed)
+}

@@ -1,0 +1,193 @@
+//! The URL of an ensemble: `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/ROOT]`, and
+//! `zookeepers://…[?cacert=PATH]` with TLS.
+//!
+//! The hosts and the path are those of a connect string of ZooKeeper's own clients. Errors say nothing of
+//! the URL, which may hold a password. Tested here.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+
+use super::tls::Roots;
+use crate::OpenError;
+
+/// The port of a member where the URL names none.
+const PORT: u16 = 2181;
+/// The node below which everything is where the URL names none.
+const ROOT: &str = "/keylatch";
+
+/// What a URL comes to.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    /// The members: name or address, and port.
+    pub(super) hosts: Vec<(String, u16)>,
+    /// Whom the ensemble is to let in; `None` for anyone.
+    pub(super) user: Option<User>,
+    /// The node below which everything is, without a slash at the end.
+    pub(super) root: String,
+    /// How the members' certificates are checked; `None` where connections are not encrypted.
+    pub(super) security: Option<Roots>,
+}
+
+/// A user and a password, as the digest scheme takes them.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct User(String);
+
+impl User {
+    /// `USER:PASSWORD`.
+    pub(super) fn expose(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("User(..)")
+    }
+}
+
+impl Address {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// It is not a URL of an ensemble.
+    pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad("it does not begin with `zookeeper://` or `zookeepers://`"))?;
+        let (rest, query) =
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let security = security_of(scheme == "zookeepers", query)?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user_of(user)?), hosts),
+            None => (None, authority),
+        };
+        let hosts = hosts.split(',').map(host_of).collect::<Result<_, _>>()?;
+        Ok(Self { hosts, user, root: root_of(path)?, security })
+    }
+}
+
+/// Members as the client takes them.
+pub(super) fn connect_string(members: &[(String, u16)]) -> String {
+    let members = members.iter().map(|(host, port)| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    });
+    members.collect::<Vec<_>>().join(",")
+}
+
+fn security_of(is_secure: bool, query: Option<&str>) -> Result<Option<Roots>, OpenError> {
+    let roots = match query.map(|query| query.strip_prefix("cacert=")) {
+        None => Roots::System,
+        Some(Some(path)) if is_secure => {
+            let path = percent_decode_str(path).decode_utf8();
+            Roots::File(PathBuf::from(&*path.map_err(|_| bad("`cacert` is not in UTF-8"))?))
+        }
+        Some(_) => return Err(bad("its one parameter is `cacert`, with `zookeepers://`")),
+    };
+    Ok(is_secure.then_some(roots))
+}
+
+fn user_of(text: &str) -> Result<User, OpenError> {
+    let user = percent_decode_str(text).decode_utf8();
+    let user = user.map_err(|_| bad("its user is not in UTF-8"))?;
+    let has_both = text
+        .split_once(':')
+        .is_some_and(|(name, password)| !name.is_empty() && !password.is_empty());
+    if has_both { Ok(User(user.into_owned())) } else { Err(bad("its user is not `USER:PASSWORD`")) }
+}
+
+fn host_of(text: &str) -> Result<(String, u16), OpenError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => {
+            let port = port.strip_prefix(':');
+            (host, Some(port.ok_or_else(|| bad("a host is not `HOST` or `HOST:PORT`"))?))
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Ok(PORT), str::parse).ok().filter(|port| *port > 0);
+    let port = port.ok_or_else(|| bad("a port is not a number from 1 to 65535"))?;
+    let is_in_a_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    if host.is_empty() || !host.chars().all(is_in_a_name) {
+        return Err(bad("a host has no name or a wrong one"));
+    }
+    Ok((host.to_owned(), port))
+}
+
+fn root_of(path: &str) -> Result<String, OpenError> {
+    let path = percent_decode_str(path).decode_utf8();
+    let path = path.map_err(|_| bad("its path is not in UTF-8"))?;
+    let path = path.strip_suffix('/').unwrap_or(&path);
+    if path.is_empty() {
+        return Ok(ROOT.to_owned());
+    }
+    let is_name = |name: &str| {
+        !["", ".", ".."].contains(&name) && !name.chars().any(|c| c.is_control() || c == '\u{fffd}')
+    };
+    let names: Vec<_> = path.split('/').skip(1).collect();
+    if names.iter().any(|name| !is_name(name)) {
+        return Err(bad("its path is not that of a node"));
+    }
+    if names.first() == Some(&"zookeeper") {
+        return Err(bad("its path is ZooKeeper's own"));
+    }
+    Ok(path.to_owned())
+}
+
+fn bad(why: &str) -> OpenError {
+    OpenError::BadZookeeperUrl(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_has_members_user_and_node() {
+        let address =
+            Address::parse("zookeeper://u%40x:p%2Fw:d@one,two:2182,[::1]:2183/team/locks/");
+        let address = address.unwrap();
+        assert_eq!(connect_string(&address.hosts), "one:2181,two:2182,[::1]:2183");
+        assert_eq!(address.user.as_ref().map(User::expose), Some(&b"u@x:p/w:d"[..]));
+        assert_eq!(address.root, "/team/locks");
+        assert!(!format!("{address:?}").contains("p/w"), "a password is in the debug output");
+        let plain = Address::parse("zookeeper://one").unwrap();
+        assert_eq!((plain.user, &*plain.root), (None, "/keylatch"));
+    }
+
+    #[test]
+    fn certificates_are_checked_by_the_roots_of_the_url() {
+        let security = |url: &str| Address::parse(url).unwrap().security;
+        assert_eq!(security("zookeeper://one"), None);
+        assert_eq!(security("zookeepers://one/a"), Some(Roots::System));
+        let file = Some(Roots::File(PathBuf::from("/a b.pem")));
+        assert_eq!(security("zookeepers://one/a?cacert=/a%20b.pem"), file);
+    }
+
+    #[test]
+    fn wrong_url_is_explained_without_its_words() {
+        for url in [
+            "zookeeper:sesame",
+            "zookeeper://",
+            "zookeeper://u:sesame@",
+            "zookeeper://u:sesame@a,,b",
+            "zookeeper://u:sesame@a:sesame",
+            "zookeeper://u:sesame@a:0",
+            "zookeeper://u:sesame@[::1]sesame",
+            "zookeeper://sesame@a",
+            "zookeeper://u:@a",
+            "zookeeper://u:sesame@a/sesame//b",
+            "zookeeper://u:sesame@a/../b",
+            "zookeeper://u:sesame@a/zookeeper/sesame",
+            "zookeeper://u:sesame@a/b?cacert=sesame",
+            "zookeepers://u:sesame@a/b?sesame=sesame",
+        ] {
+            let error = Address::parse(url).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|text| !text.contains("sesame")), "{url}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! How a change is carried out: one request, which the ensemble carries out by itself and atomically.
+//!
+//! A row is written by `setData` on the data version of its node. A new row is created together with a
+//! check of the floor's data version, in one `multi`; in a node that is empty it is written together with
+//! that check and one of the parent's data version, which each deletion of a node raises.
+//!
+//! Invariant: a change is carried out only if its row is the one that it names, and its floor too. Tested
+//! by the conformance and in `tests/stores/zookeeper`.
+
+use futures_util::future::join_all;
+use keylatch_core::store::StoreError;
+use zookeeper_client::{Client, Error, MultiWriteResult, MultiWriter, Stat};
+
+use super::ZooKeeper;
+use super::failure::{cause_of, classify, is_conflict};
+use super::graves::Graves;
+use super::session::Session;
+use super::tree::{data_version, parent_of, version_in, version_of};
+use crate::optimistic::conditional::{Change, Key, Version};
+
+/// The last data version that a condition can name: -1, the next one, stands for any.
+const LAST_DATA_VERSION: i32 = -2;
+
+impl ZooKeeper {
+    /// The new version of a row; `None` where its condition did not hold.
+    pub(super) async fn carry_out(
+        &self,
+        session: &Session,
+        change: &Change,
+    ) -> Result<Option<Version>, StoreError> {
+        if !change.guard.allows(self.link.timeline.now()) {
+            return Ok(None);
+        }
+        let path = self.link.tree.node(&change.key);
+        let own = session.expect_own(&change.key);
+        let written = match change.was {
+            Some(was) => {
+                self.update(&session.client, &path, data_version(was), &change.value).await
+            }
+            None => self.create(&session.client, &path, change).await,
+        };
+        match written {
+            Ok(version) => {
+                self.link.timeline.note(version);
+                own.succeeded();
+                Ok(Some(version))
+            }
+            Err(error) if is_conflict(&error) => {
+                if matches!(error, Error::NoNode) && change.was.is_none() {
+                    // The tree is gone, or a part of it.
+                    self.link.prepare(&session.client).await.map_err(classify)?;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    async fn update(
+        &self,
+        client: &Client,
+        path: &str,
+        was: i32,
+        value: &[u8],
+    ) -> Result<Version, Error> {
+        if was != LAST_DATA_VERSION {
+            return client.set_data(path, value, Some(was)).await.map(|stat| version_in(&stat));
+        }
+        // After as many writes the node is made again, in the same step.
+        let mut multi = client.new_multi_writer();
+        multi.add_delete(path, Some(was))?;
+        multi.add_create(path, value, &self.link.options())?;
+        created(client, path, multi).await
+    }
+
+    /// Creates a row, if there is none and its floor is the one that it is above.
+    async fn create(&self, client: &Client, path: &str, change: &Change) -> Result<Version, Error> {
+        let mut multi = client.new_multi_writer();
+        self.check_floor(&mut multi, change)?;
+        multi.add_create(path, &change.value, &self.link.options())?;
+        match created(client, path, multi).await {
+            Err(Error::NodeExists) => self.fill(client, path, change).await,
+            created => created,
+        }
+    }
+
+    /// Writes a row in a node that is empty.
+    async fn fill(&self, client: &Client, path: &str, change: &Change) -> Result<Version, Error> {
+        let parent = parent_of(path);
+        let (bucket, node) = tokio::join!(client.check_stat(parent), client.get_data(path));
+        let (bucket, (value, stat)) = (bucket?.ok_or(Error::NoNode)?, node?);
+        if !value.is_empty() || stat.version == LAST_DATA_VERSION {
+            return Err(Error::NodeExists);
+        }
+        let mut multi = client.new_multi_writer();
+        self.check_floor(&mut multi, change)?;
+        multi.add_check_version(parent, bucket.version)?;
+        multi.add_set_data(path, &change.value, Some(stat.version))?;
+        let stat = stat_of(multi).await?.ok_or(Error::NoNode)?;
+        Ok(version_in(&stat))
+    }
+
+    /// No floor is a node that was never written: one is made empty, and never removed.
+    fn check_floor(&self, multi: &mut MultiWriter<'_>, change: &Change) -> Result<(), Error> {
+        let Some((floor, version)) = &change.above else { return Ok(()) };
+        multi.add_check_version(&self.link.tree.node(floor), version.map_or(0, data_version))
+    }
+
+    /// Removes a row, if its version is still this one: its node is empty from now on, and deleted later.
+    pub(super) async fn empty(
+        &self,
+        session: &Session,
+        key: &Key,
+        version: Version,
+    ) -> Result<(), StoreError> {
+        let (path, was) = (self.link.tree.node(key), data_version(version));
+        match session.client.set_data(&path, &[], Some(was)).await {
+            Ok(stat) => {
+                self.graves.note(key.clone(), stat.version);
+                Ok(())
+            }
+            Err(error) if is_conflict(&error) => Ok(()),
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    /// Deletes nodes that have been empty for long enough.
+    pub(super) async fn bury(&self, session: &Session) -> Result<(), StoreError> {
+        let due = self.graves.take_due(Graves::rest(session.client.session_timeout()));
+        let deleting = due.iter().map(|(key, data_version)| {
+            let path = self.link.tree.node(key);
+            let mut multi = session.client.new_multi_writer();
+            async move {
+                multi.add_set_data(parent_of(&path), &[], None)?;
+                multi.add_delete(&path, Some(*data_version))?;
+                stat_of(multi).await
+            }
+        });
+        for deleted in join_all(deleting).await {
+            match deleted {
+                Ok(_) => {}
+                // A row was written in it.
+                Err(error) if is_conflict(&error) => {}
+                Err(error) => return Err(classify(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The version of a row whose node `multi` creates.
+async fn created(client: &Client, path: &str, multi: MultiWriter<'_>) -> Result<Version, Error> {
+    match stat_of(multi).await? {
+        Some(stat) => Ok(version_of(stat.czxid, 0)),
+        // Members before 3.8.2 do not say it. It is still this node: none is deleted so soon.
+        None => {
+            let stat = client.check_stat(path).await.map_err(|error| unknown(&error))?;
+            let stat =
+                stat.ok_or_else(|| Error::UnexpectedError("a new node is gone".to_owned()))?;
+            Ok(version_of(stat.czxid, 0))
+        }
+    }
+}
+
+/// What a server says of a later request says nothing of an earlier one.
+fn unknown(error: &Error) -> Error {
+    Error::UnexpectedError(error.to_string())
+}
+
+/// The last node that a transaction wrote, as far as the server says.
+async fn stat_of(mut multi: MultiWriter<'_>) -> Result<Option<Stat>, Error> {
+    let results = multi.commit().await.map_err(cause_of)?;
+    let mut stats = results.into_iter().rev().filter_map(|result| match result {
+        MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => Some(stat),
+        _ => None,
+    });
+    Ok(stats.next().filter(|stat| !stat.is_invalid()))
+}

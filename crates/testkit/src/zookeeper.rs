@@ -1,0 +1,260 @@
+//! A real ZooKeeper for each test binary, with a node for each test; and ensembles of three.
+//!
+//! The tests of a binary share a server, whose JVM takes its time to start; it ends with the process. A
+//! server does not wait for its disk, as no test of it cuts the power. Time passes for a store on it by
+//! tokio's clock, because ZooKeeper has none. A test that stops or kills a server starts one of its own.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command as Program};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
+use zookeeper_client::Client;
+
+use crate::eventually;
+use crate::postgres::spawn_beside_a_shell;
+use crate::stores::pass_for_store;
+
+/// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
+const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
+    /usr/share/java/netty-resolver.jar:/usr/share/java/netty-transport-native-unix-common.jar";
+/// What a test's server is run with: `-Xrs` lets signals end it, and the rest lets it start soon.
+const JVM: [&str; 6] = [
+    "-Xrs",
+    "-Xmx128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.preAllocSize=1024",
+];
+/// Its settings, but for ports and directories.
+const SETTINGS: &str = "tickTime=500\ninitLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
+    clientPortAddress=127.0.0.1\n";
+
+/// How many answers of the server a test awaits while the store's tasks ask it: a walk over all buckets is
+/// some 20, one after the other.
+const ANSWERS: usize = 32;
+
+/// A ZooKeeper on a free port; it ends when it is dropped, and with the process.
+#[derive(Debug)]
+pub struct ZookeeperServer {
+    /// The shell beside the server, which ends it when this handle is dropped, and its input with it.
+    shell: Child,
+    port: u16,
+    directory: TempDir,
+}
+
+impl ZookeeperServer {
+    /// The server that all tests of the process share.
+    pub async fn shared() -> &'static Self {
+        static SHARED: OnceCell<ZookeeperServer> = OnceCell::const_new();
+        SHARED.get_or_init(Self::start).await
+    }
+
+    /// A server of the test's own.
+    pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// The same with more settings, a line each.
+    pub async fn start_with(settings: &str) -> Self {
+        let server = Self::spawn(listening_port(), settings, 1);
+        server.serves().await;
+        server
+    }
+
+    fn spawn(port: u16, settings: &str, number: usize) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let data = directory.path().display();
+        let settings = format!("{SETTINGS}clientPort={port}\ndataDir={data}\n{settings}");
+        write(&directory, "zoo.cfg", &settings);
+        write(&directory, "myid", &number.to_string());
+        Self { shell: run(directory.path()), port, directory }
+    }
+
+    /// Waits until it serves requests.
+    pub async fn serves(&self) {
+        let address = self.address();
+        let connect = async || {
+            let connector = Client::connector().with_fail_eagerly();
+            let connecting = connector.with_session_timeout(Duration::from_secs(4));
+            tokio::time::timeout(Duration::from_secs(1), connecting.connect(&address))
+                .await
+                .ok()?
+                .ok()
+        };
+        eventually(connect).await;
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its URL for a node.
+    pub fn url(&self, node: &str) -> String {
+        format!("zookeeper://{}/{node}", self.address())
+    }
+
+    /// A session with it.
+    pub async fn connect(&self) -> Client {
+        Client::connect(&self.address()).await.expect("ZooKeeper takes sessions")
+    }
+
+    /// What it says of itself on the line that begins with `what`: `Mode:`, `Received:`.
+    pub async fn says(&self, what: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address()).await.ok()?;
+        stream.write_all(b"srvr").await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        answer.lines().find_map(|line| Some(line.strip_prefix(what)?.trim().to_owned()))
+    }
+
+    /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
+    pub fn signal(&self, signal: &str) {
+        let pid = std::fs::read_to_string(self.directory.path().join("pid")).expect("it runs");
+        let sent = Program::new("kill").args([signal, pid.trim()]).status();
+        assert!(sent.expect("kill runs").success(), "ZooKeeper takes {signal}");
+    }
+
+    /// Starts a server that was killed, on the same port and without what it knew.
+    pub async fn restart_empty(&mut self) {
+        let data = self.directory.path().join("version-2");
+        std::fs::remove_dir_all(data).expect("it has data");
+        self.restart().await;
+    }
+
+    /// Starts a server that was killed, on the same port and data.
+    pub async fn restart(&mut self) {
+        eventually(async || self.shell.try_wait().expect("a shell was started")).await;
+        self.shell = run(self.directory.path());
+    }
+}
+
+/// A port that is free, and stays so until a JVM listens on it: it is none of those that connections get.
+pub fn listening_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = std::process::id().wrapping_mul(61).wrapping_add(next);
+        let port = u16::try_from(12_000 + number % 18_000).expect("a port");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn write(directory: &TempDir, name: &str, text: &str) {
+    std::fs::write(directory.path().join(name), text).expect("a file");
+}
+
+/// Runs the server of a directory, and a shell that ends it when this process ends.
+fn run(directory: &Path) -> Child {
+    let mut server = Program::new("sh");
+    server.args(["-c", "echo $$ > \"$0/pid\"; exec java \"$@\""]).arg(directory).args(JVM);
+    server.args(["-cp", JARS, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
+    spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")))
+}
+
+/// Three servers that are one ensemble.
+#[derive(Debug)]
+pub struct Ensemble {
+    /// The members.
+    pub members: Vec<ZookeeperServer>,
+}
+
+impl Ensemble {
+    /// Starts three, and waits until all serve.
+    pub async fn start() -> Self {
+        let ports: Vec<_> = (0..3).map(|_| [(); 3].map(|()| listening_port())).collect();
+        let numbered = || ports.iter().zip(1..);
+        let peers = numbered().map(|([_, peer, election], number)| {
+            format!("server.{number}=127.0.0.1:{peer}:{election}\n")
+        });
+        let peers: String = peers.collect();
+        let spawn = |([port, ..], number): (&[u16; 3], usize)| {
+            ZookeeperServer::spawn(*port, &peers, number)
+        };
+        let members = numbered().map(spawn);
+        let ensemble = Self { members: members.collect() };
+        ensemble.serves().await;
+        ensemble
+    }
+
+    /// Waits until all members serve requests.
+    pub async fn serves(&self) {
+        join_all(self.members.iter().map(ZookeeperServer::serves)).await;
+    }
+
+    /// The member that leads, and one that follows.
+    pub async fn leader_and_follower(&self) -> (&ZookeeperServer, &ZookeeperServer) {
+        let (mut leader, mut follower) = (None, None);
+        for member in &self.members {
+            match eventually(async || member.says("Mode:").await).await.as_str() {
+                "leader" => leader = Some(member),
+                _ => follower = Some(member),
+            }
+        }
+        (leader.expect("one leads"), follower.expect("two follow"))
+    }
+
+    /// Its URL for a node.
+    pub fn url(&self, node: &str) -> String {
+        let members: Vec<_> = self.members.iter().map(ZookeeperServer::address).collect();
+        format!("zookeeper://{}/{node}", members.join(","))
+    }
+}
+
+/// A node of the shared server.
+#[derive(Debug)]
+pub struct ZookeeperRoot {
+    server: &'static ZookeeperServer,
+    name: String,
+    client: Client,
+}
+
+impl ZookeeperRoot {
+    /// A node that is not there yet.
+    pub async fn create() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let server = ZookeeperServer::shared().await;
+        let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { server, name, client: server.connect().await }
+    }
+
+    /// Its URL for the service.
+    pub fn url(&self) -> String {
+        self.server.url(&self.name)
+    }
+
+    /// A session with the server, which sees all nodes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The path of a node below it: `l/3f/…`.
+    pub fn path(&self, below: &str) -> String {
+        format!("/{}/{below}", self.name)
+    }
+
+    /// Lets time pass for the stores of this process, which count by tokio's clock.
+    pub async fn pass(&self, by: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
+        pass_for_store(by);
+    }
+
+    /// Gives the tasks of these stores time for what they ask the server.
+    pub async fn settle(&self) {
+        for _ in 0..ANSWERS {
+            self.client.sync("/").await.expect("ZooKeeper answers");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Goal: an encrypted connection goes only to a member whose certificate the URL's roots vouch for, and
+//! that has the name in the URL.
+//!
+//! Method: a ZooKeeper with a certificate of the test's own, which is in no system's store.
+
+use keylatch_testkit::{Api, ZookeeperServer, listening_port};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::KEYLATCH;
+use crate::lock_conformance::{ask, granted};
+use crate::postgres::{open, open_error};
+
+#[tokio::test]
+async fn private_authority_is_trusted_where_the_url_names_it() {
+    let server = TlsZookeeper::start("localhost").await;
+    let store = open(&server.url(&server.root())).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let health = store.health().await.unwrap();
+    assert_eq!(health.facts["members_that_say"], "1 of 1");
+}
+
+#[tokio::test]
+async fn untrusted_or_foreign_certificate_is_rejected() {
+    let (server, other) =
+        (TlsZookeeper::start("localhost").await, TlsZookeeper::start("zk.example.org").await);
+    for url in [server.url(&other.root()), other.url(&other.root())] {
+        let service = KEYLATCH.serve(&["--store", &url], &[]).await;
+        let refused = Api::at(service.address).create("a", &json!({})).await;
+        refused.is_problem(503, "store-unavailable");
+        assert_eq!(refused.json["outcome"], "not-executed", "{refused:?}");
+        let log = service.ended_by("-TERM").await.stderr;
+        let message = "no encrypted connection to a member";
+        let line = log.lines().find(|line| line.contains(message)).expect("a line of the log");
+        assert!(line.contains("invalid peer certificate"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn file_of_roots_that_has_none_is_an_error_at_start() {
+    let url = "zookeepers://u:s3cret@localhost/a?cacert=/there/is/no/such/file";
+    let error = open_error(url).await;
+    assert!(error.contains("`cacert` has no certificate") && !error.contains("s3cret"), "{error}");
+}
+
+/// A ZooKeeper with a certificate for a name.
+struct TlsZookeeper {
+    _server: ZookeeperServer,
+    port: u16,
+    directory: TempDir,
+}
+
+impl TlsZookeeper {
+    async fn start(name: &str) -> Self {
+        let (directory, port) = (tempfile::tempdir().unwrap(), listening_port());
+        let identity = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let (certificate, key) = (identity.cert.pem(), identity.signing_key.serialize_pem());
+        std::fs::write(directory.path().join("root.pem"), &certificate).unwrap();
+        std::fs::write(directory.path().join("member.pem"), key + &certificate).unwrap();
+        let path = directory.path().display();
+        let settings = format!(
+            "secureClientPort={port}\nserverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+             ssl.keyStore.location={path}/member.pem\nssl.keyStore.type=PEM\n\
+             ssl.trustStore.location={path}/root.pem\nssl.trustStore.type=PEM\nssl.clientAuth=none\n"
+        );
+        let server = ZookeeperServer::start_with(&settings).await;
+        Self { _server: server, port, directory }
+    }
+
+    fn root(&self) -> String {
+        self.directory.path().join("root.pem").display().to_string()
+    }
+
+    fn url(&self, root: &str) -> String {
+        format!("zookeepers://localhost:{}/a?cacert={root}", self.port)
+    }
+}
