@@ -311,14 +311,14 @@ impl<E: Kind> Value<E> {
                 Ok(Self { state, last, written, stamps: BTreeMap::new() })
             }
             (STAMPED_FORMAT, Some(timeline)) => {
-                Self::decode_stamped(postcard::from_bytes(parts)?, row.version, timeline)
+                Self::decode_stamped(&postcard::from_bytes(parts)?, row.version, timeline)
             }
             _ => Err(SnapshotError::Newer),
         }
     }
 
     fn decode_stamped(
-        parts: StampedParts<'_>,
+        parts: &StampedParts<'_>,
         version: Version,
         timeline: &Timeline,
     ) -> Result<Self, SnapshotError> {
