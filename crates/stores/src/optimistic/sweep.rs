@@ -24,6 +24,8 @@ use super::value::{DECISION_LASTS, Kind, Value};
 const IDLE: Duration = Duration::from_secs(30);
 /// For how long a process observes a row before it writes down how old the row is.
 const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+/// How long the write may take from which ages are counted: so much younger may a row become.
+const MARK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows are written at once.
 const WRITE_AT_ONCE: usize = 64;
 /// How many rows one step of the walk looks at.
@@ -89,22 +91,48 @@ impl<E: Kind> Sweep<E> {
                     *floor = value.last.max(*floor);
                     dead.push((key, row.version));
                 }
-            } else if value.written + AGE_AFTER <= listing.now
-                && let Some(aged) = value.aged(listing.now)
-                && let Ok(value) = aged.encode(engine.timeline())
-            {
-                let guard = Guard { from: Duration::ZERO, until: listing.now + DECISION_LASTS };
-                aging.push(Change { key, was: Some(row.version), value, guard, above: None });
+            } else if value.written + AGE_AFTER <= listing.now && value.is_stamped() {
+                aging.push((key, row.version, value));
             }
         }
-        for changes in aging.chunks(WRITE_AT_ONCE) {
-            engine.write(changes).await?;
+        for rows in aging.chunks_mut(WRITE_AT_ONCE) {
+            write_ages(engine, rows).await?;
         }
         let (raised, now) = raise(engine, &floors).await?;
         let below = dead.into_iter().filter(|(key, _)| raised.contains(&key.bucket()));
         self.condemned.extend(below.map(|(key, version)| (now, key, version)));
         Ok(())
     }
+}
+
+/// Writes down how old rows are, on an engine without a clock.
+///
+/// The first row is written as it is. That gives a version of which this process knows when it was written,
+/// and the times of all rows are counted from it. So it does not matter how long the second write takes.
+async fn write_ages<E: Kind>(
+    engine: &impl ConditionalStore,
+    rows: &mut [(Key, Version, Value<E>)],
+) -> Result<(), StoreError> {
+    let Some(timeline) = engine.timeline() else { return Ok(()) };
+    let Some((key, version, value)) = rows.first_mut() else { return Ok(()) };
+    let sent = timeline.now();
+    let change = |key: &Key, was: Version, value: &Value<E>| {
+        let guard = Guard { from: Duration::ZERO, until: sent + DECISION_LASTS };
+        let value = value.encode(Some(timeline)).ok()?;
+        Some(Change { key: key.clone(), was: Some(was), value, guard, above: None })
+    };
+    let Some(mark) = change(key, *version, value) else { return Ok(()) };
+    let writing = engine.write(&[mark]).await?;
+    let Some(mark) = writing.versions.first().copied().flatten() else { return Ok(()) };
+    if timeline.now() > sent + MARK_LIMIT {
+        return Ok(());
+    }
+    *version = mark;
+    let changes = rows
+        .iter()
+        .filter_map(|(key, version, value)| change(key, *version, &value.counted_from(mark, sent)));
+    let changes: Vec<_> = changes.collect();
+    engine.write(&changes).await.map(drop)
 }
 
 /// Raises floors; gives the buckets whose floor is high enough, and what the engine's clock showed last.

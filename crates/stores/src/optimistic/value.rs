@@ -249,11 +249,18 @@ impl<E: Kind> Value<E> {
         ends + idle <= now && self.live(now).is_empty()
     }
 
-    /// The value as a process writes it again that has observed it since it was written: with the age that
-    /// its times had at `now`. `None` where it has no stamps.
-    pub(super) fn aged(&self, now: EngineTime) -> Option<Self> {
-        let is_stamped = !self.stamps.is_empty();
-        is_stamped.then(|| Self { written: now, stamps: BTreeMap::new(), ..self.clone() })
+    /// Whether the row has times, as versions of an engine without a clock.
+    pub(super) fn is_stamped(&self) -> bool {
+        !self.stamps.is_empty()
+    }
+
+    /// The value with its times counted from the write of `mark`, which this process sent at `sent`: the age
+    /// that they had then does not begin again where a process starts.
+    #[must_use]
+    pub(super) fn counted_from(&self, mark: Version, sent: EngineTime) -> Self {
+        let stamp = |time| Stamp { version: Some(mark), age: sent.saturating_sub(time) };
+        let stamps = self.stamps.keys().map(|time| (*time, stamp(*time))).collect();
+        Self { stamps, ..self.clone() }
     }
 
     /// The value as bytes, for an engine that has this timeline or a clock.
