@@ -120,7 +120,7 @@ async fn version_with_known_defects_is_advised_against() {
 }
 
 #[tokio::test]
-async fn full_database_refuses_and_says_what_to_do() {
+async fn full_database_leaves_unknown_and_says_what_to_do() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=4000000"]).await;
     let store = open(&server.url("locks")).await;
     assert_eq!(store.health().await.unwrap().tier, Tier::Strict);
@@ -137,7 +137,7 @@ async fn full_database_refuses_and_says_what_to_do() {
             break refused;
         }
     };
-    assert_eq!(refused.effect(), Effect::NotExecuted, "{refused:?}");
+    assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
     let health = store.health().await.unwrap();
     assert!(health.advice.iter().any(|advice| advice.contains("is full")), "{health:?}");
     assert!(health.facts["alarms"].contains("NOSPACE"), "{health:?}");

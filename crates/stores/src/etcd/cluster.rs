@@ -6,7 +6,7 @@
 //! Invariant: a call is sent again only if it was certainly not executed. Tested in
 //! `tests/stores/etcd_faults.rs`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,11 +17,15 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Endpoint;
 
+use super::failure::is_full;
 use super::messages::{AuthenticateRequest, Call, Header, StatusResponse};
 use super::session::Session;
+use crate::optimistic::conditional::Timeline;
 
 /// How much later than the one before each member is tried.
 const STAGGER: Duration = Duration::from_millis(100);
+/// A member reads the two numbers one after the other, while it applies writes.
+const LOG_LEAD_SLACK: i64 = 100;
 /// How often a call is sent that was certainly not executed.
 const TRIES: u32 = 2;
 /// The oldest version that takes all that is asked of it.
@@ -38,6 +42,9 @@ pub(super) struct Cluster {
     next: AtomicUsize,
     /// The cluster that was used first.
     id: OnceLock<u64>,
+    timeline: Arc<Timeline>,
+    /// Of the last session.
+    log_lead: AtomicI64,
 }
 
 impl Cluster {
@@ -45,6 +52,7 @@ impl Cluster {
         endpoints: Vec<Endpoint>,
         credentials: Option<AuthenticateRequest>,
         connect_limit: Duration,
+        timeline: Arc<Timeline>,
     ) -> Self {
         Self {
             endpoints,
@@ -53,6 +61,8 @@ impl Cluster {
             live: Mutex::default(),
             next: AtomicUsize::new(0),
             id: OnceLock::new(),
+            timeline,
+            log_lead: AtomicI64::new(i64::MIN),
         }
     }
 
@@ -72,7 +82,7 @@ impl Cluster {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !matches!(error, StoreError::Refused(_)) {
+            if !matches!(error, StoreError::Refused(_)) && !is_full(&error) {
                 self.leave(&session).await;
             }
             tries -= 1;
@@ -105,6 +115,11 @@ impl Cluster {
             return Ok(Arc::clone(session));
         }
         let session = Arc::new(self.connect().await?);
+        let known = self.log_lead.swap(session.log_lead, Ordering::Relaxed);
+        if session.log_lead < known.saturating_sub(LOG_LEAD_SLACK) {
+            // It was restored from a backup, and has revisions of other writes under the same numbers.
+            self.timeline.forget();
+        }
         self.next.store(session.member, Ordering::Relaxed);
         *live = Some(Arc::clone(&session));
         Ok(session)
@@ -162,6 +177,7 @@ impl Cluster {
         }
         let status = session.status().await.map_err(unused)?;
         session.cluster_id = self.check(&status)?;
+        session.log_lead = log_lead(&status);
         Ok(session)
     }
 
@@ -185,6 +201,12 @@ impl Cluster {
         }
         Ok(id)
     }
+}
+
+/// By how many entries the member's log is ahead of its revision.
+fn log_lead(status: &StatusResponse) -> i64 {
+    let revision = status.header.as_ref().map_or(0, |header| header.revision);
+    i64::try_from(status.raft_applied_index).unwrap_or(i64::MAX).saturating_sub(revision)
 }
 
 /// The parts of a version such as `3.5.16`.

@@ -13,6 +13,8 @@ use tonic::{Code, ConnectError, Status};
 
 /// What etcd's own messages begin with.
 const OWN: &str = "etcdserver: ";
+/// What etcd says when its database is full.
+const FULL: &str = "mvcc: database space exceeded";
 
 /// What a status says of the call that it is the answer to.
 pub(super) fn classify(status: Status) -> StoreError {
@@ -25,9 +27,17 @@ pub(super) fn classify(status: Status) -> StoreError {
         Some("no leader" | "invalid auth token" | "revision of auth store is old") => {
             StoreError::Unreachable(status.into())
         }
+        // The member at which the quota is reached carries the change out, and answers so all the same.
+        Some(FULL) => StoreError::Lost(status.into()),
         Some(_) if is_refusal(code) => StoreError::Refused(status.into()),
         _ => StoreError::Lost(status.into()),
     }
+}
+
+/// Whether etcd answers that its database is full: another member would say the same.
+pub(super) fn is_full(error: &StoreError) -> bool {
+    let status = error.source().and_then(|source| source.downcast_ref::<Status>());
+    status.and_then(|status| status.message().strip_prefix(OWN)) == Some(FULL)
 }
 
 /// Whether there was no connection to send the call on.
@@ -70,7 +80,6 @@ mod tests {
         let classify = |code, message: &str| classify(Status::new(code, message));
         for (code, message) in [
             (Code::InvalidArgument, "etcdserver: request is too large"),
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (Code::PermissionDenied, "etcdserver: permission denied"),
         ] {
             let error = classify(code, message);
@@ -84,6 +93,7 @@ mod tests {
             assert!(matches!(error, StoreError::Unreachable(_)), "{message}: {error:?}");
         }
         for (code, message) in [
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (Code::Unavailable, "etcdserver: request timed out"),
             (Code::Unavailable, "etcdserver: leader changed"),
             (Code::Unavailable, "transport is closing"),

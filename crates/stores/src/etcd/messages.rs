@@ -246,6 +246,9 @@ pub(super) struct StatusResponse {
     /// The member that leads; 0 for none.
     #[prost(uint64, tag = "4")]
     pub(super) leader: u64,
+    /// How many entries of its log the member has applied.
+    #[prost(uint64, tag = "7")]
+    pub(super) raft_applied_index: u64,
     /// The alarms, and what else is wrong, in words.
     #[prost(string, repeated, tag = "8")]
     pub(super) errors: Vec<String>,

@@ -50,11 +50,14 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
     let address = Address::parse(url)?;
     let connect_limit = Duration::from_millis(settings.connect_timeout_ms);
     let endpoints = address.endpoints(connect_limit)?;
+    let timeline = Arc::<Timeline>::default();
+    let cluster =
+        Cluster::new(endpoints, address.credentials, connect_limit, Arc::clone(&timeline));
     let etcd = Etcd {
-        cluster: Arc::new(Cluster::new(endpoints, address.credentials, connect_limit)),
+        cluster: Arc::new(cluster),
         keys: Keyspace(address.prefix),
         hosts: address.hosts.into(),
-        timeline: Arc::default(),
+        timeline,
         subscription: Arc::default(),
     };
     // Before the first watch, so that no change is missed because the store is new.

@@ -40,13 +40,23 @@ pub(super) struct Session {
     pub(super) member: usize,
     /// Which cluster it is of.
     pub(super) cluster_id: u64,
+    /// By how many entries the member's log was ahead of its revision: some entries are no writes, so this
+    /// grows, but begins again in a log that was made from a backup.
+    pub(super) log_lead: i64,
     /// Cancelled when calls go to another member.
     pub(super) left: CancellationToken,
 }
 
 impl Session {
     pub(super) fn new(channel: Channel, member: usize) -> Self {
-        Self { channel, token: None, member, cluster_id: 0, left: CancellationToken::new() }
+        Self {
+            channel,
+            token: None,
+            member,
+            cluster_id: 0,
+            log_lead: 0,
+            left: CancellationToken::new(),
+        }
     }
 
     /// Has later calls carry `token`.
@@ -56,7 +66,9 @@ impl Session {
     /// It cannot be sent.
     pub(super) fn authorize(&mut self, token: &str) -> Result<(), StoreError> {
         let token = token.parse().map_err(|_| StoreError::Refused("the token is not ASCII".into()));
-        self.token = Some(token?);
+        let mut token: MetadataValue<Ascii> = token?;
+        token.set_sensitive(true);
+        self.token = Some(token);
         Ok(())
     }
 

@@ -126,9 +126,9 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
-        self.lock_sweep.lock().await.step(&*self.engine).await?;
+        self.lock_sweep.lock().await.walk(&*self.engine).await?;
         if records {
-            self.record_sweep.lock().await.step(&*self.engine).await?;
+            self.record_sweep.lock().await.walk(&*self.engine).await?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::StoreError;
+use tokio::time::Instant;
 
 use super::conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Listing, Version};
 use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
@@ -28,8 +29,12 @@ const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 const MARK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows are written at once.
 const WRITE_AT_ONCE: usize = 64;
-/// How many rows one step of the walk looks at.
-const PAGE: usize = 1000;
+/// How many rows are read at once: a record may have half a megabyte.
+const PAGE: usize = 64;
+/// For how long a walk goes on at once; it continues where it was.
+const WALK_LIMIT: Duration = Duration::from_secs(1);
+/// How many rows wait for their removal at most; a walk finds the others again.
+const CONDEMNED_MAX: usize = 16 * 1024;
 
 /// The walk over the rows of one kind.
 #[derive(Debug)]
@@ -37,23 +42,38 @@ pub(super) struct Sweep<E> {
     /// The last row that was looked at; `None` at the start of a walk.
     after: Option<Key>,
     /// Rows below their bucket's floor, and since when.
-    condemned: Vec<(EngineTime, Key, Version)>,
+    condemned: BTreeMap<Key, (EngineTime, Version)>,
     kind: PhantomData<fn() -> E>,
 }
 
 impl<E> Default for Sweep<E> {
     fn default() -> Self {
-        Self { after: None, condemned: Vec::new(), kind: PhantomData }
+        Self { after: None, condemned: BTreeMap::new(), kind: PhantomData }
     }
 }
 
 impl<E: Kind> Sweep<E> {
+    /// Looks at rows until all were looked at or it has taken too long.
+    ///
+    /// # Errors
+    ///
+    /// The engine could not find out. The next walk begins with the same rows.
+    pub(super) async fn walk(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
+        let started = Instant::now();
+        loop {
+            self.step(engine).await?;
+            if self.after.is_none() || started.elapsed() >= WALK_LIMIT {
+                return Ok(());
+            }
+        }
+    }
+
     /// Looks at the next rows, and removes those that were dead long enough ago.
     ///
     /// # Errors
     ///
     /// The engine could not find out. The next step tries the same rows again.
-    pub(super) async fn step(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
+    async fn step(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
         let listing = engine.list(E::PREFIX, self.after.as_ref(), PAGE).await?;
         let now = listing.now;
         self.remove_condemned(engine, now).await?;
@@ -69,9 +89,12 @@ impl<E: Kind> Sweep<E> {
         engine: &impl ConditionalStore,
         now: EngineTime,
     ) -> Result<(), StoreError> {
-        let due = |(since, _, _): &(EngineTime, Key, Version)| *since + REMOVAL_PAUSE <= now;
-        let rows: Vec<_> = self.condemned.extract_if(.., |row| due(row)).collect();
-        let rows: Vec<_> = rows.into_iter().map(|(_, key, version)| (key, version)).collect();
+        let due = self.condemned.iter().filter(|(_, (since, _))| *since + REMOVAL_PAUSE <= now);
+        let rows = due.map(|(key, (_, version))| (key.clone(), *version)).take(WRITE_AT_ONCE);
+        let rows: Vec<_> = rows.collect();
+        for (key, _) in &rows {
+            self.condemned.remove(key);
+        }
         if rows.is_empty() { Ok(()) } else { engine.remove(&rows).await }
     }
 
@@ -86,7 +109,7 @@ impl<E: Kind> Sweep<E> {
         for (key, row) in listing.rows {
             let Ok(value) = Value::<E>::decode(&row, engine.timeline()) else { continue };
             if value.is_dead(listing.now, IDLE) {
-                if self.condemned.iter().all(|(_, condemned, _)| *condemned != key) {
+                if self.condemned.len() < CONDEMNED_MAX && !self.condemned.contains_key(&key) {
                     let floor = floors.entry(key.bucket()).or_default();
                     *floor = value.last.max(*floor);
                     dead.push((key, row.version));
@@ -100,7 +123,7 @@ impl<E: Kind> Sweep<E> {
         }
         let (raised, now) = raise(engine, &floors).await?;
         let below = dead.into_iter().filter(|(key, _)| raised.contains(&key.bucket()));
-        self.condemned.extend(below.map(|(key, version)| (now, key, version)));
+        self.condemned.extend(below.map(|(key, version)| (key, (now, version))));
         Ok(())
     }
 }
@@ -149,10 +172,11 @@ async fn raise(
     let (mut raised, mut changes, mut now) = (Vec::new(), Vec::new(), reading.now);
     for ((bucket, last), row) in floors.iter().zip(&reading.rows) {
         let known = floor_of(row.as_ref(), engine.timeline());
-        if known.is_some_and(|known| known >= *last) {
+        // Without a clock, only a new version of the floor refuses a creation that is still on its way.
+        if engine.timeline().is_none() && known.is_some_and(|known| known >= *last) {
             raised.push(*bucket);
-        } else if known.is_some()
-            && let Ok(value) = floor_value(*last, reading.now).encode(engine.timeline())
+        } else if let Some(known) = known
+            && let Ok(value) = floor_value(known.max(*last), reading.now).encode(engine.timeline())
         {
             let was = row.as_ref().map(|row| row.version);
             changes.push(Change { key: Key::Floor(*bucket), was, value, guard, above: None });

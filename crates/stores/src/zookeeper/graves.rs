@@ -10,7 +10,8 @@
 //! Invariant: no change that names a version of a removed row is carried out. Its writer read the row
 //! before the emptying, and [`Graves::rest`] later it has no session in which the change could still come.
 //! What is written in an empty node names the data version of the parent besides, which each deletion
-//! raises. Tested in `tests/stores/zookeeper`.
+//! raises. What empties or deletes a node compares its whole version, and names the data version of the
+//! parent, too: a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::optimistic::conditional::Key;
+use crate::optimistic::conditional::{Key, Version};
 
 /// For how long a process may take a row as what the ensemble has, and wait for the call that changes it.
 const IN_USE: Duration = Duration::from_secs(15);
@@ -35,7 +36,7 @@ pub(super) struct Graves {
 
 #[derive(Debug, Clone, Copy)]
 struct Grave {
-    data_version: i32,
+    version: Version,
     since: Instant,
 }
 
@@ -46,21 +47,21 @@ impl Graves {
         IN_USE + 2 * session_timeout
     }
 
-    /// Notes that a node was seen empty, with this data version.
-    pub(super) fn note(&self, key: Key, data_version: i32) {
+    /// Notes that a node was seen empty, with this version.
+    pub(super) fn note(&self, key: Key, version: Version) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = known.get(&key).map(|grave| grave.data_version == data_version);
+        let is_known = known.get(&key).map(|grave| grave.version == version);
         if is_known.unwrap_or(known.len() >= CAPACITY) {
             return;
         }
-        known.insert(key, Grave { data_version, since: Instant::now() });
+        known.insert(key, Grave { version, since: Instant::now() });
     }
 
-    /// Some of the nodes that were empty for `rest`, with their data versions. They are forgotten.
-    pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, i32)> {
+    /// Some of the nodes that were empty for `rest`, with their versions. They are forgotten.
+    pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, Version)> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let due = known.extract_if(|_, grave| grave.since.elapsed() >= rest).take(BATCH);
-        due.map(|(key, grave)| (key, grave.data_version)).collect()
+        due.map(|(key, grave)| (key, grave.version)).collect()
     }
 }
 
@@ -74,17 +75,17 @@ mod tests {
     async fn node_is_due_when_it_was_empty_long_enough() {
         let (graves, rest) = (Graves::default(), Graves::rest(Duration::from_secs(6)));
         let key = Key::Lock(LockName::parse("a").unwrap());
-        graves.note(key.clone(), 3);
+        graves.note(key.clone(), Version(3));
         tokio::time::advance(rest / 2).await;
-        graves.note(key.clone(), 3);
+        graves.note(key.clone(), Version(3));
         tokio::time::advance(rest / 2).await;
-        assert_eq!(graves.take_due(rest), [(key.clone(), 3)], "it was empty all the time");
-        graves.note(key.clone(), 3);
+        assert_eq!(graves.take_due(rest), [(key.clone(), Version(3))], "it was empty all the time");
+        graves.note(key.clone(), Version(3));
         tokio::time::advance(rest / 2).await;
-        graves.note(key.clone(), 5);
+        graves.note(key.clone(), Version(5));
         tokio::time::advance(rest / 2).await;
         assert_eq!(graves.take_due(rest), [], "there was a row in between");
         tokio::time::advance(rest / 2).await;
-        assert_eq!(graves.take_due(rest), [(key, 5)]);
+        assert_eq!(graves.take_due(rest), [(key, Version(5))]);
     }
 }

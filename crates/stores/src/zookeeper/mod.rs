@@ -107,10 +107,10 @@ struct ZooKeeper {
     at_start: Mutex<Option<Arc<Session>>>,
 }
 
-/// The row of a node and its data version, unless the node is not there.
-async fn node(client: &Client, path: &str) -> Result<Option<(Row, i32)>, StoreError> {
+/// The row of a node, unless the node is not there.
+async fn node(client: &Client, path: &str) -> Result<Option<Row>, StoreError> {
     match client.get_data(path).await {
-        Ok((value, stat)) => Ok(Some((Row { version: version_in(&stat), value }, stat.version))),
+        Ok((value, stat)) => Ok(Some(Row { version: version_in(&stat), value })),
         Err(Error::NoNode) => Ok(None),
         Err(error) => Err(classify(error)),
     }
@@ -123,10 +123,10 @@ impl ZooKeeper {
         let paths: Vec<_> = keys.iter().map(|key| tree.node(key)).collect();
         let nodes = try_join_all(paths.iter().map(|path| node(&session.client, path))).await?;
         let rows = keys.iter().zip(nodes).map(|(key, node)| {
-            let (row, data_version) = node?;
+            let row = node?;
             let is_row = !row.value.is_empty();
             if !is_row && !matches!(key, Key::Floor(_)) {
-                self.graves.note(key.clone(), data_version);
+                self.graves.note(key.clone(), row.version);
             }
             is_row.then_some(row)
         });

@@ -17,11 +17,16 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::OpenError;
+
+/// How many connections there are at once: the client has one, and others are ending.
+const CONNECTIONS: usize = 16;
+/// The pause after no connection could be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whose signature a member's certificate needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,11 +91,13 @@ impl Tunnel {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                accepted = listener.accept() => {
-                    if let Ok((inner, _)) = accepted {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                    Ok((inner, _)) => {
                         connections.spawn(Arc::clone(&self).pass_on(inner));
                     }
-                }
+                    // There are too many open files, as a rule.
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                },
                 Some(_) = connections.join_next() => {}
             }
         }

@@ -7,7 +7,9 @@
 //! Invariant: a change is carried out only if its row is the one that it names, and its floor too. Tested
 //! by the conformance and in `tests/stores/zookeeper`.
 
-use futures_util::future::join_all;
+use std::collections::HashMap;
+
+use futures_util::future::try_join_all;
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Client, Error, MultiWriteResult, MultiWriter, Stat};
 
@@ -113,12 +115,13 @@ impl ZooKeeper {
         key: &Key,
         version: Version,
     ) -> Result<(), StoreError> {
-        let (path, was) = (self.link.tree.node(key), data_version(version));
-        match session.client.set_data(&path, &[], Some(was)).await {
-            Ok(stat) => {
-                self.graves.note(key.clone(), stat.version);
+        let path = self.link.tree.node(key);
+        match empty_node(&session.client, &path, version).await {
+            Ok(Some(emptied)) => {
+                self.graves.note(key.clone(), emptied);
                 Ok(())
             }
+            Ok(None) => Ok(()),
             Err(error) if is_conflict(&error) => Ok(()),
             Err(error) => Err(classify(error)),
         }
@@ -127,25 +130,59 @@ impl ZooKeeper {
     /// Deletes nodes that have been empty for long enough.
     pub(super) async fn bury(&self, session: &Session) -> Result<(), StoreError> {
         let due = self.graves.take_due(Graves::rest(session.client.session_timeout()));
-        let deleting = due.iter().map(|(key, data_version)| {
-            let path = self.link.tree.node(key);
-            let mut multi = session.client.new_multi_writer();
-            async move {
-                multi.add_set_data(parent_of(&path), &[], None)?;
-                multi.add_delete(&path, Some(*data_version))?;
-                stat_of(multi).await
-            }
-        });
-        for deleted in join_all(deleting).await {
-            match deleted {
-                Ok(_) => {}
-                // A row was written in it.
-                Err(error) if is_conflict(&error) => {}
-                Err(error) => return Err(classify(error)),
-            }
+        // A deletion raises the version of the parent, so those below one parent come one after another.
+        let mut below: HashMap<String, Vec<(String, Version)>> = HashMap::new();
+        for (key, version) in due {
+            let path = self.link.tree.node(&key);
+            below.entry(parent_of(&path).to_owned()).or_default().push((path, version));
         }
-        Ok(())
+        let burying = below.into_values().map(async |nodes| {
+            for (path, version) in nodes {
+                match delete_node(&session.client, &path, version).await {
+                    // A row was written in it, or another process was before.
+                    Err(error) if is_conflict(&error) => {}
+                    deleted => deleted.map_err(classify)?,
+                }
+            }
+            Ok(())
+        });
+        try_join_all(burying).await.map(drop)
     }
+}
+
+/// The data version of a node's parent, if the node still has this version. The parent is asked first: as
+/// long as it keeps that data version, no node below it is deleted, so this node is not made again, and its
+/// own data version stands for the whole version.
+async fn parent_of_same(
+    client: &Client,
+    path: &str,
+    version: Version,
+) -> Result<Option<i32>, Error> {
+    let (parent, node) = tokio::join!(client.check_stat(parent_of(path)), client.check_stat(path));
+    let (Some(parent), Some(node)) = (parent?, node?) else { return Ok(None) };
+    Ok((version_in(&node) == version).then_some(parent.version))
+}
+
+/// Empties a node that still has this version; gives the version that it has then.
+async fn empty_node(
+    client: &Client,
+    path: &str,
+    version: Version,
+) -> Result<Option<Version>, Error> {
+    let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(None) };
+    let mut multi = client.new_multi_writer();
+    multi.add_check_version(parent_of(path), parent)?;
+    multi.add_set_data(path, &[], Some(data_version(version)))?;
+    Ok(stat_of(multi).await?.map(|stat| version_in(&stat)))
+}
+
+/// Deletes a node that still has this version, and raises the version of its parent.
+async fn delete_node(client: &Client, path: &str, version: Version) -> Result<(), Error> {
+    let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(()) };
+    let mut multi = client.new_multi_writer();
+    multi.add_set_data(parent_of(path), &[], Some(parent))?;
+    multi.add_delete(path, Some(data_version(version)))?;
+    stat_of(multi).await.map(drop)
 }
 
 /// The version of a row whose node `multi` creates.

@@ -130,8 +130,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what was lost was not executed",
         Store::DurableRedis,
         "crates/core/src/store.rs",
-        "            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported => Effect::NotExecuted,",
-        "            _ if mutant!() => Effect::NotExecuted,\n            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported => Effect::NotExecuted,",
+        "            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {",
+        "            _ if mutant!() => Effect::NotExecuted,\n            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {",
     ),
     edit(
         "what was lost is not there (404)",
