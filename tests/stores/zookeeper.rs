@@ -113,6 +113,33 @@ async fn row_that_was_written_again_is_not_deleted() {
 }
 
 #[tokio::test]
+async fn held_lock_in_a_node_that_was_made_again_is_not_deleted() {
+    let root = ZookeeperRoot::create().await;
+    let store = Swept { store: open(&root.url()).await, root };
+    granted(store.store.acquire(&ask("a", "one", 1)).await.unwrap());
+    store.store.release(&name("a"), &token("one")).await.unwrap();
+    let (node, client) = (node_of(&store.root, "a"), store.root.client());
+    let (parent, _) = node.rsplit_once('/').unwrap();
+    let stat = async || client.check_stat(&node).await.unwrap().expect("the node of the lock");
+    let empty = async || Some(stat().await).filter(|stat| stat.data_length == 0);
+    let emptied = store.until(empty).await;
+    // Another process deletes it first.
+    client.set_data(parent, &[], None).await.unwrap();
+    client.delete(&node, None).await.unwrap();
+    let lease = Acquire { ttl: Ttl::MAX, ..ask("a", "two", 2) };
+    granted(store.store.acquire(&lease).await.unwrap());
+    for _ in 0..emptied.version {
+        store.store.renew(&name("a"), &token("two"), Ttl::MAX).await.unwrap();
+    }
+    let held = stat().await;
+    assert_eq!(held.version, emptied.version, "it has the data version of before");
+    for _ in 0..10 {
+        store.pass(STEP).await;
+    }
+    assert_eq!(stat().await.czxid, held.czxid);
+}
+
+#[tokio::test]
 async fn creation_is_above_a_floor_that_was_raised_since_it_was_read() {
     let root = ZookeeperRoot::create().await;
     let store = open(&root.url()).await;
