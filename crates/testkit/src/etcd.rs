@@ -23,7 +23,7 @@ pub struct EtcdServer {
     /// The port of clients.
     port: u16,
     arguments: Vec<String>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl EtcdServer {
@@ -91,8 +91,8 @@ impl EtcdServer {
             format!("--initial-cluster={}", cluster.join(",")),
         ];
         arguments.extend(options.iter().map(|&option| option.to_owned()));
-        let shell = spawn_beside_a_shell(Program::new("etcd").args(&arguments));
-        Self { shell, port, arguments, _directory: directory }
+        let shell = spawn_beside_a_shell(Program::new("etcd").args(&arguments), directory.path());
+        Self { shell, port, arguments, directory }
     }
 
     /// Its URL for the keys below a prefix.
@@ -149,7 +149,8 @@ impl EtcdServer {
     /// Starts a server that was killed, on the same ports and data.
     pub async fn restart(&mut self) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
-        self.shell = spawn_beside_a_shell(Program::new("etcd").args(&self.arguments));
+        self.shell =
+            spawn_beside_a_shell(Program::new("etcd").args(&self.arguments), self.directory.path());
     }
 
     /// Whether the member leads its cluster.

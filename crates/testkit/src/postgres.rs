@@ -312,18 +312,22 @@ fn spawn(data: &Path, port: u16, settings: &[&str]) -> Child {
     {
         server.args(["-c", setting]);
     }
-    spawn_beside_a_shell(server.as_std())
+    spawn_beside_a_shell(server.as_std(), data)
 }
 
-/// Starts a program, and a shell that ends it when this process ends.
-pub(crate) fn spawn_beside_a_shell(program: &Program) -> Child {
-    // The program has no input, so the shell alone reads the pipe; it ends when either does.
-    let script = "\"$@\" </dev/null & server=$!
-        (cat >/dev/null; kill -QUIT $server; kill -CONT $server) 2>/dev/null <&3 3<&- & waiter=$!
-        exec 3<&-; wait $server; kill $waiter 2>/dev/null";
+/// Starts a program, and a shell that ends it when this process ends. Then it removes the program's data as
+/// well, which the process had no time for if all its tests shared them.
+pub(crate) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
+    // The program has no input, so the shell alone reads the pipe; it ends when either does. A program that
+    // a shell starts in the background may ignore what a terminal sends.
+    let script = "data=$1; shift; \"$@\" </dev/null & server=$!
+        (cat >/dev/null; kill -QUIT $server; kill -CONT $server; sleep 1; kill -KILL $server
+            kill -0 $PPID || rm -rf \"$data\") 2>/dev/null <&3 3<&- & waiter=$!
+        exec 3<&-; wait $server; kill -0 $PPID 2>/dev/null && kill $waiter 2>/dev/null; wait";
     let script = format!("exec 3<&0; {script}");
     Program::new("sh")
         .args(["-c", &script, "sh"])
+        .arg(data)
         .arg(program.get_program())
         .args(program.get_args())
         .stdin(Stdio::piped())
@@ -358,7 +362,7 @@ impl PgBouncer {
         directory.write("pgbouncer.ini", &settings);
         let mut pooler = as_postgres(Path::new("/usr/sbin/pgbouncer"));
         pooler.arg(directory.path().join("pgbouncer.ini"));
-        let shell = spawn_beside_a_shell(pooler.as_std());
+        let shell = spawn_beside_a_shell(pooler.as_std(), directory.path());
         let pooler = Self { _shell: shell, port, _directory: directory };
         eventually(async || pooler.connect("postgres").await).await;
         pooler

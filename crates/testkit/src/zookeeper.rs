@@ -159,7 +159,7 @@ fn run(directory: &Path) -> Child {
     let mut server = Program::new("sh");
     server.args(["-c", "echo $$ > \"$0/pid\"; exec java \"$@\""]).arg(directory).args(JVM);
     server.args(["-cp", JARS, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
-    spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")))
+    spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")), directory)
 }
 
 /// Three servers that are one ensemble.
