@@ -127,7 +127,7 @@ pub struct EntryLimits {
     /// In bytes, as the store keeps it. A command that would make it larger is
     /// [`TooLarge`](StoreError::TooLarge).
     pub bytes: usize,
-    /// How many may be in line for one lock, so that an entry keeps far below `bytes` by them.
+    /// How many may wait for one lock, so that their entries stay far below `bytes`.
     pub waiters: u64,
     /// How many bytes an answer may have to be kept for repeats; the same holds.
     pub answer_bytes: usize,

@@ -60,7 +60,7 @@ impl LockService {
                 Ok(AcquireReply::Busy(contention)) => {
                     entry.last = Some(Arc::clone(&attempt));
                     if contention.ahead >= self.limits.each {
-                        return Err(full_line(lost, &attempt));
+                        return Err(full_queue(lost, &attempt));
                     }
                     on_busy(contention);
                     pause(contention, self.until_tick(&request.name))
@@ -70,8 +70,8 @@ impl LockService {
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
                 Err(StoreError::Unsupported) => return Err(StoreError::Unsupported.into()),
-                // Nothing but its line makes a lock so large.
-                Err(StoreError::TooLarge { .. }) => return Err(full_line(lost, &attempt)),
+                // Nothing but its queue makes a lock so large.
+                Err(StoreError::TooLarge { .. }) => return Err(full_queue(lost, &attempt)),
                 Err(error) => {
                     lost = (error.effect() == Effect::Unknown).then_some(sent).or(lost);
                     PAUSE_AFTER_ERROR
@@ -114,8 +114,8 @@ impl LockService {
     }
 }
 
-/// What a client reads that finds the line full, unless an earlier round may have got the lock.
-fn full_line(lost: Option<Instant>, attempt: &PendingAttempt) -> LockError {
+/// What a client reads that finds the queue full, unless an earlier round may have got the lock.
+fn full_queue(lost: Option<Instant>, attempt: &PendingAttempt) -> LockError {
     check_no_doubt(lost, attempt.command.ttl)
         .map_or_else(Into::into, |()| LockError::TooManyWaiters)
 }

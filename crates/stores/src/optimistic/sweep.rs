@@ -1,4 +1,4 @@
-//! Removing rows that nothing needs: a slow walk over all rows, in two steps.
+//! Removing rows that nothing needs: walks over all rows, a second each at most, in two steps.
 //!
 //! A row is dead when nothing has been under its key for [`IDLE`]. The walk raises the floor of its bucket
 //! above its last fencing token, and a later walk removes it, if it is still the same row. Every process
@@ -31,7 +31,7 @@ const MARK_LIMIT: Duration = Duration::from_secs(1);
 const WRITE_AT_ONCE: usize = 64;
 /// How many rows are read at once: a record may have half a megabyte.
 const PAGE: usize = 64;
-/// For how long a walk goes on at once; it continues where it was.
+/// How long a walk may take. The next one begins where this one stopped.
 const WALK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows wait for their removal at most; a walk finds the others again.
 const CONDEMNED_MAX: usize = 16 * 1024;

@@ -5,7 +5,7 @@
 //! no row. Emptying gives the node another data version, so a change that was decided from the row fails;
 //! and nothing is decided from an empty node. The node is deleted when no such change can be on its way
 //! any more: a process remembers a row for 10 s, waits 5 s for a call, and what it sent is carried out
-//! within its session or not at all. A row that is written in an empty node goes on with its data version.
+//! within its session or not at all. A row that is written in an empty node has the next data version.
 //!
 //! Invariant: no change that names a version of a removed row is carried out. Its writer read the row
 //! before the emptying, and [`Graves::rest`] later it has no session in which the change could still come.
