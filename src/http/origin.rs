@@ -106,13 +106,14 @@ impl OriginPolicy {
     /// It would change something and is of a foreign page (403), or its body is of a media type that the
     /// route does not take from a page (415).
     pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
-        let host = host_of(request)?;
+        let named = Named::of(request.headers());
+        let host = host_of(request, named.host)?;
         self.check_host(request, host)?;
         if request.method().is_safe() || surface == Surface::Callback {
             return Ok(());
         }
-        let origin = said(request.headers(), &header::ORIGIN);
-        self.check_origin(request, origin, host)?;
+        let origin = named.origin.said();
+        self.check_origin(request, (origin, named.fetch_site.said()), host)?;
         if origin.is_some() { check_media_type(request, surface) } else { Ok(()) }
     }
 
@@ -132,10 +133,10 @@ impl OriginPolicy {
     fn check_origin(
         &self,
         request: &Request<Body>,
-        origin: Option<&str>,
+        (origin, fetch_site): (Option<&str>, Option<&str>),
         host: Option<Host<'_>>,
     ) -> Result<(), Problem> {
-        let is_own = match said(request.headers(), &SEC_FETCH_SITE) {
+        let is_own = match fetch_site {
             Some(site) => matches!(site, "same-origin" | "none"),
             None => origin.is_none_or(|origin| self.is_own(origin, request, host)),
         };
@@ -171,8 +172,10 @@ impl OriginPolicy {
             Some(address) => address.is_loopback() || !on_loopback,
             None => host.eq_ignore_ascii_case("localhost") || !on_loopback && self.hosts.is_empty(),
         };
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        may_be_any || self.hosts.iter().any(|listed| listed.eq_ignore_ascii_case(bare))
+        may_be_any || {
+            let bare = host.trim_start_matches('[').trim_end_matches(']');
+            self.hosts.iter().any(|listed| listed.eq_ignore_ascii_case(bare))
+        }
     }
 }
 
@@ -207,12 +210,56 @@ fn check_media_type(request: &Request<Body>, surface: Surface) -> Result<(), Pro
     Err(problem.with_field("Content-Type"))
 }
 
-/// What a header says; two lines of it say nothing, which is no value of any of them.
+/// The headers that say what a request is for and whose page sent it, found in one pass: a lookup of each
+/// costs every request more.
+#[derive(Debug, Default)]
+struct Named<'a> {
+    host: Lines<'a>,
+    origin: Lines<'a>,
+    fetch_site: Lines<'a>,
+}
+
+impl<'a> Named<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut named = Self::default();
+        for (name, value) in headers {
+            let lines = match name {
+                name if name == header::HOST => &mut named.host,
+                name if name == header::ORIGIN => &mut named.origin,
+                name if name == SEC_FETCH_SITE => &mut named.fetch_site,
+                _ => continue,
+            };
+            *lines = if matches!(lines, Lines::None) { Lines::One(value) } else { Lines::Several };
+        }
+        named
+    }
+}
+
+/// The lines of one header.
+#[derive(Debug, Default, Clone, Copy)]
+enum Lines<'a> {
+    #[default]
+    None,
+    One(&'a HeaderValue),
+    Several,
+}
+
+impl<'a> Lines<'a> {
+    /// What the header says; two lines of it say nothing, which is no value of any of them.
+    fn said(self) -> Option<&'a str> {
+        match self {
+            Self::None => None,
+            Self::One(value) => Some(value.to_str().unwrap_or_default()),
+            Self::Several => Some(""),
+        }
+    }
+}
+
+/// What a header says that is looked up by itself.
 fn said<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut lines = headers.get_all(name).iter();
-    let first = lines.next()?;
-    let text = if lines.next().is_some() { None } else { first.to_str().ok() };
-    Some(text.unwrap_or_default())
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    if values.next().is_some() { Lines::Several } else { Lines::One(first) }.said()
 }
 
 /// The host and port without the port that the scheme has anyway, which browsers leave out.
@@ -240,28 +287,39 @@ impl<'a> Host<'a> {
         };
         let (name, port) = authority.split_at(end);
         let is_name = name.bytes().all(is_of_name) || address(name).is_some();
-        let is_port = port.bytes().enumerate().all(|(at, byte)| match at {
-            0 => byte == b':',
-            _ => byte.is_ascii_digit(),
-        });
+        let is_port = match port.as_bytes() {
+            [] => true,
+            [colon, digits @ ..] => *colon == b':' && digits.iter().all(u8::is_ascii_digit),
+        };
         (is_name && is_port && !name.is_empty()).then_some(Self { authority, name })
     }
 }
 
 /// Whether a registered name may have this byte (RFC 3986, section 3.2.2).
 fn is_of_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'$'..=b'.' | b'!' | b';' | b'=' | b'_' | b'~')
+    OF_NAME[usize::from(byte)]
 }
 
+/// A table, because every request's host is read byte by byte.
+const OF_NAME: [bool; 256] = {
+    let (mut table, mut byte) = ([false; 256], 0_u8);
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'$'..=b'.' | b'!' | b';' | b'=' | b'_' | b'~');
+        byte += 1;
+    }
+    table
+};
+
 /// The host that a request is for; `None` where HTTP/1.0 names none.
-fn host_of(request: &Request<Body>) -> Result<Option<Host<'_>>, Problem> {
-    let mut lines = request.headers().get_all(header::HOST).iter();
-    let named = match (lines.next(), lines.next()) {
-        (Some(_), Some(_)) => return Err(invalid_host("there is more than one Host header")),
-        (None, _) if request.version() == Version::HTTP_11 => {
+fn host_of<'a>(request: &'a Request<Body>, lines: Lines<'a>) -> Result<Option<Host<'a>>, Problem> {
+    let named = match lines {
+        Lines::Several => return Err(invalid_host("there is more than one Host header")),
+        Lines::None if request.version() == Version::HTTP_11 => {
             return Err(invalid_host("there is no Host header"));
         }
-        (line, _) => line.map(|line| host(line.to_str().unwrap_or_default())).transpose()?,
+        Lines::None => None,
+        Lines::One(line) => Some(host(line.to_str().unwrap_or_default())?),
     };
     // A target in absolute form names the host itself (RFC 9112, section 3.2.2).
     let of_target = request.uri().authority().map(|target| host(target.as_str())).transpose()?;
@@ -280,6 +338,10 @@ fn invalid_host(why: &str) -> Problem {
 
 /// The address that a host is, in brackets or without: an IPv4 address also where IPv6 writes it.
 fn address(host: &str) -> Option<IpAddr> {
+    // Most hosts are names, and trying to read them as addresses costs more than this look.
+    if !host.starts_with(|first: char| first.is_ascii_hexdigit() || "[:".contains(first)) {
+        return None;
+    }
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let address = match bracketed {
         Some(host) => host.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
