@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::{
     AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
 };
@@ -45,9 +46,17 @@ impl InstrumentedStore {
 
 #[async_trait]
 impl Store for InstrumentedStore {
-    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
+    /// Not async itself, so that the command is moved once, into the inner store's future.
+    fn execute<'store, 'step>(
+        &'store self,
+        command: Command,
+    ) -> BoxFuture<'step, Result<Reply, StoreError>>
+    where
+        'store: 'step,
+        Self: 'step,
+    {
         let operation = operation(&command);
-        self.measure(operation, self.inner.execute(command), outcome).await
+        Box::pin(self.measure(operation, self.inner.execute(command), outcome))
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::BoxFuture;
 use keylatch_core::lock::LockName;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -88,8 +89,16 @@ async fn sweep_while_open<X: Executor>(executor: Weak<X>) {
 
 #[async_trait]
 impl<X: Executor> Store for Ruled<X> {
-    async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
-        self.executor.run(command).await
+    /// Not async itself, so that the executor's future is the one on the heap.
+    fn execute<'store, 'step>(
+        &'store self,
+        command: Command,
+    ) -> BoxFuture<'step, Result<Reply, StoreError>>
+    where
+        'store: 'step,
+        Self: 'step,
+    {
+        Box::pin(self.executor.run(command))
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
