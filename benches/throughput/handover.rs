@@ -59,6 +59,11 @@ pub(crate) fn run(machine: &Machine, window: Duration, rounds: u32) -> Result<()
     Ok(())
 }
 
+/// Measures hand-overs between two services that share a store.
+pub(crate) fn between(one: &Process, other: &Process, window: Duration) -> Result<Slice> {
+    Subject { services: [one, other], redis: None, way: Way::InLine }.measure(window)
+}
+
 fn print([memory, redis, polling]: &[Vec<Slice>; 3]) {
     let rows =
         [("memory", &memory[..]), ("Redis, 2 instances", redis), ("polling every 50 ms", polling)];

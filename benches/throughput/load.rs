@@ -52,7 +52,14 @@ impl Load {
         service: &Process,
         redis: Option<&Process>,
     ) -> Result<Slice> {
-        self.measure_work(count, Connection::create_and_delete, service, redis)
+        self.measure_work(count, Connection::create_and_delete, &[service], redis)
+    }
+
+    /// Has `count` clients of several services wait for one lock and release it, over and over, for as
+    /// long as the window. Each hand-over counts as one request.
+    pub(crate) fn measure_turns(&self, count: usize, services: &[&Process]) -> Result<Slice> {
+        let work = |connection: Connection, _, phase| connection.take_turns(phase);
+        self.measure_work(count, work, services, None)
     }
 
     /// Submits guarded requests for as long as the window, after a warm-up of a tenth of it.
@@ -65,14 +72,14 @@ impl Load {
         let work = move |connection: Connection, names, phase| {
             connection.submit(orders == Orders::Repeated, names, phase)
         };
-        self.measure_work(CONNECTIONS, work, service, redis)
+        self.measure_work(CONNECTIONS, work, &[service], redis)
     }
 
     fn measure_work<F>(
         &self,
         count: usize,
         work: impl Fn(Connection, Arc<Names>, Arc<Phase>) -> F,
-        service: &Process,
+        services: &[&Process],
         redis: Option<&Process>,
     ) -> Result<Slice>
     where
@@ -81,16 +88,16 @@ impl Load {
         self.runtime.block_on(async {
             let phase = Arc::new(Phase::default());
             let mut connections = JoinSet::new();
-            for _ in 0..count {
+            for service in services.iter().cycle().take(count) {
                 let connection = Connection::open(service.address).await?;
                 connections.spawn(work(connection, Arc::clone(&self.names), Arc::clone(&phase)));
             }
             unless_ended(&mut connections, self.window / 10).await?;
-            let (cpu_before, started) = (cpu(service, redis)?, Instant::now());
+            let (cpu_before, started) = (cpu(services, redis)?, Instant::now());
             phase.measuring.store(true, Ordering::Relaxed);
             unless_ended(&mut connections, self.window).await?;
             phase.measuring.store(false, Ordering::Relaxed);
-            let (spent, elapsed) = (cpu(service, redis)?.since(cpu_before), started.elapsed());
+            let (spent, elapsed) = (cpu(services, redis)?.since(cpu_before), started.elapsed());
             phase.over.store(true, Ordering::Relaxed);
             let mut latencies = Vec::new();
             while let Some(ended) = timeout(STUCK, connections.join_next()).await? {
@@ -226,6 +233,22 @@ impl Connection {
         Ok(latencies)
     }
 
+    /// How long each wait for the lock took while measuring, in nanoseconds.
+    async fn take_turns(mut self, phase: Arc<Phase>) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        let mut pair = Pair::new(r#"{"wait_ms":60000}"#);
+        while !phase.over.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            let token = self.exchange(&pair.create, 201).await?.token;
+            if phase.measuring.load(Ordering::Relaxed) {
+                latencies.push(nanoseconds(started.elapsed()));
+            }
+            pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
+            self.exchange(&pair.delete, 204).await?;
+        }
+        Ok(latencies)
+    }
+
     /// The time of each order while measuring, in nanoseconds.
     async fn submit(
         mut self,
@@ -350,9 +373,10 @@ fn takes_one(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
 }
 
-fn cpu(service: &Process, redis: Option<&Process>) -> Result<Cpu> {
+fn cpu(services: &[&Process], redis: Option<&Process>) -> Result<Cpu> {
     let redis = redis.map_or(Ok(0.0), Process::cpu)?;
-    Ok(Cpu { generator: own_cpu()?, service: service.cpu()?, redis, machine: machine_cpu()? })
+    let service = services.iter().map(|service| service.cpu()).sum::<Result<f64>>()?;
+    Ok(Cpu { generator: own_cpu()?, service, redis, machine: machine_cpu()? })
 }
 
 pub(crate) fn nanoseconds(time: Duration) -> u32 {

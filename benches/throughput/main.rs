@@ -14,11 +14,12 @@ mod bare;
 mod builds;
 mod capacity;
 mod durable;
+mod engine;
+mod engine_alone;
 mod guarded;
 mod handover;
 mod leaving;
 mod load;
-mod postgres;
 mod processes;
 mod redis_alone;
 mod replay_alone;
@@ -57,9 +58,9 @@ struct Options {
     /// Measure this build of keylatch beside the one at PATH, and nothing else
     #[arg(long, value_name = "PATH", conflicts_with = "only")]
     against: Option<PathBuf>,
-    /// Measure locks on the PostgreSQL at URL, and nothing else
+    /// Measure locks on the PostgreSQL, etcd or ZooKeeper at URL, and nothing else
     #[arg(long, value_name = "URL", conflicts_with_all = ["only", "against"])]
-    postgres: Option<String>,
+    store: Option<String>,
     /// Keep the load generator, the service and Redis on cores of their own
     #[arg(long)]
     pin: bool,
@@ -116,8 +117,8 @@ fn measure(options: &Options) -> Result<()> {
     if let Some(other) = &options.against {
         return builds::run(&machine, &load, options.rounds, other);
     }
-    if let Some(url) = &options.postgres {
-        return postgres::run(&machine, &load, options.rounds, url);
+    if let Some(url) = &options.store {
+        return engine::run(&machine, &load, options.rounds, url);
     }
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Throughput) {

@@ -1,0 +1,229 @@
+//! Locks on an engine that is a server, next to what the engine does alone: two writes of a value under
+//! its key for each cycle of a lock, on 64 connections or tasks, each with one under way.
+//!
+//! The engine is the caller's, so that its disk and its settings are what they are: `--store URL`. The last
+//! two parts are a lock that is handed over between two instances, and 200 clients in the queue of one
+//! lock, on three instances.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use keylatch::config::{Config, Flags};
+use keylatch_core::lock::{AcquireCommand, Attempt, LockName, Token, Ttl};
+use keylatch_core::store::Store;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::Result;
+use crate::engine_alone::{EngineAlone, EtcdGateway};
+use crate::load::{CONNECTIONS, Load};
+use crate::processes::Machine;
+use crate::slice::{Cpu, Slice, Spread};
+use crate::{handover, report};
+
+/// How many clients are in the queue of one lock.
+const QUEUE: usize = 200;
+
+/// What an engine is to reach.
+struct Goals {
+    /// Cycles at the store for each cycle of the engine alone.
+    cycles: f64,
+    /// The same under names that were never used.
+    new_names: f64,
+    /// Hand-overs a second with [`QUEUE`] clients in line.
+    hand_overs: f64,
+    /// 99 of 100 hand-overs between two instances, in milliseconds.
+    p99: f64,
+}
+
+impl Goals {
+    fn of(alone: &EngineAlone) -> Self {
+        match alone {
+            EngineAlone::Postgres(_) => {
+                Self { cycles: 2.0, new_names: 2.0, hand_overs: 400.0, p99: 10.0 }
+            }
+            EngineAlone::Etcd(_) => {
+                Self { cycles: 1.2, new_names: 1.2, hand_overs: 250.0, p99: 25.0 }
+            }
+            EngineAlone::Zookeeper(_) => {
+                Self { cycles: 0.75, new_names: 0.6, hand_overs: 250.0, p99: 25.0 }
+            }
+        }
+    }
+}
+
+/// The rounds of each subject that makes cycles.
+#[derive(Debug, Default)]
+struct Rounds {
+    old_names: Vec<Slice>,
+    new_names: Vec<Slice>,
+    over_http: Vec<Slice>,
+    alone: Vec<Slice>,
+    gateway: Vec<Slice>,
+}
+
+/// Measures all subjects and prints the tables.
+pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32, url: &str) -> Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let flags = Flags { store: Some(url.to_owned()), ..Flags::default() };
+    let config = Config::load(&flags, [])?;
+    let store = runtime.block_on(keylatch_stores::open(url, config.stores()))?;
+    let alone = Arc::new(runtime.block_on(EngineAlone::connect(url))?);
+    let gateway = match &*alone {
+        EngineAlone::Etcd(_) => Some(Arc::new(runtime.block_on(EtcdGateway::connect(url))?)),
+        _ => None,
+    };
+    let service = machine.keylatch(url)?;
+    let mut measured = Rounds::default();
+    for _ in 0..rounds {
+        let cycle = |names| Cycle::Lock(Arc::clone(&store), names);
+        let window = load.window;
+        measured.old_names.push(measure(&runtime, window, &cycle(Names::Old))?);
+        measured.alone.push(measure(&runtime, window, &Cycle::Alone(Arc::clone(&alone)))?);
+        measured.new_names.push(measure(&runtime, window, &cycle(Names::New))?);
+        if let Some(gateway) = &gateway {
+            let cycle = Cycle::Gateway(Arc::clone(gateway));
+            measured.gateway.push(measure(&runtime, window, &cycle)?);
+        }
+        measured.over_http.push(halved(load.measure(&service, None)?));
+    }
+    drop((service, store));
+    let goals = Goals::of(&alone);
+    measured.print(&goals);
+    hand_over(machine, load, rounds, url, &goals)
+}
+
+/// The rates of cycles, each of which is two requests.
+fn halved(slice: Slice) -> Slice {
+    Slice { rate: slice.rate / 2.0, ..slice }
+}
+
+impl Rounds {
+    fn print(&self, goals: &Goals) {
+        let mut rows = vec![
+            ("at the store", &self.old_names[..]),
+            ("..., new names", &self.new_names),
+            ("over HTTP", &self.over_http),
+            ("alone", &self.alone),
+        ];
+        if !self.gateway.is_empty() {
+            rows.push(("etcd's lock gateway", &self.gateway));
+        }
+        let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
+        report::table(&["of alone"], &rows, |slices| {
+            vec![Some(Spread::of_ratios(slices, &self.alone, rates))]
+        });
+        println!(
+            "\nA request is here a cycle: an acquire and a release, or two writes. Times are of a \
+             cycle, and over HTTP of\na request. What the engine itself takes of the machine is \
+             among the others.\n\nGoals:"
+        );
+        for (what, slices, goal) in [
+            ("used names", &self.old_names, goals.cycles),
+            ("new names", &self.new_names, goals.new_names),
+        ] {
+            let ratio = Spread::of_ratios(slices, &self.alone, rates);
+            let what = format!("{what}, at least {goal} times the engine alone");
+            report::goal(&what, ratio.median >= goal, ratio);
+        }
+        if !self.gateway.is_empty() {
+            let ratio = Spread::of_ratios(&self.over_http, &self.gateway, rates);
+            report::goal("at least 3 times etcd's lock gateway", ratio.median >= 3.0, ratio);
+        }
+    }
+}
+
+fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goals) -> Result<()> {
+    let instances = (0..3).map(|_| machine.keylatch(url)).collect::<Result<Vec<_>>>()?;
+    let (mut between_two, mut in_line) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        between_two.push(handover::between(&instances[0], &instances[1], load.window)?);
+        let instances: Vec<_> = instances.iter().collect();
+        in_line.push(load.measure_turns(QUEUE, &instances)?);
+    }
+    let rows = [("between two", &between_two[..]), ("200 in line", &in_line)];
+    report::table(&[], &rows, |_| Vec::new());
+    println!(
+        "\nA request is here a hand-over. Times are, between two, of the hand-over, and in line, of the \
+         whole wait.\n\nGoals:"
+    );
+    let p99 = Spread::of(&between_two, |slice| slice.p99);
+    let what = format!("p99 of a hand-over at most {} ms", goals.p99);
+    report::goal(&what, p99.median <= goals.p99, p99);
+    let rate = Spread::of(&in_line, |slice| slice.rate);
+    let what = format!("200 in line, at least {} hand-overs a second", goals.hand_overs);
+    report::goal(&what, rate.median >= goals.hand_overs, rate);
+    Ok(())
+}
+
+/// Which names locks have.
+#[derive(Debug, Clone, Copy)]
+enum Names {
+    /// One for each task.
+    Old,
+    /// One for each cycle.
+    New,
+}
+
+/// What is done over and over.
+#[derive(Clone)]
+enum Cycle {
+    /// Acquires and releases a lock.
+    Lock(Arc<dyn Store>, Names),
+    /// Writes twice.
+    Alone(Arc<EngineAlone>),
+    /// Locks and unlocks by etcd's own API.
+    Gateway(Arc<EtcdGateway>),
+}
+
+impl Cycle {
+    fn run(&self, task: usize) -> BoxFuture<'_, Result<()>> {
+        match self {
+            Self::Lock(store, names) => Box::pin(cycle_lock(&**store, *names, task)),
+            Self::Alone(engine) => Box::pin(engine.write_twice(task)),
+            Self::Gateway(gateway) => Box::pin(gateway.lock_and_unlock(task)),
+        }
+    }
+}
+
+async fn cycle_lock(store: &dyn Store, names: Names, task: usize) -> Result<()> {
+    let token = Token::generate()?;
+    let name = match names {
+        Names::Old => format!("bench-{task}"),
+        Names::New => format!("bench-{}", token.expose()),
+    };
+    let (name, token) = (LockName::parse(&name)?, token.hash());
+    let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+    store.acquire(&name, command).await?;
+    store.release(&name, &token).await?;
+    Ok(())
+}
+
+/// Runs a cycle in each of as many tasks as there are connections, for as long as the window.
+fn measure(runtime: &Runtime, window: Duration, cycle: &Cycle) -> Result<Slice> {
+    let started = Instant::now();
+    let latencies: Result<Vec<u32>> = runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for task in 0..CONNECTIONS {
+            let cycle = cycle.clone();
+            tasks.spawn(async move {
+                let mut latencies = Vec::new();
+                while started.elapsed() < window {
+                    let before = Instant::now();
+                    cycle.run(task).await?;
+                    latencies.push(crate::load::nanoseconds(before.elapsed()));
+                }
+                Result::Ok(latencies)
+            });
+        }
+        let mut all = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            all.extend(done??);
+        }
+        Ok(all)
+    });
+    let idle = Cpu { generator: 0.0, service: 0.0, redis: 0.0, machine: 0.0 };
+    Slice::new(latencies?, started.elapsed(), idle)
+}
