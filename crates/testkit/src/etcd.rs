@@ -153,6 +153,11 @@ impl EtcdServer {
             spawn_beside_a_shell(Program::new("etcd").args(&self.arguments), self.directory.path());
     }
 
+    /// Whether the member answers for itself alone.
+    pub async fn answers(&self) -> bool {
+        self.try_post("maintenance/status", &serde_json::json!({})).await.is_some()
+    }
+
     /// Whether the member leads its cluster.
     pub async fn leads(&self) -> bool {
         let status = self.post("maintenance/status", &serde_json::json!({})).await;
@@ -173,10 +178,15 @@ impl EtcdCluster {
         let peers: Vec<_> = (0..3).map(|_| peer()).collect();
         let members = (0..3).map(|member| EtcdServer::spawn(&peers, member, &[]));
         let cluster = Self { members: members.collect() };
-        for member in &cluster.members {
+        cluster.serves().await;
+        cluster
+    }
+
+    /// Waits until each member answers what it asks a majority.
+    pub async fn serves(&self) {
+        for member in &self.members {
             member.post("kv/range", &range_of_nothing()).await;
         }
-        cluster
     }
 
     /// The URL of all members.

@@ -16,6 +16,7 @@
 //! | start Redis | [`RedisServer`], [`Sentinels`], [`Cluster`], [`RedlockNodes`] |
 //! | have an engine of conditional writes that does all that one may do | [`FakeEngine`], [`Faults`] |
 //! | have a PostgreSQL, or a pooler before it | [`PostgresDatabase`], [`PostgresServer`], [`PgBouncer`] |
+//! | have one that commits on two disks, and promote the other | [`PostgresPair`] |
 //! | have an etcd, or three members of one | [`empty_etcd`], [`EtcdServer`], [`EtcdCluster`] |
 //! | have a ZooKeeper, or three that are one | [`ZookeeperRoot`], [`ZookeeperServer`], [`Ensemble`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
@@ -55,6 +56,7 @@ mod fake_engine;
 mod log_capture;
 mod orders;
 mod postgres;
+mod postgres_pair;
 mod program;
 mod proxy;
 mod random;
@@ -77,6 +79,7 @@ pub use keylatch_testkit_macros::store_test;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
 pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer};
+pub use postgres_pair::PostgresPair;
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;

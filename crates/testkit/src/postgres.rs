@@ -72,13 +72,18 @@ impl PostgresServer {
         server
     }
 
-    /// A standby of this server, which can be promoted. It has the same settings.
+    /// A standby of a server that has the settings of [`start`](Self::start), which can be promoted.
     pub async fn standby(&self) -> Self {
+        self.standby_with(&QUICK).await
+    }
+
+    /// A standby with settings of its own.
+    pub async fn standby_with(&self, settings: &[&str]) -> Self {
         let (directory, port) = (TestDirectory::create(), self.port.to_string());
         let from = ["-h", "127.0.0.1", "-p", &port, "-U", ROLE, "--no-sync"];
         let arguments = [&from[..], &["--checkpoint=fast", "--write-recovery-conf", "-D"]].concat();
         make_data(&directory, "pg_basebackup", &arguments).await;
-        let server = Self::spawn_in(directory, &QUICK);
+        let server = Self::spawn_in(directory, settings);
         server.answers().await;
         server
     }
@@ -144,6 +149,12 @@ impl PostgresServer {
         assert!(sent.expect("kill runs").success(), "PostgreSQL takes {signal}");
     }
 
+    /// Kills all its processes; one that was stopped has made no new one meanwhile.
+    pub fn kill(&self) {
+        self.signal("-STOP");
+        self.signal("-KILL");
+    }
+
     /// Starts a server that was killed, on the same port and data.
     pub async fn restart(&mut self, settings: &[&str]) {
         self.respawn(settings).await;
@@ -161,7 +172,7 @@ impl PostgresServer {
         eventually(refuses).await;
     }
 
-    /// Ends the waiting of [`restart_unready`](Self::restart_unready).
+    /// Makes a standby a primary, or ends the waiting of [`restart_unready`](Self::restart_unready).
     pub async fn promote(&self) {
         let data = self.directory.path().join("data");
         let promoted = program("pg_ctl").arg("promote").arg("-D").arg(data).output().await;

@@ -35,7 +35,7 @@ const JVM: [&str; 6] = [
 ];
 /// Its settings, but for ports and directories.
 const SETTINGS: &str = "tickTime=500\ninitLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
-    clientPortAddress=127.0.0.1\n";
+    clientPortAddress=127.0.0.1\n4lw.commands.whitelist=srvr,dump\n";
 
 /// How many answers of the server a test awaits while the store's tasks ask it: a walk over all buckets is
 /// some 20, one after the other.
@@ -109,11 +109,27 @@ impl ZookeeperServer {
 
     /// What it says of itself on the line that begins with `what`: `Mode:`, `Received:`.
     pub async fn says(&self, what: &str) -> Option<String> {
+        self.tell("srvr")
+            .await?
+            .lines()
+            .find_map(|line| Some(line.strip_prefix(what)?.trim().to_owned()))
+    }
+
+    /// How many sessions the ensemble has, if this member leads it.
+    pub async fn sessions(&self) -> Option<usize> {
+        let dump = self.tell("dump").await?;
+        let sessions = dump.lines().take_while(|line| !line.starts_with("ephemeral"));
+        dump.starts_with("SessionTracker")
+            .then(|| sessions.filter(|line| line.trim_start().starts_with("0x")).count())
+    }
+
+    /// Its answer to a word of four letters.
+    async fn tell(&self, word: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.address()).await.ok()?;
-        stream.write_all(b"srvr").await.ok()?;
+        stream.write_all(word.as_bytes()).await.ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.ok()?;
-        answer.lines().find_map(|line| Some(line.strip_prefix(what)?.trim().to_owned()))
+        Some(answer)
     }
 
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
@@ -190,6 +206,19 @@ impl Ensemble {
     /// Waits until all members serve requests.
     pub async fn serves(&self) {
         join_all(self.members.iter().map(ZookeeperServer::serves)).await;
+    }
+
+    /// Which member leads.
+    pub async fn leader(&self) -> usize {
+        eventually(async || {
+            for (place, member) in self.members.iter().enumerate() {
+                if member.says("Mode:").await.as_deref() == Some("leader") {
+                    return Some(place);
+                }
+            }
+            None
+        })
+        .await
     }
 
     /// The member that leads, and one that follows.
