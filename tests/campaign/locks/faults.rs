@@ -20,9 +20,9 @@ use super::place::{Place, fact};
 use super::worker::TTLS;
 
 /// More than the longest TTL, and than an instance believes what it knew of the masters.
-const LONG: Duration = Duration::from_millis(2800);
+pub(super) const LONG: Duration = Duration::from_millis(2800);
 /// How long a process that may be stopped has for an answer.
-const SILENCE: Duration = Duration::from_millis(50);
+pub(super) const SILENCE: Duration = Duration::from_millis(50);
 
 /// What can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,11 @@ pub(super) enum Kind {
     KillSentinel,
     StopSentinel,
     MoveSlots,
+    KillLeader,
+    StopLeader,
+    CutLeader,
+    Promote,
+    ExpireSession,
 }
 
 /// How a fault was seen to have taken effect, or why it was not.
@@ -87,6 +92,11 @@ impl Kind {
             Self::KillSentinel => "sentinels: one killed, and then back",
             Self::StopSentinel => "sentinels: one stopped for longer than its down-after time",
             Self::MoveSlots => "cluster: slots of locks moved, and then back",
+            Self::KillLeader => "leading server: kill -9, restart",
+            Self::StopLeader => "leading server: SIGSTOP for more than the TTL",
+            Self::CutLeader => "leading server: cut off from all instances",
+            Self::Promote => "failover: primary killed for good, standby promoted",
+            Self::ExpireSession => "keylatch: SIGSTOP until its session expired",
         }
     }
 
@@ -116,6 +126,9 @@ pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK
 impl Place {
     /// Lets something happen, and be over again.
     pub(super) async fn strike(&mut self, kind: Kind, dice: &mut Dice) -> Seen {
+        if let Some(seen) = self.strike_member(kind, dice).await {
+            return seen;
+        }
         let some_time = Duration::from_millis(50 + dice.below(700));
         let instance = dice.below(self.instances.len() as u64) as usize;
         match kind {
@@ -251,7 +264,7 @@ impl Place {
 }
 
 /// Less than the shortest TTL.
-fn short(dice: &mut Dice) -> Duration {
+pub(super) fn short(dice: &mut Dice) -> Duration {
     Duration::from_millis(60 + dice.below(100))
 }
 

@@ -11,6 +11,7 @@ mod faults;
 mod guilt;
 mod history;
 mod masters;
+mod members;
 mod mutants;
 mod nodes;
 mod place;
@@ -123,6 +124,21 @@ async fn redlock_without_persistence_keeps_its_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_keeps_its_promises() {
+    holds(Store::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_keeps_its_promises() {
+    holds(Store::Etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zookeeper_keeps_its_promises() {
+    holds(Store::Zookeeper).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checker_sees_flushed_redlock_break_exclusion() {
     breaks_exclusion(Store::Redlock, &[Kind::FlushAll]).await;
 }
@@ -169,6 +185,7 @@ async fn passes(plan: Plan, is_wrong_here: impl Fn(&Violation) -> bool) {
     let store = plan.store;
     let mut campaign = Campaign::open(plan, &Build::default(), seed()).await;
     let tier = campaign.place.tier().await;
+    assert!(tier == "strict" || !store.is_strict(), "{} is {tier}", store.name());
     let until = now() + micros(time());
     while now() < until {
         campaign.segment().await;

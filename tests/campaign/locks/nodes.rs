@@ -1,4 +1,5 @@
-//! The redis-servers below a store: independent ones, a set with sentinels, or a cluster.
+//! The servers below a store: independent redis-servers, a set with sentinels, a cluster, or what
+//! `members.rs` has.
 //!
 //! Goal: a fault ends a master of any layout in the same ways and leaves the deployment able to
 //! heal.
@@ -14,17 +15,19 @@ use keylatch_testkit::{Cluster, RedisServer, Sentinels};
 
 use super::clock::pass;
 use super::faults::Seen;
+use super::members::Members;
 use super::place::fact;
 
 /// How long a deployment may take to be whole again.
-const WHOLE: Duration = Duration::from_secs(60);
+pub(super) const WHOLE: Duration = Duration::from_secs(60);
 
-/// The redis-servers of a store.
+/// The servers of a store. As a slice, it is its redis-servers.
 #[derive(Debug)]
 pub(super) enum Nodes {
     Independent(Vec<RedisServer>),
     Sentinels(Sentinels),
     Cluster(Cluster),
+    Members(Members),
 }
 
 /// What ends a master.
@@ -40,9 +43,18 @@ impl Nodes {
     /// The URL by which keylatch finds them itself, without proxies in between.
     pub(super) fn url(&self) -> Option<String> {
         match self {
-            Self::Independent(_) => None,
+            Self::Independent(_) | Self::Members(_) => None,
             Self::Sentinels(sentinels) => Some(sentinels.url()),
             Self::Cluster(cluster) => Some(cluster.url()),
+        }
+    }
+
+    /// Where the instances reach them, each through a proxy.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        match self {
+            Self::Independent(nodes) => nodes.iter().map(RedisServer::address).collect(),
+            Self::Sentinels(_) | Self::Cluster(_) => Vec::new(),
+            Self::Members(members) => members.addresses(),
         }
     }
 
@@ -50,6 +62,7 @@ impl Nodes {
     pub(super) async fn are_whole(&self) {
         let masters = match self {
             Self::Independent(_) => return,
+            Self::Members(members) => return members.are_whole().await,
             Self::Sentinels(_) => 1,
             Self::Cluster(cluster) => cluster.masters().len(),
         };
@@ -161,6 +174,7 @@ impl Deref for Nodes {
             Self::Independent(nodes) => nodes,
             Self::Sentinels(sentinels) => &sentinels.servers,
             Self::Cluster(cluster) => &cluster.nodes,
+            Self::Members(_) => &[],
         }
     }
 }
@@ -171,6 +185,7 @@ impl DerefMut for Nodes {
             Self::Independent(nodes) => nodes,
             Self::Sentinels(sentinels) => &mut sentinels.servers,
             Self::Cluster(cluster) => &mut cluster.nodes,
+            Self::Members(_) => &mut [],
         }
     }
 }

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_testkit::{
-    Answer, Api, Cluster, Process, Program, Proxy, RedisServer, Sentinels, eventually,
+    Answer, Api, Cluster, Ensemble, EtcdCluster, PostgresPair, Process, Program, Proxy,
+    RedisServer, Sentinels, eventually,
 };
 use reqwest::Method;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::faults::Kind;
+use super::members::Members;
 use super::nodes::Nodes;
 use super::wall_clock::WallClock;
 use crate::KEYLATCH;
@@ -53,6 +55,12 @@ pub(super) enum Store {
     Redlock,
     /// The same without persistence.
     ForgetfulRedlock,
+    /// A primary and its synchronous standby.
+    Postgres,
+    /// Three members.
+    Etcd,
+    /// Three members.
+    Zookeeper,
 }
 
 /// Which build of keylatch is run.
@@ -99,6 +107,9 @@ impl Store {
             Self::Cluster => "Redis Cluster",
             Self::Redlock => "Redlock",
             Self::ForgetfulRedlock => "Redlock without persistence",
+            Self::Postgres => "PostgreSQL with a synchronous standby",
+            Self::Etcd => "etcd with three members",
+            Self::Zookeeper => "ZooKeeper with three members",
         }
     }
 
@@ -137,6 +148,16 @@ impl Store {
             // How long a node has been up, only its clock knows.
             Self::SnapshotRedis => [&instances[..], &nodes].concat(),
             Self::ForgetfulRedlock => [&instances[..], &nodes, &[K::KillMost]].concat(),
+            Self::Postgres | Self::Etcd | Self::Zookeeper => {
+                let nodes = nodes.iter().filter(|kind| **kind != K::ScriptFlush).copied();
+                let leader = [K::KillLeader, K::StopLeader, K::CutLeader];
+                let own: &[_] = match self {
+                    Self::Postgres => &[K::Promote],
+                    Self::Etcd => &[K::KillMost],
+                    _ => &[K::KillMost, K::ExpireSession],
+                };
+                [&instances[..], &nodes.collect::<Vec<_>>(), &leader, own].concat()
+            }
             Self::Sentinel | Self::CarefulSentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
                 let nodes =
@@ -170,8 +191,14 @@ impl Store {
         matches!(self, Self::Redlock | Self::ForgetfulRedlock)
     }
 
-    fn is_redis(self) -> bool {
+    /// Whether several instances can share it.
+    fn is_shared(self) -> bool {
         !matches!(self, Self::Memory | Self::Embedded)
+    }
+
+    /// Whether it forgets nothing under these faults, so that its tier has to say so.
+    pub(super) fn is_strict(self) -> bool {
+        matches!(self, Self::Postgres | Self::Etcd | Self::Zookeeper)
     }
 }
 
@@ -197,11 +224,14 @@ impl Place {
                 let clocks = [shim, None, None, None, None];
                 Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
             }
+            Store::Postgres => Nodes::Members(Members::Postgres(PostgresPair::start().await)),
+            Store::Etcd => Nodes::Members(Members::Etcd(EtcdCluster::start().await)),
+            Store::Zookeeper => Nodes::Members(Members::Zookeeper(Ensemble::start().await)),
         };
         nodes.set_up().await;
         let (build, instances) = (build.clone(), Vec::new());
         let mut place = Self { store, build, nodes, instances, clock, directory };
-        let instances = if store.is_redis() { 3 } else { 1 };
+        let instances = if store.is_shared() { 3 } else { 1 };
         for _ in 0..instances {
             let instance = place.instance().await;
             place.instances.push(instance);
@@ -256,20 +286,17 @@ impl Place {
 
     async fn instance(&self) -> Instance {
         let mut links = Vec::new();
-        let own_way = self.nodes.url();
-        for node in self.nodes.iter().filter(|_| own_way.is_none()) {
-            links.push(Proxy::start(node.address()).await);
+        for address in self.nodes.addresses() {
+            links.push(Proxy::start(address).await);
         }
-        let url = match self.store {
-            _ if own_way.is_some() => own_way.unwrap_or_default(),
-            Store::Memory => "memory:".to_owned(),
-            Store::Embedded => format!("embedded:{}/data", self.directory.path().display()),
-            Store::Redlock | Store::ForgetfulRedlock => {
-                let addresses: Vec<_> =
-                    links.iter().map(|link| link.address().to_string()).collect();
-                format!("redlock://{}", addresses.join(","))
-            }
-            _ => links[0].url(),
+        let addresses: Vec<_> = links.iter().map(|link| link.address().to_string()).collect();
+        let addresses = addresses.join(",");
+        let url = match (self.store, &self.nodes) {
+            (Store::Memory, _) => "memory:".to_owned(),
+            (Store::Embedded, _) => format!("embedded:{}/data", self.directory.path().display()),
+            (_, Nodes::Members(members)) => members.url(&addresses),
+            (store, _) if store.is_redlock() => format!("redlock://{addresses}"),
+            (_, nodes) => nodes.url().unwrap_or_else(|| format!("redis://{addresses}")),
         };
         let process = self.start(&url).await;
         let front = Proxy::start(process.address.to_string()).await;

@@ -1,0 +1,219 @@
+//! The servers below PostgreSQL, etcd and ZooKeeper, one of which leads.
+//!
+//! Goal: a fault ends, stops or cuts off the leading server as well as any other, and a deployment can heal.
+//!
+//! Method: every store of this kind is a list of servers that take signals and come back with what they
+//! had. Each instance reaches each of them through a proxy of its own. `strike_member` causes a fault and
+//! looks for it at the server. A PostgreSQL that was replaced by its standby never comes back: a copy of the
+//! new primary takes its place, behind the same proxies.
+
+use std::time::Duration;
+
+use keylatch_testkit::{Dice, Ensemble, EtcdCluster, PostgresPair, eventually};
+use tokio::time::timeout;
+
+use super::clock::pass;
+use super::faults::{Kind, LONG, SILENCE, Seen, short};
+use super::nodes::{Nodes, WHOLE};
+use super::place::Place;
+
+/// Longer than the session of an instance with ZooKeeper (6 s) and what the ensemble takes to end it.
+const SESSION: Duration = Duration::from_millis(7500);
+
+/// Servers of which one leads.
+#[derive(Debug)]
+pub(super) enum Members {
+    /// A primary, and a standby whose disk each commit waits for.
+    Postgres(PostgresPair),
+    /// Three members.
+    Etcd(EtcdCluster),
+    /// Three members.
+    Zookeeper(Ensemble),
+}
+
+impl Members {
+    pub(super) fn addresses(&self) -> Vec<String> {
+        match self {
+            Self::Postgres(pair) => pair.servers().iter().map(|one| one.address()).collect(),
+            Self::Etcd(cluster) => cluster.members.iter().map(|one| one.address()).collect(),
+            Self::Zookeeper(ensemble) => ensemble.members.iter().map(|one| one.address()).collect(),
+        }
+    }
+
+    /// The URL for an instance that reaches the servers by these addresses.
+    pub(super) fn url(&self, addresses: &str) -> String {
+        match self {
+            Self::Postgres(_) => format!("postgres://keylatch@{addresses}/postgres"),
+            Self::Etcd(_) => format!("etcd://{addresses}"),
+            Self::Zookeeper(_) => format!("zookeeper://{addresses}/keylatch"),
+        }
+    }
+
+    /// Waits until all servers are there and follow the one that leads.
+    pub(super) async fn are_whole(&self) {
+        let serve = async {
+            match self {
+                Self::Postgres(pair) => pair.serves().await,
+                Self::Etcd(cluster) => cluster.serves().await,
+                Self::Zookeeper(ensemble) => ensemble.serves().await,
+            }
+        };
+        assert!(timeout(WHOLE, serve).await.is_ok(), "not whole again after {WHOLE:?}");
+    }
+
+    async fn leader(&self) -> usize {
+        match self {
+            Self::Postgres(pair) => pair.primary(),
+            Self::Etcd(cluster) => cluster.leader().await,
+            Self::Zookeeper(ensemble) => ensemble.leader().await,
+        }
+    }
+
+    /// Whether a server gives no answer within a short time.
+    async fn is_silent(&self, one: usize) -> bool {
+        let answers = async {
+            match self {
+                Self::Postgres(pair) => pair.servers()[one].connect("postgres").await.is_some(),
+                Self::Etcd(cluster) => cluster.members[one].answers().await,
+                Self::Zookeeper(ensemble) => ensemble.members[one].says("Mode:").await.is_some(),
+            }
+        };
+        timeout(SILENCE, answers).await != Ok(true)
+    }
+
+    fn signal(&self, one: usize, signal: &str) {
+        match self {
+            Self::Postgres(pair) if signal == "-KILL" => pair.servers()[one].kill(),
+            Self::Postgres(pair) => pair.servers()[one].signal(signal),
+            Self::Etcd(cluster) => cluster.members[one].signal(signal),
+            Self::Zookeeper(ensemble) => ensemble.members[one].signal(signal),
+        }
+    }
+
+    async fn restart(&mut self, one: usize) {
+        match self {
+            Self::Postgres(pair) => pair.restart(one).await,
+            Self::Etcd(cluster) => cluster.members[one].restart().await,
+            Self::Zookeeper(ensemble) => ensemble.members[one].restart().await,
+        }
+    }
+
+    /// Kills servers at once and, after a time, starts them again.
+    async fn kill(&mut self, these: &[usize], time: Duration) -> Seen {
+        for one in these {
+            self.signal(*one, "-KILL");
+        }
+        let mut silent = true;
+        for one in these {
+            silent &= self.is_silent(*one).await;
+        }
+        pass(time).await;
+        for one in these {
+            self.restart(*one).await;
+        }
+        self.seen(these, silent)
+    }
+
+    async fn stop(&self, one: usize, time: Duration) -> Seen {
+        self.signal(one, "-STOP");
+        let silent = self.is_silent(one).await;
+        pass(time.saturating_sub(SILENCE)).await;
+        self.signal(one, "-CONT");
+        self.seen(&[one], silent)
+    }
+
+    fn seen(&self, these: &[usize], silent: bool) -> Seen {
+        let addresses = self.addresses();
+        let these: Vec<_> = these.iter().map(|one| addresses[*one].as_str()).collect();
+        let these = these.join(" and ");
+        if silent { Ok(format!("{these} silent")) } else { Err(format!("{these} answered")) }
+    }
+
+    /// How many sessions the ensemble has.
+    async fn sessions(&self) -> Result<usize, String> {
+        let Self::Zookeeper(ensemble) = self else { return Err("there are none".to_owned()) };
+        let leader = &ensemble.members[ensemble.leader().await];
+        Ok(eventually(async || leader.sessions().await).await)
+    }
+}
+
+impl Place {
+    /// A fault of a server, or of what only such a store has; `None` where it is another store or fault.
+    pub(super) async fn strike_member(&mut self, kind: Kind, dice: &mut Dice) -> Option<Seen> {
+        let time = Duration::from_millis(50 + dice.below(700));
+        let Nodes::Members(members) = &mut self.nodes else { return None };
+        let count = members.addresses().len();
+        let any = dice.below(count as u64) as usize;
+        let is_of_leader = matches!(kind, Kind::KillLeader | Kind::StopLeader | Kind::CutLeader);
+        if is_of_leader || matches!(kind, Kind::KillMost | Kind::Promote | Kind::ExpireSession) {
+            members.are_whole().await;
+        }
+        Some(match kind {
+            Kind::KillStore => members.kill(&[any], time / 2).await,
+            Kind::KillMost => members.kill(&[any, (any + 1) % count], time).await,
+            Kind::StopStore => members.stop(any, short(dice)).await,
+            Kind::StopStoreLong => members.stop(any, LONG).await,
+            Kind::KillLeader => {
+                let leader = members.leader().await;
+                members.kill(&[leader], time * 2).await
+            }
+            Kind::StopLeader => {
+                let leader = members.leader().await;
+                members.stop(leader, LONG).await
+            }
+            Kind::CutLeader => self.cut_leader(time * 2, dice).await,
+            Kind::Promote => self.promote().await,
+            Kind::ExpireSession => self.expire_session(dice).await,
+            _ => return None,
+        })
+    }
+
+    /// Cuts or stalls all ways of all instances to the server that leads, and to no other.
+    async fn cut_leader(&self, time: Duration, dice: &mut Dice) -> Seen {
+        let Nodes::Members(members) = &self.nodes else { return Err("none leads".to_owned()) };
+        let leader = members.leader().await;
+        let links: Vec<_> = self.instances.iter().map(|one| &one.links[leader]).collect();
+        let count = || links.iter().map(|link| link.disturbed()).sum::<u64>();
+        let (before, stalls) = (count(), dice.below(2) == 0);
+        for link in &links {
+            if stalls { link.stall() } else { link.refuse() }
+        }
+        pass(time).await;
+        for link in &links {
+            link.forward();
+        }
+        match count() - before {
+            0 => Err("nothing came by meanwhile".to_owned()),
+            disturbed => Ok(format!("{disturbed} times")),
+        }
+    }
+
+    /// Kills the primary for good and promotes its standby.
+    async fn promote(&mut self) -> Seen {
+        let Nodes::Members(Members::Postgres(pair)) = &mut self.nodes else {
+            return Err("there is no standby".to_owned());
+        };
+        let (replaced, address) = pair.promote().await;
+        for instance in &self.instances {
+            instance.links[replaced].lead_to(address.clone());
+        }
+        let primary = pair.servers()[pair.primary()].address();
+        Ok(format!("{primary} is primary, and {address} its standby"))
+    }
+
+    /// Stops an instance until the ensemble has ended its session.
+    async fn expire_session(&self, dice: &mut Dice) -> Seen {
+        let Nodes::Members(members) = &self.nodes else { return Err("there are none".to_owned()) };
+        let instance = dice.below(self.instances.len() as u64) as usize;
+        let process = &self.instances[instance].process;
+        process.signal("-STOP");
+        let before = members.sessions().await;
+        pass(SESSION).await;
+        let after = members.sessions().await;
+        process.signal("-CONT");
+        match (before?, after?) {
+            (before, after) if after < before => Ok(format!("{before} sessions, then {after}")),
+            (before, after) => Err(format!("{before} sessions, then {after}")),
+        }
+    }
+}
