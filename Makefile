@@ -32,7 +32,7 @@ test-all: redis-server postgresql etcd zookeeper chromium
 MINUTES = 10
 LONG = cargo test --locked --test campaign -- --nocapture --test-threads 1 --skip mutants
 
-test-long: redis-server
+test-long: redis-server postgresql etcd zookeeper
 	KEYLATCH_TEST_SCALE=$$(($(MINUTES) * 60 / 8)) $(LONG) locks::$(ONLY)
 	$(if $(ONLY),,KEYLATCH_TEST_SCALE=$(MINUTES) $(LONG) --skip locks::)
 

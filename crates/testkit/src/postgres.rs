@@ -35,7 +35,11 @@ pub struct PostgresServer {
     shell: Child,
     port: u16,
     directory: TestDirectory,
+    environment: Environment,
 }
+
+/// Variables that a server is started with.
+pub(crate) type Environment = Vec<(String, String)>;
 
 impl PostgresServer {
     /// The server that all tests of the process share.
@@ -51,7 +55,12 @@ impl PostgresServer {
 
     /// A server of the test's own, with settings such as `["fsync=off"]`.
     pub async fn start_with(settings: &[&str]) -> Self {
-        Self::start_in(TestDirectory::create(), settings).await
+        Self::start_in(TestDirectory::create(), settings, Vec::new()).await
+    }
+
+    /// The same with variables in its environment and in that of its standbys.
+    pub async fn start_with_environment(settings: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_in(TestDirectory::create(), settings, owned(environment)).await
     }
 
     /// The same with files of the test's, which settings name as `../NAME`.
@@ -60,14 +69,18 @@ impl PostgresServer {
         for (name, text) in files {
             directory.write(name, text);
         }
-        Self::start_in(directory, settings).await
+        Self::start_in(directory, settings, Vec::new()).await
     }
 
-    async fn start_in(directory: TestDirectory, settings: &[&str]) -> Self {
+    async fn start_in(
+        directory: TestDirectory,
+        settings: &[&str],
+        environment: Environment,
+    ) -> Self {
         let arguments =
             ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", ROLE, "-D"];
         make_data(&directory, "initdb", &arguments).await;
-        let server = Self::spawn_in(directory, settings);
+        let server = Self::spawn_in(directory, settings, environment);
         server.answers().await;
         server
     }
@@ -83,15 +96,15 @@ impl PostgresServer {
         let from = ["-h", "127.0.0.1", "-p", &port, "-U", ROLE, "--no-sync"];
         let arguments = [&from[..], &["--checkpoint=fast", "--write-recovery-conf", "-D"]].concat();
         make_data(&directory, "pg_basebackup", &arguments).await;
-        let server = Self::spawn_in(directory, settings);
+        let server = Self::spawn_in(directory, settings, self.environment.clone());
         server.answers().await;
         server
     }
 
-    fn spawn_in(directory: TestDirectory, settings: &[&str]) -> Self {
+    fn spawn_in(directory: TestDirectory, settings: &[&str], environment: Environment) -> Self {
         let port = free_port();
-        let shell = spawn(&directory.path().join("data"), port, settings);
-        Self { shell, port, directory }
+        let shell = spawn(&directory.path().join("data"), port, settings, &environment);
+        Self { shell, port, directory, environment }
     }
 
     async fn answers(&self) {
@@ -140,13 +153,19 @@ impl PostgresServer {
 
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        let sent = Program::new("pkill").args([signal, "-P", &pid]).status();
+        sent.expect("pkill runs");
+        let sent = Program::new("kill").args([signal, &pid]).status();
+        assert!(sent.expect("kill runs").success(), "PostgreSQL takes {signal}");
+    }
+
+    /// The id of its first process.
+    pub fn pid(&self) -> u32 {
         let file = self.directory.path().join("data/postmaster.pid");
         let text = std::fs::read_to_string(file).expect("PostgreSQL runs");
         let pid = text.lines().next().expect("a process id");
-        let sent = Program::new("pkill").args([signal, "-P", pid]).status();
-        sent.expect("pkill runs");
-        let sent = Program::new("kill").args([signal, pid]).status();
-        assert!(sent.expect("kill runs").success(), "PostgreSQL takes {signal}");
+        pid.parse().expect("a process id")
     }
 
     /// Kills all its processes; one that was stopped has made no new one meanwhile.
@@ -181,7 +200,8 @@ impl PostgresServer {
 
     async fn respawn(&mut self, settings: &[&str]) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
-        self.shell = spawn(&self.directory.path().join("data"), self.port, settings);
+        let data = self.directory.path().join("data");
+        self.shell = spawn(&data, self.port, settings, &self.environment);
     }
 }
 
@@ -316,14 +336,19 @@ async fn connect(url: &str) -> Option<Client> {
 }
 
 /// Starts a server, and a shell that ends it when this process ends.
-fn spawn(data: &Path, port: u16, settings: &[&str]) -> Child {
+fn spawn(data: &Path, port: u16, settings: &[&str], environment: &Environment) -> Child {
     let mut server = program("postgres");
+    server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.arg("-D").arg(data).args(["-p", &port.to_string()]);
     for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories="].iter().chain(settings)
     {
         server.args(["-c", setting]);
     }
     spawn_beside_a_shell(server.as_std(), data)
+}
+
+pub(crate) fn owned(environment: &[(&str, &str)]) -> Environment {
+    environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Starts a program, and a shell that ends it when this process ends. Then it removes the program's data as
@@ -341,6 +366,7 @@ pub(crate) fn spawn_beside_a_shell(program: &Program, data: &Path) -> Child {
         .arg(data)
         .arg(program.get_program())
         .args(program.get_args())
+        .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

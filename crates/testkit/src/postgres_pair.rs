@@ -26,9 +26,9 @@ pub struct PostgresPair {
 }
 
 impl PostgresPair {
-    /// A pair that commits.
-    pub async fn start() -> Self {
-        let primary = PostgresServer::start_with(&SETTINGS).await;
+    /// A pair that commits, with variables in the environment of all its servers.
+    pub async fn start_with_environment(environment: &[(&str, &str)]) -> Self {
+        let primary = PostgresServer::start_with_environment(&SETTINGS, environment).await;
         let standby = primary.standby_with(&SETTINGS).await;
         let pair = Self { servers: [primary, standby], primary: 0 };
         pair.serves().await;

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use zookeeper_client::Client;
 
 use crate::eventually;
-use crate::postgres::spawn_beside_a_shell;
+use crate::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::stores::pass_for_store;
 
 /// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
@@ -48,6 +48,7 @@ pub struct ZookeeperServer {
     shell: Child,
     port: u16,
     directory: TempDir,
+    environment: Environment,
 }
 
 impl ZookeeperServer {
@@ -64,18 +65,18 @@ impl ZookeeperServer {
 
     /// The same with more settings, a line each.
     pub async fn start_with(settings: &str) -> Self {
-        let server = Self::spawn(listening_port(), settings, 1);
+        let server = Self::spawn(listening_port(), settings, 1, Vec::new());
         server.serves().await;
         server
     }
 
-    fn spawn(port: u16, settings: &str, number: usize) -> Self {
+    fn spawn(port: u16, settings: &str, number: usize, environment: Environment) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().display();
         let settings = format!("{SETTINGS}clientPort={port}\ndataDir={data}\n{settings}");
         write(&directory, "zoo.cfg", &settings);
         write(&directory, "myid", &number.to_string());
-        Self { shell: run(directory.path()), port, directory }
+        Self { shell: run(directory.path(), &environment), port, directory, environment }
     }
 
     /// Waits until it serves requests.
@@ -132,10 +133,15 @@ impl ZookeeperServer {
         Some(answer)
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        let pid = std::fs::read_to_string(self.directory.path().join("pid")).expect("it runs");
+        pid.trim().parse().expect("a process id")
+    }
+
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
-        let pid = std::fs::read_to_string(self.directory.path().join("pid")).expect("it runs");
-        let sent = Program::new("kill").args([signal, pid.trim()]).status();
+        let sent = Program::new("kill").args([signal, &self.pid().to_string()]).status();
         assert!(sent.expect("kill runs").success(), "ZooKeeper takes {signal}");
     }
 
@@ -149,7 +155,7 @@ impl ZookeeperServer {
     /// Starts a server that was killed, on the same port and data.
     pub async fn restart(&mut self) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
-        self.shell = run(self.directory.path());
+        self.shell = run(self.directory.path(), &self.environment);
     }
 }
 
@@ -171,8 +177,9 @@ fn write(directory: &TempDir, name: &str, text: &str) {
 }
 
 /// Runs the server of a directory, and a shell that ends it when this process ends.
-fn run(directory: &Path) -> Child {
+fn run(directory: &Path, environment: &Environment) -> Child {
     let mut server = Program::new("sh");
+    server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.args(["-c", "echo $$ > \"$0/pid\"; exec java \"$@\""]).arg(directory).args(JVM);
     server.args(["-cp", JARS, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
     spawn_beside_a_shell(server.arg(directory.join("zoo.cfg")), directory)
@@ -188,6 +195,11 @@ pub struct Ensemble {
 impl Ensemble {
     /// Starts three, and waits until all serve.
     pub async fn start() -> Self {
+        Self::start_with_environment(&[]).await
+    }
+
+    /// The same with variables in their environment.
+    pub async fn start_with_environment(environment: &[(&str, &str)]) -> Self {
         let ports: Vec<_> = (0..3).map(|_| [(); 3].map(|()| listening_port())).collect();
         let numbered = || ports.iter().zip(1..);
         let peers = numbered().map(|([_, peer, election], number)| {
@@ -195,7 +207,7 @@ impl Ensemble {
         });
         let peers: String = peers.collect();
         let spawn = |([port, ..], number): (&[u16; 3], usize)| {
-            ZookeeperServer::spawn(*port, &peers, number)
+            ZookeeperServer::spawn(*port, &peers, number, owned(environment))
         };
         let members = numbered().map(spawn);
         let ensemble = Self { members: members.collect() };

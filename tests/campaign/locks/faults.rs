@@ -58,6 +58,8 @@ pub(super) enum Kind {
     CutLeader,
     Promote,
     ExpireSession,
+    InstanceClock,
+    StoreClock,
 }
 
 /// How a fault was seen to have taken effect, or why it was not.
@@ -96,6 +98,8 @@ impl Kind {
             Self::StopLeader => "leading server: SIGSTOP for more than the TTL",
             Self::CutLeader => "leading server: cut off from all instances",
             Self::Promote => "failover: primary killed for good, standby promoted",
+            Self::InstanceClock => "keylatch: wall clock set an hour forth or back",
+            Self::StoreClock => "store: wall clocks set an hour forth or back",
             Self::ExpireSession => "keylatch: SIGSTOP until its session expired",
         }
     }
@@ -111,6 +115,8 @@ impl Kind {
                 | K::ScriptFlush
                 | K::FlushAll
                 | K::ClockAhead
+                | K::InstanceClock
+                | K::StoreClock
         )
     }
 }
@@ -143,17 +149,9 @@ impl Place {
             Kind::StopStore => stop_node(self.any_node(dice), short(dice)).await,
             Kind::StopStoreLong => stop_node(self.any_node(dice), LONG).await,
             Kind::ScriptFlush => flush(self.any_node(dice), "number_of_cached_scripts").await,
-            Kind::FlushAll => {
-                let flushed = join_all(self.nodes.iter().map(|node| flush(node, "db0"))).await;
-                flushed.into_iter().find(Result::is_ok).unwrap_or_else(|| Err(NOTHING.to_owned()))
-            }
+            Kind::FlushAll => self.flush_all().await,
             Kind::ClockAhead => self.set_clock(Some(some_time)).await,
-            Kind::ClockThereAndBack => {
-                let ahead = self.set_clock(Some(some_time * 2)).await?;
-                pass(some_time / 2).await;
-                let back = self.set_clock(None).await?;
-                Ok(format!("{ahead}; {back}"))
-            }
+            Kind::ClockThereAndBack => self.set_clock_there_and_back(some_time).await,
             Kind::FailoverStopped => self.fail_over(End::Stopped, some_time, dice).await,
             Kind::FailoverKilled => self.fail_over(End::Killed, some_time, dice).await,
             Kind::FailoverCutOff => self.fail_over(End::CutOff, some_time, dice).await,
@@ -165,6 +163,7 @@ impl Place {
             Kind::KillSentinel => self.nodes.kill_sentinel(dice.below(3), some_time).await,
             Kind::StopSentinel => self.nodes.stop_sentinel(dice.below(3)).await,
             Kind::MoveSlots => self.move_slots(some_time, dice).await,
+            Kind::InstanceClock => self.instances[instance].set_clock(hours(dice)),
             _ => self.disturb(kind, instance, some_time, dice).await,
         }
     }
@@ -246,13 +245,24 @@ impl Place {
         if same { Err("some are the same".to_owned()) } else { Ok(format!("run_ids {new:?}")) }
     }
 
+    async fn flush_all(&self) -> Seen {
+        let flushed = join_all(self.nodes.iter().map(|node| flush(node, "db0"))).await;
+        flushed.into_iter().find(Result::is_ok).unwrap_or_else(|| Err(NOTHING.to_owned()))
+    }
+
+    async fn set_clock_there_and_back(&self, time: Duration) -> Seen {
+        let ahead = self.set_clock(Some(time * 2)).await?;
+        pass(time / 2).await;
+        let back = self.set_clock(None).await?;
+        Ok(format!("{ahead}; {back}"))
+    }
+
     /// Sets the clock further forward, or to what it was, and looks at it.
     async fn set_clock(&self, forward: Option<Duration>) -> Seen {
         let clock = self.clock.as_ref().map_err(String::clone)?;
         let ahead = forward.map_or(Duration::ZERO, |forward| clock.ahead() + forward);
         clock.set(ahead);
-        let (seconds, micros): (u64, u64) = self.nodes[0].run(&["TIME"]).await;
-        let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let there = self.nodes.time().await;
         let found = there.saturating_sub(SystemTime::UNIX_EPOCH.elapsed().expect("a clock"));
         let what = format!("TIME is {found:.3?} ahead, set to {ahead:.3?}");
         if found.abs_diff(ahead) < Duration::from_millis(90) { Ok(what) } else { Err(what) }
@@ -266,6 +276,11 @@ impl Place {
 /// Less than the shortest TTL.
 pub(super) fn short(dice: &mut Dice) -> Duration {
     Duration::from_millis(60 + dice.below(100))
+}
+
+/// By how many hours a wall clock is to be wrong.
+pub(super) fn hours(dice: &mut Dice) -> i64 {
+    [-1, 1][dice.below(2) as usize]
 }
 
 async fn stop_node(node: &RedisServer, time: Duration) -> Seen {

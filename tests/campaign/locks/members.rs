@@ -13,7 +13,7 @@ use keylatch_testkit::{Dice, Ensemble, EtcdCluster, PostgresPair, eventually};
 use tokio::time::timeout;
 
 use super::clock::pass;
-use super::faults::{Kind, LONG, SILENCE, Seen, short};
+use super::faults::{Kind, LONG, SILENCE, Seen, hours, short};
 use super::nodes::{Nodes, WHOLE};
 use super::place::Place;
 
@@ -59,6 +59,14 @@ impl Members {
             }
         };
         assert!(timeout(WHOLE, serve).await.is_ok(), "not whole again after {WHOLE:?}");
+    }
+
+    /// What the clock of a PostgreSQL shows.
+    pub(super) async fn time(&self) -> Duration {
+        let Self::Postgres(pair) = self else { return Duration::ZERO };
+        let time = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let micros: i64 = pair.servers()[pair.primary()].ask("postgres", time).await;
+        Duration::from_micros(micros.unsigned_abs())
     }
 
     async fn leader(&self) -> usize {
@@ -140,30 +148,34 @@ impl Members {
 impl Place {
     /// A fault of a server, or of what only such a store has; `None` where it is another store or fault.
     pub(super) async fn strike_member(&mut self, kind: Kind, dice: &mut Dice) -> Option<Seen> {
-        let time = Duration::from_millis(50 + dice.below(700));
+        use Kind as K;
         let Nodes::Members(members) = &mut self.nodes else { return None };
+        let time = Duration::from_millis(50 + dice.below(700));
         let count = members.addresses().len();
         let any = dice.below(count as u64) as usize;
-        let is_of_leader = matches!(kind, Kind::KillLeader | Kind::StopLeader | Kind::CutLeader);
-        if is_of_leader || matches!(kind, Kind::KillMost | Kind::Promote | Kind::ExpireSession) {
+        let is_of_leader = matches!(kind, K::KillLeader | K::StopLeader | K::CutLeader);
+        if is_of_leader
+            || matches!(kind, K::KillMost | K::Promote | K::ExpireSession | K::ClockThereAndBack)
+        {
             members.are_whole().await;
         }
         Some(match kind {
-            Kind::KillStore => members.kill(&[any], time / 2).await,
-            Kind::KillMost => members.kill(&[any, (any + 1) % count], time).await,
-            Kind::StopStore => members.stop(any, short(dice)).await,
-            Kind::StopStoreLong => members.stop(any, LONG).await,
-            Kind::KillLeader => {
+            K::KillStore => members.kill(&[any], time / 2).await,
+            K::KillMost => members.kill(&[any, (any + 1) % count], time).await,
+            K::StopStore => members.stop(any, short(dice)).await,
+            K::StopStoreLong => members.stop(any, LONG).await,
+            K::KillLeader => {
                 let leader = members.leader().await;
                 members.kill(&[leader], time * 2).await
             }
-            Kind::StopLeader => {
+            K::StopLeader => {
                 let leader = members.leader().await;
                 members.stop(leader, LONG).await
             }
-            Kind::CutLeader => self.cut_leader(time * 2, dice).await,
-            Kind::Promote => self.promote().await,
-            Kind::ExpireSession => self.expire_session(dice).await,
+            K::CutLeader => self.cut_leader(time * 2, dice).await,
+            K::Promote => self.promote().await,
+            K::ExpireSession => self.expire_session(dice).await,
+            K::StoreClock => self.set_store_clocks(hours(dice)),
             _ => return None,
         })
     }
@@ -201,19 +213,32 @@ impl Place {
         Ok(format!("{primary} is primary, and {address} its standby"))
     }
 
+    /// Sets the wall clocks of all servers wrong, and leaves them so.
+    fn set_store_clocks(&self, hours: i64) -> Seen {
+        let clock = self.clock.as_ref().map_err(String::clone)?;
+        let Nodes::Members(Members::Zookeeper(ensemble)) = &self.nodes else {
+            return Err("its clocks cannot be set".to_owned());
+        };
+        clock.set_hours(hours);
+        let processes = ensemble.members.iter().map(|one| one.pid());
+        let have_it = processes.filter(|process| clock.is_that_of(*process)).count();
+        let seen = format!("{hours} hours ahead in {have_it} processes");
+        if have_it > 0 { Ok(seen) } else { Err(seen) }
+    }
+
     /// Stops an instance until the ensemble has ended its session.
     async fn expire_session(&self, dice: &mut Dice) -> Seen {
         let Nodes::Members(members) = &self.nodes else { return Err("there are none".to_owned()) };
         let instance = dice.below(self.instances.len() as u64) as usize;
         let process = &self.instances[instance].process;
         process.signal("-STOP");
-        let before = members.sessions().await;
         pass(SESSION).await;
-        let after = members.sessions().await;
+        let sessions = members.sessions().await;
         process.signal("-CONT");
-        match (before?, after?) {
-            (before, after) if after < before => Ok(format!("{before} sessions, then {after}")),
-            (before, after) => Err(format!("{before} sessions, then {after}")),
+        let all = self.instances.len();
+        match sessions? {
+            left if left < all => Ok(format!("{left} sessions of {all} instances")),
+            left => Err(format!("{left} sessions of {all} instances")),
         }
     }
 }

@@ -58,6 +58,15 @@ impl Nodes {
         }
     }
 
+    /// What the wall clock shows of the server that judges leases.
+    pub(super) async fn time(&self) -> Duration {
+        if let Self::Members(members) = self {
+            return members.time().await;
+        }
+        let (seconds, micros): (u64, u64) = self[0].run(&["TIME"]).await;
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    }
+
     /// Waits until there are as many masters as there should be, and the others follow them.
     pub(super) async fn are_whole(&self) {
         let masters = match self {

@@ -19,7 +19,7 @@ use reqwest::Method;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use super::faults::Kind;
+use super::faults::{Kind, Seen};
 use super::members::Members;
 use super::nodes::Nodes;
 use super::wall_clock::WallClock;
@@ -33,6 +33,26 @@ const READY: Duration = Duration::from_secs(18);
 
 const SNAPSHOTS: [&str; 3] = ["--save", "1", "1"];
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// What is done to the instances of every store.
+const FAULTS_OF_INSTANCES: [Kind; 6] = [
+    Kind::KillInstance,
+    Kind::StopInstance,
+    Kind::StopInstanceLong,
+    Kind::CutClients,
+    Kind::StallClients,
+    Kind::LoseAnswersToClients,
+];
+/// What is done to nodes that instances reach through proxies.
+const FAULTS_OF_NODES: [Kind; 7] = [
+    Kind::KillStore,
+    Kind::StopStore,
+    Kind::StopStoreLong,
+    Kind::CutStore,
+    Kind::StallStore,
+    Kind::DelayStore,
+    Kind::LoseAnswersOfStore,
+];
 
 /// Where locks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +99,7 @@ pub(super) struct Place {
     build: Build,
     pub(super) nodes: Nodes,
     pub(super) instances: Vec<Instance>,
-    /// The nodes' clock, or why it cannot be set.
+    /// The clock of the nodes that have it, or why it cannot be set.
     pub(super) clock: Result<WallClock, String>,
     directory: TempDir,
 }
@@ -91,6 +111,8 @@ pub(super) struct Instance {
     pub(super) front: Proxy,
     /// The ways to the nodes of the store.
     pub(super) links: Vec<Proxy>,
+    /// Its wall clock, or why it cannot be set.
+    clock: Result<WallClock, String>,
     url: String,
 }
 
@@ -119,44 +141,28 @@ impl Store {
     /// to stand both.
     pub(super) fn faults(self) -> Vec<Kind> {
         use Kind as K;
-        let instances = [
-            K::KillInstance,
-            K::StopInstance,
-            K::StopInstanceLong,
-            K::CutClients,
-            K::StallClients,
-            K::LoseAnswersToClients,
-        ];
-        let nodes = [
-            K::KillStore,
-            K::StopStore,
-            K::StopStoreLong,
-            K::CutStore,
-            K::StallStore,
-            K::DelayStore,
-            K::LoseAnswersOfStore,
-            K::ScriptFlush,
-        ];
+        let (instances, nodes) = (FAULTS_OF_INSTANCES, FAULTS_OF_NODES);
         match self {
             Self::Memory | Self::Embedded => instances.to_vec(),
             Self::ForgetfulRedis => {
-                [&instances[..], &nodes, &[K::FlushAll, K::ClockAhead]].concat()
+                [&instances[..], &nodes, &[K::ScriptFlush, K::FlushAll, K::ClockAhead]].concat()
             }
             Self::DurableRedis | Self::Redlock => {
-                [&instances[..], &nodes, &[K::ClockThereAndBack]].concat()
+                [&instances[..], &nodes, &[K::ScriptFlush, K::ClockThereAndBack]].concat()
             }
             // How long a node has been up, only its clock knows.
-            Self::SnapshotRedis => [&instances[..], &nodes].concat(),
-            Self::ForgetfulRedlock => [&instances[..], &nodes, &[K::KillMost]].concat(),
+            Self::SnapshotRedis => [&instances[..], &nodes, &[K::ScriptFlush]].concat(),
+            Self::ForgetfulRedlock => {
+                [&instances[..], &nodes, &[K::ScriptFlush, K::KillMost]].concat()
+            }
             Self::Postgres | Self::Etcd | Self::Zookeeper => {
-                let nodes = nodes.iter().filter(|kind| **kind != K::ScriptFlush).copied();
-                let leader = [K::KillLeader, K::StopLeader, K::CutLeader];
+                let leader = [K::KillLeader, K::StopLeader, K::CutLeader, K::InstanceClock];
                 let own: &[_] = match self {
                     Self::Postgres => &[K::Promote],
                     Self::Etcd => &[K::KillMost],
-                    _ => &[K::KillMost, K::ExpireSession],
+                    _ => &[K::KillMost, K::ExpireSession, K::StoreClock],
                 };
-                [&instances[..], &nodes.collect::<Vec<_>>(), &leader, own].concat()
+                [&instances[..], &nodes, &leader, own].concat()
             }
             Self::Sentinel | Self::CarefulSentinel | Self::Cluster => {
                 let failovers = [K::FailoverStopped, K::FailoverKilled, K::FailoverCutOff];
@@ -196,6 +202,11 @@ impl Store {
         !matches!(self, Self::Memory | Self::Embedded)
     }
 
+    /// Whether it has no clock, so that an instance counts all that lasts from when it saw it.
+    pub(super) fn is_clockless(self) -> bool {
+        matches!(self, Self::Etcd | Self::Zookeeper)
+    }
+
     /// Whether it forgets nothing under these faults, so that its tier has to say so.
     pub(super) fn is_strict(self) -> bool {
         matches!(self, Self::Postgres | Self::Etcd | Self::Zookeeper)
@@ -206,28 +217,7 @@ impl Place {
     pub(super) async fn open(store: Store, build: &Build) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = WallClock::new(directory.path());
-        let shim = clock.as_ref().ok();
-        let nodes = match store {
-            Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
-            Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
-            Store::SnapshotRedis => Nodes::Independent(vec![node(&SNAPSHOTS, None).await]),
-            Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
-            Store::Sentinel | Store::CarefulSentinel => {
-                Nodes::Sentinels(Sentinels::start(2, 3).await)
-            }
-            Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
-            Store::ForgetfulRedlock => {
-                Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
-            }
-            Store::Redlock => {
-                // One of them has its own clock.
-                let clocks = [shim, None, None, None, None];
-                Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
-            }
-            Store::Postgres => Nodes::Members(Members::Postgres(PostgresPair::start().await)),
-            Store::Etcd => Nodes::Members(Members::Etcd(EtcdCluster::start().await)),
-            Store::Zookeeper => Nodes::Members(Members::Zookeeper(Ensemble::start().await)),
-        };
+        let nodes = nodes(store, clock.as_ref().ok()).await;
         nodes.set_up().await;
         let (build, instances) = (build.clone(), Vec::new());
         let mut place = Self { store, build, nodes, instances, clock, directory };
@@ -276,7 +266,8 @@ impl Place {
         let old = self.instances[number].process.id();
         self.instances[number].process.signal("-KILL");
         super::clock::pass(after).await;
-        let process = self.start(&self.instances[number].url).await;
+        let Instance { url, clock, .. } = &self.instances[number];
+        let process = self.start(url, clock).await;
         let instance = &mut self.instances[number];
         instance.front.lead_to(process.address.to_string());
         let killed = std::mem::replace(&mut instance.process, process);
@@ -298,17 +289,25 @@ impl Place {
             (store, _) if store.is_redlock() => format!("redlock://{addresses}"),
             (_, nodes) => nodes.url().unwrap_or_else(|| format!("redis://{addresses}")),
         };
-        let process = self.start(&url).await;
+        let clock = self.clock.as_ref().map_err(String::clone);
+        let clock = clock.map(|clock| clock.another(&format!("clock-{}", self.instances.len())));
+        let process = self.start(&url, &clock).await;
         let front = Proxy::start(process.address.to_string()).await;
-        Instance { process, front, links, url }
+        Instance { process, front, links, clock, url }
     }
 
-    async fn start(&self, url: &str) -> Process {
+    async fn start(&self, url: &str, clock: &Result<WallClock, String>) -> Process {
         let mutant = self.build.mutant.map(|mutant| ("MUTANT", mutant));
         let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
         let own = self.store.settings();
-        let environment: Vec<_> =
-            [timeout].into_iter().chain(own.iter().copied()).chain(mutant).collect();
+        // Of the others, some count by their instance's wall clock.
+        let clock = clock.as_ref().ok().filter(|_| self.store.is_strict());
+        let environment: Vec<_> = [timeout]
+            .into_iter()
+            .chain(own.iter().copied())
+            .chain(mutant)
+            .chain(environment(clock))
+            .collect();
         let arguments = ["--store", url];
         let named = std::env::var("KEYLATCH_TEST_PROGRAM").ok().map(Program::found_at);
         let program = self.build.program.as_ref().or(named.as_ref()).unwrap_or(&KEYLATCH);
@@ -323,13 +322,53 @@ impl Instance {
         let alive = Answer::try_of(api.request(Method::GET, "/livez"));
         timeout(within, alive).await.is_ok_and(|answer| answer.is_ok())
     }
+
+    /// Sets its wall clock wrong, and leaves it so, for the processes that replace this one as well.
+    pub(super) fn set_clock(&self, hours: i64) -> Seen {
+        let clock = self.clock.as_ref().map_err(String::clone)?;
+        clock.set_hours(hours);
+        let seen = format!("{hours} hours ahead in process {}", self.process.id());
+        if clock.is_that_of(self.process.id()) { Ok(seen) } else { Err(seen) }
+    }
+}
+
+/// Starts the servers of a store; those whose clock can be set have `shim`.
+async fn nodes(store: Store, shim: Option<&WallClock>) -> Nodes {
+    match store {
+        Store::Memory | Store::Embedded => Nodes::Independent(Vec::new()),
+        Store::ForgetfulRedis => Nodes::Independent(vec![node(&[], shim).await]),
+        Store::SnapshotRedis => Nodes::Independent(vec![node(&SNAPSHOTS, None).await]),
+        Store::DurableRedis => Nodes::Independent(vec![node(&DURABLE, shim).await]),
+        Store::Sentinel | Store::CarefulSentinel => Nodes::Sentinels(Sentinels::start(2, 3).await),
+        Store::Cluster => Nodes::Cluster(Cluster::start(3, 1).await),
+        Store::ForgetfulRedlock => {
+            Nodes::Independent(join_all((0..5).map(|_| node(&[], None))).await)
+        }
+        Store::Redlock => {
+            // One of them has its own clock.
+            let clocks = [shim, None, None, None, None];
+            Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
+        }
+        Store::Postgres => {
+            let pair = PostgresPair::start_with_environment(&environment(shim)).await;
+            Nodes::Members(Members::Postgres(pair))
+        }
+        Store::Etcd => Nodes::Members(Members::Etcd(EtcdCluster::start().await)),
+        Store::Zookeeper => {
+            let ensemble = Ensemble::start_with_environment(&environment(shim)).await;
+            Nodes::Members(Members::Zookeeper(ensemble))
+        }
+    }
 }
 
 /// A node whose wall clock can be set, where there is a way to do that.
 async fn node(options: &[&str], clock: Option<&WallClock>) -> RedisServer {
-    let environment = clock.map(WallClock::environment);
-    let environment: &[_] = environment.as_ref().map_or(&[], |environment| environment);
-    RedisServer::start_in(options, environment).await
+    RedisServer::start_in(options, &environment(clock)).await
+}
+
+/// What a process with this clock has to be started with.
+fn environment(clock: Option<&WallClock>) -> Vec<(&str, &str)> {
+    clock.map(WallClock::environment).into_iter().flatten().collect()
 }
 
 /// What a node says of itself, such as `run_id`.

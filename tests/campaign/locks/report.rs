@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::history::History;
+use super::history::{Event, Fault, History, Micros, Told};
 use super::place::Store;
 use super::verdict::{Invariant, Violation};
 
@@ -69,11 +69,15 @@ fn operations(history: &History) -> String {
 }
 
 fn faults(history: &History) -> String {
-    let mut kinds = BTreeMap::<_, (u64, u64, &str)>::new();
+    let mut kinds = BTreeMap::<_, (u64, u64, Micros, &str)>::new();
+    let changes = changes(history);
     for fault in &history.faults {
-        let (seen, skipped, how) = kinds.entry(fault.kind).or_default();
+        let (seen, skipped, pause, how) = kinds.entry(fault.kind).or_default();
         match &fault.seen {
-            Ok(found) => (*seen, *how) = (*seen + 1, found),
+            Ok(found) => {
+                *pause = longest_pause(&changes, fault).max(*pause);
+                (*seen, *how) = (*seen + 1, found);
+            }
             Err(why) => {
                 *skipped += 1;
                 if *seen == 0 {
@@ -82,11 +86,30 @@ fn faults(history: &History) -> String {
             }
         }
     }
-    let mut text = "\n| fault | seen | skipped | such as |\n| --- | --- | --- | --- |\n".to_owned();
-    for (kind, (seen, skipped, how)) in kinds {
-        let _ = writeln!(text, "| {kind} | {seen} | {skipped} | {how} |");
+    let mut text = "\n| fault | seen | skipped | longest without a change | such as |\n\
+                    | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    for (kind, (seen, skipped, pause, how)) in kinds {
+        let pause = pause / 1000;
+        let _ = writeln!(text, "| {kind} | {seen} | {skipped} | {pause} ms | {how} |");
     }
     text
+}
+
+/// When clients read that a change was made, in order.
+fn changes(history: &History) -> Vec<Micros> {
+    let is_change = |event: &&Event| event.told.lease().is_some() || event.told == Told::Released;
+    let mut changes: Vec<_> = history.events.iter().filter(is_change).map(|one| one.read).collect();
+    changes.sort_unstable();
+    changes
+}
+
+/// The longest time that began by the end of a fault and in which no client read of a change, from the
+/// beginning of the fault on.
+fn longest_pause(changes: &[Micros], fault: &Fault) -> Micros {
+    let pauses = changes.windows(2).map(|pair| (pair[0].max(fault.from), pair[1]));
+    let pauses = pauses.filter(|(begun, over)| *begun <= fault.to && begun < over);
+    pauses.map(|(begun, over)| over - begun).max().unwrap_or_default()
 }
 
 fn verdicts(violations: &[Violation]) -> String {

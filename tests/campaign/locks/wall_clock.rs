@@ -1,18 +1,20 @@
-//! A wall clock that a campaign can set, for redis-servers alone.
+//! A wall clock that a campaign can set, for the processes that are started with it.
 //!
-//! Goal: a store meets a clock that jumps, while the machine and the campaign keep their own time.
+//! Goal: a store or an instance meets a clock that jumps, while the machine and the campaign keep their
+//! own time.
 //!
 //! Method: the shim `wall_clock.c` adds an offset from a shared file to the wall clock of a process
 //! and leaves its monotonic clock alone. Without a C compiler the campaign counts the fault as
-//! skipped. `checker_sees_redis_clock_jump_break_exclusion` shows that the clock moves.
+//! skipped. A program that does not ask its C library for the time, such as etcd, cannot be reached.
+//! `checker_sees_redis_clock_jump_break_exclusion` shows that the clock moves.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A wall clock for redis-servers that can be set, by a shim under their C library.
+/// A wall clock that can be set, by a shim under the C library of a process.
 #[derive(Debug)]
 pub(super) struct WallClock {
     shim: PathBuf,
@@ -30,12 +32,22 @@ impl WallClock {
         if !built.status.success() {
             return Err(String::from_utf8_lossy(&built.stderr).into_owned());
         }
+        // Some servers run as another user.
+        let all_may_read = Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory, all_may_read).expect("a directory of the campaign's");
         let clock = Self { shim, ahead };
         clock.set(Duration::ZERO);
         Ok(clock)
     }
 
-    /// What the process of a server has to be started with.
+    /// Another clock, of processes that are not to have this one.
+    pub(super) fn another(&self, name: &str) -> Self {
+        let clock = Self { shim: self.shim.clone(), ahead: self.shim.with_file_name(name) };
+        clock.set(Duration::ZERO);
+        clock
+    }
+
+    /// What the process has to be started with.
     pub(super) fn environment(&self) -> [(&str, &str); 2] {
         [
             ("LD_PRELOAD", self.shim.to_str().expect("a plain path")),
@@ -45,8 +57,16 @@ impl WallClock {
 
     /// Sets the clock so far ahead.
     pub(super) fn set(&self, ahead: Duration) {
-        let micros = i64::try_from(ahead.as_micros()).expect("a short time");
-        // In place, since the servers have the file mapped.
+        self.set_micros(i64::try_from(ahead.as_micros()).expect("a short time"));
+    }
+
+    /// Sets the clock so many hours ahead, or back.
+    pub(super) fn set_hours(&self, ahead: i64) {
+        self.set_micros(ahead * 3_600_000_000);
+    }
+
+    fn set_micros(&self, micros: i64) {
+        // In place, since the processes have the file mapped.
         let mut file = OpenOptions::new();
         let file = file.write(true).create(true).truncate(false).open(&self.ahead);
         let file = file.expect("the clock's file");
@@ -58,5 +78,11 @@ impl WallClock {
         let bytes = std::fs::read(&self.ahead).expect("the clock's file");
         let micros = i64::from_ne_bytes(bytes.try_into().expect("a number"));
         Duration::from_micros(micros.unsigned_abs())
+    }
+
+    /// Whether a process has this clock.
+    pub(super) fn is_that_of(&self, process: u32) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        maps.lines().any(|line| line.ends_with(self.ahead.to_str().expect("a plain path")))
     }
 }
