@@ -15,6 +15,9 @@ pub(super) type Micros = u64;
 /// By when every instance has heard of another master: they ask each second, and wait half a second
 /// for answers.
 const HEARD: Micros = 1_500_000;
+/// What is shown of a lock for a violation: so long before it, and so long after.
+const BEFORE: Micros = 10_000_000;
+const AFTER: Micros = 1_000_000;
 
 /// What clients sent and read during a campaign, what the fenced resource took, and which faults
 /// there were.
@@ -247,6 +250,16 @@ impl History {
     /// that there is another.
     pub(super) fn may_have_forgotten(&self, from: Micros, to: Micros) -> bool {
         self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD)
+    }
+
+    /// What was read of a lock some time before a moment and soon after it, a line each, for people to find
+    /// out what happened.
+    pub(super) fn around(&self, lock: usize, moment: Micros) -> String {
+        let (from, to) = (moment.saturating_sub(BEFORE), moment + AFTER);
+        let is_near = |event: &&Event| event.lock == lock && from <= event.read && event.sent <= to;
+        let mut near: Vec<_> = self.events.iter().filter(is_near).collect();
+        near.sort_unstable_by_key(|event| event.read);
+        near.iter().fold(String::new(), |text, event| format!("{text}\n{event:?}"))
     }
 
     /// The kinds of the faults that were there at some time of a span; if there were none, the one

@@ -207,8 +207,9 @@ async fn passes(plan: Plan, is_wrong_here: impl Fn(&Violation) -> bool) {
     report(store, &tier, seed(), &history, &violations);
     let is_wrong = |one: &&Violation| is_broken_promise(one, store, &tier) || is_wrong_here(one);
     let broken: Vec<_> = violations.iter().filter(is_wrong).collect();
-    let faults = &history.faults;
-    assert!(broken.is_empty(), "{} on {}: {broken:#?} {faults:#?}", broken.len(), store.name());
+    let Some(first) = broken.first() else { return };
+    let (around, faults) = (history.around(first.about[0].lock, first.at), &history.faults);
+    panic!("{} on {}: {broken:#?} {around} {faults:#?}", broken.len(), store.name());
 }
 
 /// These faults make two holders certain at once, and nothing worse.

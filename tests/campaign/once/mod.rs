@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
-use keylatch_testkit::{Dice, RedisServer, scaled, soon};
+use keylatch_testkit::{Dice, PostgresServer, RedisServer, scaled, soon};
 use tokio_util::sync::CancellationToken;
 
 use fleet::Fleet;
@@ -41,6 +41,14 @@ fn keys() -> u64 {
 async fn killing_one_of_three_instances_runs_nothing_twice() {
     let redis = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     let tally = campaign(&redis.url(), 3, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
+    reaches_every_step(&tally);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killing_one_of_three_instances_on_postgres_runs_nothing_twice() {
+    let server = PostgresServer::start_with(&[]).await;
+    let url = server.url("postgres");
+    let tally = campaign(&url, 3, keys()).await.unwrap_or_else(|guilt| panic!("{guilt}"));
     reaches_every_step(&tally);
 }
 
