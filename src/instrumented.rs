@@ -12,7 +12,8 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{AcquireReply, LockCommand, LockReply, ReleaseReply, RenewReply};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
+    Topic,
 };
 use tokio::time::Instant;
 
@@ -59,7 +60,7 @@ impl Store for InstrumentedStore {
         Box::pin(self.measure(operation, self.inner.execute(command), outcome))
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
         self.measure(StoreOperation::List, self.inner.list(query), |_| StoreOutcome::Done).await
     }
 

@@ -121,9 +121,9 @@ pub(super) fn public_lock(holder: &Holder) -> PublicLock {
 }
 
 /// Some of the held locks.
-pub(super) fn lock_page(page: &Page) -> LockPage {
+pub(super) fn lock_page(page: &Page<Holder>) -> LockPage {
     LockPage {
-        locks: page.locks.iter().map(public_lock).collect(),
+        locks: page.entries.iter().map(public_lock).collect(),
         next_cursor: page.next.as_ref().map(|cursor| cursor.as_str().to_owned()),
     }
 }

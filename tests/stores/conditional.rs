@@ -474,6 +474,7 @@ fn clockless_store_forgets_a_record_although_processes_start_again() {
         let (key, token) = (RecordKey::from_bytes([1; 32]), Token::generate().unwrap().hash());
         let begin = BeginCommand {
             key,
+            scope: crate::record_conformance::scope(1),
             token,
             fingerprint: Fingerprint::of_text("an order"),
             lease: Duration::from_secs(60),

@@ -297,7 +297,7 @@ async fn listing_rejects_foreign_cursors(store: &Locks) {
             limit: 10,
             cursor: Some(Cursor::parse(text).unwrap()),
         };
-        assert_eq!(store.list(&query).await.unwrap(), None, "{text}");
+        assert_eq!(store.list_locks(&query).await.unwrap(), None, "{text}");
     }
 }
 
@@ -324,8 +324,8 @@ async fn list_all(store: &Locks, prefix: &str, limit: usize) -> Vec<Holder> {
     let mut cursor = None;
     loop {
         let query = ListLocks { prefix: prefix.to_owned(), limit, cursor };
-        let Page { locks: some, next } =
-            store.list(&query).await.unwrap().expect("the store knows its own cursor");
+        let Page { entries: some, next } =
+            store.list_locks(&query).await.unwrap().expect("the store knows its own cursor");
         assert!(some.len() <= limit, "a page of {} with a limit of {limit}", some.len());
         locks.extend(some);
         cursor = next;

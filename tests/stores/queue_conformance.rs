@@ -176,9 +176,9 @@ async fn holder_shows_the_number_of_waiters(store: &Locks) {
     }
     assert_eq!(held(store.acquire(&ask("a", "two", 9)).await.unwrap()).waiting, 5);
     let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
-    let page = store.list(&all).await.unwrap().expect("a first page");
+    let page = store.list_locks(&all).await.unwrap().expect("a first page");
     let mut seen: Vec<_> =
-        page.locks.iter().map(|lock| (lock.name.as_str(), lock.waiting)).collect();
+        page.entries.iter().map(|lock| (lock.name.as_str(), lock.waiting)).collect();
     seen.sort_unstable();
     assert_eq!(seen, [("a", 5), ("b", 0)]);
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash,
-    RecordCommand, RecordKey, RecordReply, RecordState, RecordStatus, RecordView, ResolveCommand,
-    ResolveReply, Run, RunEnd, StoredResponse, UnknownReason,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
+    OnCrash, PhaseName, RecordCommand, RecordFilter, RecordKey, RecordReply, RecordScope,
+    RecordState, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, Scope,
+    StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
-use keylatch_core::store::{Command, Reply};
+use keylatch_core::store::{Command, ListRecords, Reply, StoreError};
 use keylatch_testkit::{FromStore as _, Records, TestStore, scaled, store_test};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -72,6 +73,8 @@ enum What {
     Abandon,
     Resolve(Meant, Option<StoredResponse>),
     Look,
+    /// The records of this sequence that are so far are listed.
+    List(PhaseName),
     /// Time passes, in seconds, and in steps far above what commands take.
     Pass(u64),
 }
@@ -103,6 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop_oneof![3 => kept().prop_map(RunEnd::Done), 2 => reason.prop_map(RunEnd::Unknown)];
     let meant = select(vec![Meant::Any, Meant::Last, Meant::Last, Meant::Another]);
     let resolve = (meant, prop::option::of(kept()));
+    let phase = select(vec![PhaseName::InFlight, PhaseName::Unknown, PhaseName::Done]);
     // An unknown outcome is kept for 30 days.
     let long = select(vec![29_u64, 30]).prop_map(|days| days * 24 * 3600);
     let what = prop_oneof![
@@ -112,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(What::Abandon),
         3 => resolve.prop_map(|(meant, end)| What::Resolve(meant, end)),
         2 => Just(What::Look),
+        2 => phase.prop_map(What::List),
         4 => (1..4_u64).prop_map(|minutes| What::Pass(minutes * 60)),
         1 => long.prop_map(What::Pass),
     ];
@@ -151,7 +156,10 @@ impl Model {
             self.now += time;
             return Ok(());
         }
-        let key = key(self.sequence, step.record);
+        if let What::List(phase) = step.what {
+            return self.check_list(store, phase).await;
+        }
+        let named = (key(self.sequence, step.record), scope(self.sequence, step.record));
         // The store gave another fencing token to the run that is meant.
         let meant = match step.what {
             What::Resolve(meant, _) => self.meant(step.record, meant),
@@ -159,10 +167,43 @@ impl Model {
         };
         let given =
             meant.map(|fencing_token| self.given(step.record, fencing_token).unwrap_or_default());
-        let found = store.execute(Command::Record(key, command(key, step, given))).await;
+        let found = store.execute(Command::Record(named.0, command(&named, step, given))).await;
         let Ok(Reply::Record(found)) = found else { panic!("a reply, not {found:?}") };
-        let expected = self.apply(step.record, &command(key, step, meant));
+        let expected = self.apply(step.record, &command(&named, step, meant));
         self.compare(step.record, expected, found)
+    }
+
+    /// Whether a list has the records of this sequence that are so far by the rules, and no other.
+    async fn check_list(&self, store: &Records, phase: PhaseName) -> Result<(), String> {
+        let path = Some(path(self.sequence));
+        let filter = RecordFilter { phase: Some(phase), path, ..RecordFilter::default() };
+        let mut query = ListRecords { filter, limit: 100, cursor: None };
+        let mut found = BTreeMap::new();
+        loop {
+            let page = match store.list_records(&query).await {
+                Err(StoreError::Unsupported) => return Ok(()),
+                page => page.unwrap().expect("the store knows its own cursor"),
+            };
+            let records = page.entries.into_iter();
+            found
+                .extend(records.map(|record| (record.key, (record.phase.name(), record.attempts))));
+            query.cursor = page.next;
+            if query.cursor.is_none() {
+                break;
+            }
+        }
+        let moment =
+            Moment { now: self.now, unix_micros: 0, last_fencing_token: FencingToken::NONE };
+        let expected = self.records.iter().filter_map(|(record, state)| {
+            let record = state.summary(&key(self.sequence, *record), &moment)?;
+            let is_listed = record.phase.name() == phase;
+            is_listed.then_some((record.key, (phase, record.attempts)))
+        });
+        let expected: BTreeMap<_, _> = expected.collect();
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("{found:?} are listed as {phase:?}, and by the rules {expected:?} are"))
     }
 
     fn apply(&mut self, record: u8, command: &RecordCommand) -> RecordReply {
@@ -224,12 +265,18 @@ impl Model {
 }
 
 /// The command of a step, which means the run with this fencing token where it means one.
-fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCommand {
+fn command(
+    (key, scope): &(RecordKey, RecordScope),
+    step: &Step,
+    meant: Option<FencingToken>,
+) -> RecordCommand {
+    let key = *key;
     let token = token(step.runner);
     match &step.what {
         What::Begin { fingerprint, lease, retention, on_crash } => {
             RecordCommand::Begin(BeginCommand {
                 key,
+                scope: scope.clone(),
                 token,
                 fingerprint: Fingerprint::of_text(fingerprint),
                 lease: Duration::from_secs(*lease),
@@ -243,7 +290,7 @@ fn command(key: RecordKey, step: &Step, meant: Option<FencingToken>) -> RecordCo
         What::Resolve(_, end) => {
             RecordCommand::Resolve(ResolveCommand { key, fencing_token: meant, end: end.clone() })
         }
-        What::Look | What::Pass(_) => RecordCommand::Look,
+        What::Look | What::List(_) | What::Pass(_) => RecordCommand::Look,
     }
 }
 
@@ -296,6 +343,16 @@ fn key(sequence: u64, record: u8) -> RecordKey {
     let mut bytes = [record; 32];
     bytes[8..16].copy_from_slice(&sequence.to_be_bytes());
     RecordKey::from_bytes(bytes)
+}
+
+fn scope(sequence: u64, record: u8) -> RecordScope {
+    let scope = Scope { principal: "", method: "POST", path: &path(sequence) };
+    RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
+}
+
+/// The path of all records of a sequence.
+fn path(sequence: u64) -> String {
+    format!("/sequences/{sequence}")
 }
 
 fn token(runner: u8) -> TokenHash {

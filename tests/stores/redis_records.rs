@@ -85,8 +85,8 @@ async fn records_and_locks_share_only_the_counters() {
     assert_eq!(fences, [ahead + 1, ahead + 2, ahead + 3]);
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 3).to_string());
     let all = ListLocks { prefix: String::new(), limit: 100, cursor: None };
-    let page = store.list(&all).await.unwrap().expect("a first page");
-    let names: Vec<_> = page.locks.iter().map(|held| held.name.as_str()).collect();
+    let page = store.list_locks(&all).await.unwrap().expect("a first page");
+    let names: Vec<_> = page.entries.iter().map(|held| held.name.as_str()).collect();
     assert_eq!(names, ["deploy"]);
 }
 
@@ -271,9 +271,10 @@ async fn run(
     runs: &Arc<AtomicU32>,
     in_the_middle: impl FnOnce() + Send + 'static,
 ) -> Result<OnceRun<u16>, StoreError> {
-    let BeginCommand { key, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
+    let BeginCommand { key, scope, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
     let (panic_releases, wait) = (false, Duration::ZERO);
-    let ask = RunRequest { key, fingerprint, lease, retention, on_crash, panic_releases, wait };
+    let ask =
+        RunRequest { key, scope, fingerprint, lease, retention, on_crash, panic_releases, wait };
     let runs = Arc::clone(runs);
     let once = service.once(ask, move |_| async move {
         runs.fetch_add(1, Ordering::SeqCst);

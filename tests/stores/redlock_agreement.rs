@@ -94,7 +94,7 @@ async fn assert_nobody_is_shown(store: &OpenStore) {
 
 async fn listed(store: &OpenStore) -> usize {
     let query = ListLocks { prefix: String::new(), limit: 10, cursor: None };
-    store.list(&query).await.unwrap().unwrap().locks.len()
+    store.list_locks(&query).await.unwrap().unwrap().entries.len()
 }
 
 #[tokio::test]

@@ -177,9 +177,9 @@ async fn names_of_all_buckets_are_listed_once() {
         let mut query = ListLocks { prefix: "list/".to_owned(), limit, cursor: None };
         let mut found = Vec::new();
         loop {
-            let page = store.list(&query).await.unwrap().expect("the cursor is its own");
-            assert!(page.locks.len() <= limit);
-            found.extend(page.locks.into_iter().map(|holder| holder.name.to_string()));
+            let page = store.list_locks(&query).await.unwrap().expect("the cursor is its own");
+            assert!(page.entries.len() <= limit);
+            found.extend(page.entries.into_iter().map(|holder| holder.name.to_string()));
             query.cursor = page.next;
             if query.cursor.is_none() {
                 break;

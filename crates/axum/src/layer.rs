@@ -124,13 +124,14 @@ impl IdempotencyLayer {
             let Ok(response) = inner.call(with_fencing_token(request, run)).await;
             response::run_result(response, &policy, &service).await
         };
+        let wait = ask.wait;
         let response = match self.service.once(ask, work).await {
             Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
             Ok(OnceRun::Found(view)) => response::repeat_response(view),
             Ok(OnceRun::Reused(view)) => response::reused_key_response(&view),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
-        if prefers_wait { response::with_applied_wait(response, ask.wait) } else { response }
+        if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }
 }
 

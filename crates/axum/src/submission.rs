@@ -20,7 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use crate::fingerprint::{FingerprintInput, form_field};
 use crate::{BodyLimits, Code, OnFailure, Policy, Problem};
-use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RunRequest, Scope};
+use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RecordScope, RunRequest, Scope};
 
 /// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -114,8 +114,10 @@ async fn run_request(
     // is that of the second.
     let page = is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
     let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
+    let scope = Scope { principal: &principal, method, path };
     RunRequest {
-        key: Scope { principal: &principal, method, path }.record(key),
+        key: scope.record(key),
+        scope: RecordScope::new(&scope, key),
         fingerprint: input.fingerprint().await,
         lease: policy.lease,
         retention: policy.retention,

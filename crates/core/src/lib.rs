@@ -17,7 +17,7 @@
 //!
 //! use async_trait::async_trait;
 //! use keylatch_core::store::{
-//!     Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+//!     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
 //! };
 //!
 //! /// Writes down each command before it runs.
@@ -33,7 +33,7 @@
 //!         self.inner.execute(command).await
 //!     }
 //!
-//!     async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+//!     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
 //!         self.inner.list(query).await
 //!     }
 //!

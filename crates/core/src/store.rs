@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use futures_util::Stream;
 
 use crate::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, RecordCommand, RecordKey, RecordReply,
-    RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, RecordCommand, RecordFilter, RecordKey,
+    RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, Holder, LockCommand, LockName, LockReply,
@@ -53,15 +53,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out, or keeps no entries of this kind.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
 
-    /// Some of the held locks, in no order, and where the next page begins. `None` when the cursor
-    /// is not one that this store gave.
+    /// Some of the held locks or of the records, in no order, and where the next page begins. `None` when
+    /// the cursor is not one that this store gave to a query of the same kind.
     ///
-    /// Over all pages, a lock that was held throughout is there at least once.
+    /// Over all pages, a lock that was held throughout, or a record that the filter admitted throughout,
+    /// is there at least once. A page of records that are in flight or unknown costs as many records as
+    /// are either, however many are done.
     ///
     /// # Errors
     ///
-    /// The store could not find out.
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError>;
+    /// The store could not find out, or keeps no records.
+    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError>;
 
     /// Hints about an entry from now on. A hint may come too often and, where messages get lost, not
     /// at all; the services ask again after a while in any case. A store that hears of nothing
@@ -227,6 +229,24 @@ pub enum Effect {
     Unknown,
 }
 
+/// What to list.
+#[derive(Debug, Clone)]
+pub enum ListQuery {
+    /// Held locks.
+    Locks(ListLocks),
+    /// Records.
+    Records(ListRecords),
+}
+
+/// A page of what a [`ListQuery`] names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListReply {
+    /// Held locks.
+    Locks(Page<Holder>),
+    /// Records.
+    Records(Page<RecordSummary>),
+}
+
 /// Which locks to list.
 #[derive(Debug, Clone)]
 pub struct ListLocks {
@@ -238,11 +258,22 @@ pub struct ListLocks {
     pub cursor: Option<Cursor>,
 }
 
-/// Some of the locks that a query names.
+/// Which records to list.
+#[derive(Debug, Clone)]
+pub struct ListRecords {
+    /// Only those that it admits.
+    pub filter: RecordFilter,
+    /// At most this many, and at least 1.
+    pub limit: usize,
+    /// Continue where the page that gave this cursor ended.
+    pub cursor: Option<Cursor>,
+}
+
+/// Some of what a query names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// The locks. There may be fewer than the limit, or none, although more follow.
-    pub locks: Vec<Holder>,
+pub struct Page<T> {
+    /// The locks or the records. There may be fewer than the limit, or none, although more follow.
+    pub entries: Vec<T>,
     /// Where the next page begins; `None` when this was the last.
     pub next: Option<Cursor>,
 }
@@ -413,6 +444,19 @@ impl dyn Store + '_ {
         }
     }
 
+    /// A page of the held locks; `None` when the cursor is not one that this store gave.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+        match self.list(&ListQuery::Locks(query.clone())).await? {
+            None => Ok(None),
+            Some(ListReply::Locks(page)) => Ok(Some(page)),
+            Some(ListReply::Records(_)) => Err(StoreError::mismatched_reply()),
+        }
+    }
+
     async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {
         match self.execute(Command::Lock(name.clone(), command)).await? {
             Reply::Lock(reply) => Ok(reply),
@@ -505,6 +549,22 @@ impl dyn Store + '_ {
         match self.record(*key, RecordCommand::Look).await? {
             RecordReply::Look(view) => Ok(view),
             _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// A page of records; `None` when the cursor is not one that this store gave.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out, or keeps no records.
+    pub async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        match self.list(&ListQuery::Records(query.clone())).await? {
+            None => Ok(None),
+            Some(ListReply::Records(page)) => Ok(Some(page)),
+            Some(ListReply::Locks(_)) => Err(StoreError::mismatched_reply()),
         }
     }
 

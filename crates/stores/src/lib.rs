@@ -1,6 +1,8 @@
 //! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
 //! [`open`] is the only list of them. This crate knows no HTTP.
 
+#[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
+mod cursor;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod entry;

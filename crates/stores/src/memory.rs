@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::ruled::{Executor, Ruled};
 use super::table::Table;
-use keylatch_core::idempotency::RecordState;
-use keylatch_core::lock::{FencingToken, LockState, Ttl};
+use keylatch_core::idempotency::{RecordState, RecordSummary};
+use keylatch_core::lock::{FencingToken, Holder, LockState, Ttl};
 use keylatch_core::store::{
-    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Tier, Topic,
+    Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
+    StoreHealth, StoreProfile, Tier, Topic,
 };
 
 /// An empty store in memory; it has to be called within a tokio runtime.
@@ -24,8 +24,15 @@ impl Executor for Table {
         std::future::ready(Ok(self.step(&command)))
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
         Ok(self.list(query))
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        Ok(self.list_records(query))
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

@@ -10,16 +10,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::BoxFuture;
-use keylatch_core::lock::LockName;
+use keylatch_core::idempotency::RecordSummary;
+use keylatch_core::lock::Holder;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
-    Command, Cursor, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile,
-    Topic,
+    Command, Hints, ListLocks, ListQuery, ListRecords, ListReply, Page, Reply, Store, StoreError,
+    StoreHealth, StoreProfile, Topic,
 };
 
 /// How often expired locks are removed.
@@ -36,7 +35,13 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     fn list(
         &self,
         query: &ListLocks,
-    ) -> impl Future<Output = Result<Option<Page>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Page<Holder>>, StoreError>> + Send;
+
+    /// A page of records; `None` for a cursor that no listing gave.
+    fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> impl Future<Output = Result<Option<Page<RecordSummary>>, StoreError>> + Send;
 
     /// Hints about an entry from now on.
     fn subscribe(&self, topic: Topic) -> Hints;
@@ -101,8 +106,13 @@ impl<X: Executor> Store for Ruled<X> {
         Box::pin(self.executor.run(command))
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        self.executor.list(query).await
+    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
+        Ok(match query {
+            ListQuery::Locks(query) => self.executor.list(query).await?.map(ListReply::Locks),
+            ListQuery::Records(query) => {
+                self.executor.list_records(query).await?.map(ListReply::Records)
+            }
+        })
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {
@@ -116,15 +126,4 @@ impl<X: Executor> Store for Ruled<X> {
     fn profile(&self) -> StoreProfile {
         self.executor.profile()
     }
-}
-
-/// A position in a listing in the order of names: after the lock of this name.
-pub(crate) fn encode_cursor(name: &LockName) -> Option<Cursor> {
-    Cursor::parse(&URL_SAFE_NO_PAD.encode(name.as_str())).ok()
-}
-
-/// The lock after which a listing continues; `None` for a cursor that no listing gave.
-pub(crate) fn decode_cursor(cursor: &Cursor) -> Option<LockName> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor.as_str()).ok()?;
-    LockName::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }

@@ -2,11 +2,13 @@
 //! memory store is and the embedded store serves from.
 //!
 //! Each entry lives in the shard of its bucket, next to the bucket's fencing counter, so that one
-//! short critical section sees all that a step needs. A shard is ordered by name, for listing.
-//! Invariant: a waiter is woken, and a watcher told of a change, by the very step that made it.
+//! short critical section sees all that a step needs. A shard is ordered by name, for listing (`list.rs`),
+//! and has an index of its unfinished records. Invariants: a waiter is woken, and a watcher told of a
+//! change, by the very step that made it; the index has the unfinished records and no other.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+mod list;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +16,9 @@ use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::hints::{ChangeWatchers, Wakeups};
-use super::ruled::{decode_cursor, encode_cursor};
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, Holder, LockName, LockState, Moment, TokenHash};
-use keylatch_core::store::{Command, Hints, ListLocks, Page, Reply, Topic};
+use keylatch_core::lock::{FencingToken, LockName, LockState, Moment, TokenHash};
+use keylatch_core::store::{Command, Hints, Reply, Topic};
 use keylatch_core::time::unix_micros;
 
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
@@ -37,6 +38,8 @@ pub(super) struct Shard {
     last_fencing_token: FencingToken,
     locks: BTreeMap<LockName, LockState>,
     records: BTreeMap<RecordKey, RecordState>,
+    /// The records that are in flight or unknown.
+    unfinished: BTreeSet<RecordKey>,
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
@@ -45,6 +48,8 @@ pub(super) trait Kept: Entry {
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     /// The same, to change them.
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
+    /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
+    fn index(&self, _: &Self::Key, _: &mut Shard) {}
 }
 
 impl Kept for LockState {
@@ -64,6 +69,14 @@ impl Kept for RecordState {
 
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
         &mut shard.records
+    }
+
+    fn index(&self, key: &RecordKey, shard: &mut Shard) {
+        if self.is_unfinished() {
+            shard.unfinished.insert(*key);
+        } else {
+            shard.unfinished.remove(key);
+        }
     }
 }
 
@@ -152,26 +165,6 @@ impl Table {
         CLOCK_ORIGIN + self.start.elapsed()
     }
 
-    /// A page of the held locks; `None` for a cursor that no listing gave.
-    pub(super) fn list(&self, query: &ListLocks) -> Option<Page> {
-        let after = match &query.cursor {
-            None => None,
-            Some(cursor) => Some(decode_cursor(cursor)?),
-        };
-        let mut locks = Vec::new();
-        let first = after.as_ref().map_or(0, LockName::bucket);
-        for bucket in first..=u8::MAX {
-            let after = after.as_ref().filter(|_| bucket == first);
-            self.list_bucket(bucket, after, query, &mut locks);
-            if locks.len() == query.limit {
-                break;
-            }
-        }
-        let full = locks.len() == query.limit;
-        let next = locks.last().filter(|_| full).and_then(|last| encode_cursor(&last.name));
-        Some(Page { locks, next })
-    }
-
     /// Forgets what has expired in one bucket, and writes down what has ended by itself.
     pub(super) fn forget_expired<E: Kept>(&self, bucket: u8) {
         let mut shard = self.shard(bucket);
@@ -193,28 +186,6 @@ impl Table {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         (0..=u8::MAX).map(|bucket| self.shard(bucket).locks.len()).sum()
-    }
-
-    /// The locks of one bucket that `query` asks for, after `after`, until `locks` is full.
-    fn list_bucket(
-        &self,
-        bucket: u8,
-        after: Option<&LockName>,
-        query: &ListLocks,
-        locks: &mut Vec<Holder>,
-    ) {
-        let shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fencing_token);
-        let from = match after {
-            Some(name) if name.as_str() >= query.prefix.as_str() => Bound::Excluded(name.as_str()),
-            _ => Bound::Included(query.prefix.as_str()),
-        };
-        let matching = shard
-            .locks
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| state.live(&moment).holder(name, moment.now));
-        locks.extend(matching.take(query.limit - locks.len()));
     }
 
     /// Makes `state` the entry's, and reports that to its watchers in the order in which it happens.
@@ -260,6 +231,7 @@ impl Shard {
         let waiter = E::next_waiter(key, &state);
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
+        state.index(key, self);
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);

@@ -15,14 +15,15 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `locks`: locks and their listing.
 /// - `queue`: waiters are served in the order in which they came.
 /// - `records`: records of idempotency keys.
+/// - `list`: records are listed by state.
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
 const MATRIX: [(&str, &[&str]); 11] = [
-    ("memory", &["locks", "url", "queue", "records", "service"]),
+    ("memory", &["locks", "url", "queue", "records", "list", "service"]),
     ("conditional", &["locks", "queue", "records"]),
     ("clockless", &["locks", "queue", "records"]),
-    ("embedded", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("embedded", &["locks", "url", "queue", "records", "list", "service", "restart"]),
     ("postgres", &["locks", "url", "queue", "records", "service", "restart"]),
     ("etcd", &["locks", "url", "queue", "records", "service", "restart"]),
     ("zookeeper", &["locks", "url", "queue", "records", "service", "restart"]),

@@ -30,8 +30,8 @@ use crate::http::problem::{
 use keylatch_axum::{CHOSEN, normalize_path, repeat_response, stored_headers};
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
-    OnCrash, RecordKey, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
-    RunRenewal, Scope, StoredResponse,
+    OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunEnd, RunRenewal, Scope, StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -71,14 +71,14 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 )]
 pub(crate) async fn begin(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, scope): RecordKeyPath,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<BeginRecordRequest>,
 ) -> Result<Response, Problem> {
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
-    let ask = begin_command(body, key, token.hash())?;
+    let ask = begin_command(body, (key, scope), token.hash())?;
     let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
         BeginReply::Started(run) => (run, StatusCode::CREATED),
         BeginReply::Again(run) => (run, StatusCode::OK),
@@ -115,7 +115,7 @@ pub(crate) async fn begin(
 )]
 pub(crate) async fn complete(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, _): RecordKeyPath,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
@@ -143,7 +143,7 @@ pub(crate) async fn complete(
 )]
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, _): RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.extend(&key, &token.hash()).await? {
@@ -171,7 +171,7 @@ pub(crate) async fn renew(
 )]
 pub(crate) async fn abandon(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, _): RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     match api.records()?.abandon(&key, &token.hash()).await? {
@@ -200,7 +200,7 @@ pub(crate) async fn abandon(
 )]
 pub(crate) async fn find(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, _): RecordKeyPath,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let view = api.records()?.find(&key).await?.ok_or_else(no_record)?;
     Ok(Json(record(&view)))
@@ -230,7 +230,7 @@ pub(crate) async fn find(
 )]
 pub(crate) async fn resolve(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key): RecordKeyPath,
+    RecordKeyPath(key, _): RecordKeyPath,
     OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
     match api.records()?.resolve(&resolve_command(body, key)?).await? {
@@ -244,8 +244,8 @@ pub(crate) async fn resolve(
     }
 }
 
-/// The record that the path and the query name.
-pub(crate) struct RecordKeyPath(RecordKey);
+/// The record that the path and the query name, and what it is about.
+pub(crate) struct RecordKeyPath(RecordKey, RecordScope);
 
 impl FromRequestParts<Arc<Api>> for RecordKeyPath {
     type Rejection = Problem;
@@ -275,7 +275,7 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let (path, principal) = (path.unwrap_or_default(), principal.unwrap_or_default());
         let scope = Scope { principal: &principal, method: &method, path: &normalize_path(&path) };
-        Ok(Self(scope.record(&key)))
+        Ok(Self(scope.record(&key), RecordScope::new(&scope, &key)))
     }
 }
 
@@ -314,7 +314,7 @@ fn no_record() -> Problem {
 /// The run that a request begins.
 fn begin_command(
     body: BeginRecordRequest,
-    key: RecordKey,
+    (key, scope): (RecordKey, RecordScope),
     token: TokenHash,
 ) -> Result<BeginCommand, Problem> {
     let fingerprint = body.fingerprint.unwrap_or_default();
@@ -328,6 +328,7 @@ fn begin_command(
     }
     Ok(BeginCommand {
         key,
+        scope,
         token,
         fingerprint: Fingerprint::of_text(&fingerprint),
         lease: lease.map_err(|error| invalid("lease_ms", error))?.get(),

@@ -21,7 +21,8 @@ use utoipa::ToSchema;
 
 use keylatch_core::idempotency::{
     Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
-    IdempotencyService, OnCrash, RecordKey, RecordStatus, RunEnd, Scope, StoredResponse,
+    IdempotencyService, OnCrash, RecordKey, RecordScope, RecordStatus, RunEnd, Scope,
+    StoredResponse,
 };
 use keylatch_core::lock::Token;
 use keylatch_core::store::StoreError;
@@ -177,8 +178,10 @@ impl OrderBook {
         lease: Duration,
         retention: Duration,
     ) -> Result<BeginCommand, IdempotencyError> {
+        let (scope, key) = (self.scope(), IdempotencyKey::from(number));
         Ok(BeginCommand {
-            key: self.key(number),
+            key: scope.record(&key),
+            scope: RecordScope::new(&scope, &key),
             token: Token::generate()?.hash(),
             fingerprint: Fingerprint::of_text("order"),
             lease,
@@ -187,10 +190,14 @@ impl OrderBook {
         })
     }
 
-    /// The record of a number, in a scope that no request has: its method is none of HTTP.
+    /// The record of a number.
     fn key(&self, number: u32) -> RecordKey {
-        let scope = Scope { principal: "", method: "keylatch sandbox", path: &self.path };
-        scope.record(&IdempotencyKey::from(number))
+        self.scope().record(&IdempotencyKey::from(number))
+    }
+
+    /// A scope that no request has: its method is none of HTTP.
+    fn scope(&self) -> Scope<'_> {
+        Scope { principal: "", method: "keylatch sandbox", path: &self.path }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Goal: every store of records follows the contract of records.
 //!
 //! Method: one function for each sentence of the contract, on every store of the matrix that has records:
-//! how runs begin (`runs`), how they end (`ends`), and what time does to them (`time`).
+//! how runs begin (`runs`), how they end (`ends`), what time does to them (`time`), and how they are found
+//! (`list`).
 
 mod ends;
+mod list;
 mod runs;
 mod time;
 
@@ -12,9 +14,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordKey,
-    RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
-    StoredResponse, UnknownReason,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
+    OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
+    RunEnd, RunRenewal, Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Token, TokenHash};
 use keylatch_testkit::{Records, store_time};
@@ -63,6 +65,7 @@ async fn found_now(store: &Records, record: u8) -> RecordView {
 pub(crate) fn ask(record: u8, runner: &str) -> BeginCommand {
     BeginCommand {
         key: key(record),
+        scope: scope(record),
         token: token(runner),
         fingerprint: Fingerprint::of_text("an order"),
         lease: LEASE,
@@ -74,6 +77,12 @@ pub(crate) fn ask(record: u8, runner: &str) -> BeginCommand {
 /// A run that may be run again when it is interrupted.
 fn rerun(record: u8, runner: &str) -> BeginCommand {
     BeginCommand { on_crash: OnCrash::Rerun, ..ask(record, runner) }
+}
+
+/// A scope of an order that nothing but its key tells from others.
+pub(crate) fn scope(record: u8) -> RecordScope {
+    let scope = Scope { principal: "ann", method: "POST", path: "/v1/orders" };
+    RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
 
 pub(crate) fn key(record: u8) -> RecordKey {

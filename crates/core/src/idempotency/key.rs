@@ -1,7 +1,7 @@
 //! The client's name for one intent, and what that name is unique within.
 //!
-//! A key is checked where it is made. A store learns only the SHA-256 of key and scope, so neither a
-//! dump nor a log shows what clients call their orders.
+//! A key is checked where it is made. A store finds a record by the SHA-256 of key and scope alone; what a
+//! person recognises it by is kept beside it, as a [`RecordScope`](super::RecordScope). No log shows either.
 
 use std::fmt;
 
@@ -171,7 +171,7 @@ impl Scope<'_> {
     }
 }
 
-/// The SHA-256 of a key and its scope: all that a store learns of it.
+/// The SHA-256 of a key and its scope: the name of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey([u8; 32]);
 

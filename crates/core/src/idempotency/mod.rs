@@ -7,14 +7,17 @@
 
 mod fingerprint;
 mod key;
+mod list;
 mod record;
 mod rules;
 mod run;
+mod scope;
 mod service;
 mod snapshot;
 
 pub use fingerprint::{Fingerprint, FingerprintHasher};
 pub use key::{IdempotencyKey, InvalidKey, RecordKey, Scope};
+pub use list::{PhaseName, RecordFilter, RecordPhase, RecordSummary};
 pub use record::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, MalformedResponse, OnCrash,
     RecordCommand, RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
@@ -22,4 +25,5 @@ pub use record::{
 };
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use run::{IdempotencyError, OnceRun, RunRequest, RunResult};
+pub use scope::{MalformedScope, RecordScope};
 pub use service::IdempotencyService;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Fingerprint, RecordKey};
+use super::{Fingerprint, RecordKey, RecordScope};
 use crate::lock::{FencingToken, TokenHash};
 
 /// One step on one record.
@@ -70,6 +70,8 @@ pub enum RecordReply {
 pub struct BeginCommand {
     /// The record.
     pub key: RecordKey,
+    /// What it is about, for a person to recognise it.
+    pub scope: RecordScope,
     /// The proof with which the caller will complete it.
     pub token: TokenHash,
     /// What is to be done: another fingerprint under the same key is another request.
@@ -154,6 +156,18 @@ impl StoredResponse {
             Self::Mark(status) => StoredForm::Mark(*status),
         };
         postcard::to_allocvec(&written).map_err(MalformedResponse)
+    }
+
+    /// The status of the answer, of which a store wrote these bytes and perhaps more.
+    ///
+    /// # Errors
+    ///
+    /// They are not the beginning of what [`StoredResponse::to_bytes`] gives.
+    pub fn status_from_bytes(bytes: &[u8]) -> Result<u16, MalformedResponse> {
+        // The number of the variant; and either has the status first.
+        let read = postcard::take_from_bytes::<(u32, u16)>(bytes).map_err(MalformedResponse)?;
+        let ((_, status), _) = read;
+        Ok(status)
     }
 
     /// Reads what a store wrote down.

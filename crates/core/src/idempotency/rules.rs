@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordCommand,
-    RecordReply, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
-    StoredResponse, UnknownReason,
+    RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
+    RunRenewal, StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
@@ -122,6 +122,8 @@ pub struct Record {
     pub token: TokenHash,
     /// What is to be done.
     pub fingerprint: Fingerprint,
+    /// What it is about; `None` where the version that began it did not keep that.
+    pub scope: Option<RecordScope>,
     /// The fencing token of the last run.
     pub fencing_token: FencingToken,
     /// How many runs there were.
@@ -194,7 +196,7 @@ impl Record {
         Self { stage, since, ..self.clone() }
     }
 
-    fn view(&self, now: Duration) -> RecordView {
+    pub(super) fn view(&self, now: Duration) -> RecordView {
         let phase = match &self.stage {
             RecordStage::InFlight => RecordStatus::InFlight { lease: self.lease_left(now) },
             RecordStage::Done(at, kept) => {
@@ -252,6 +254,7 @@ impl BeginCommand {
         let started = Record {
             token: self.token,
             fingerprint: self.fingerprint,
+            scope: Some(self.scope.clone()),
             fencing_token: moment.last_fencing_token.next(moment.unix_micros),
             attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
             begun_at_millis: record

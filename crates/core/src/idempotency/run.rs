@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 
-use super::{BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordView, RunEnd};
+use super::{
+    BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordScope, RecordView, RunEnd,
+};
 use crate::lock::TokenHash;
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
@@ -29,10 +31,12 @@ const PAUSE: Duration = Duration::from_millis(250);
 const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What is to be done once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RunRequest {
     /// The record.
     pub key: RecordKey,
+    /// What it is about, for a person to recognise it.
+    pub scope: RecordScope,
     /// What is to be done.
     pub fingerprint: Fingerprint,
     /// How long the run may last without a renewal; the watchdog renews at a third.

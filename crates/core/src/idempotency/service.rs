@@ -20,11 +20,11 @@ use tokio_util::task::TaskTracker;
 use super::run::{self, RunEnding, RunWaiters};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnceRun, RecordKey,
-    RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal, RunRequest,
-    RunResult, UnknownReason,
+    RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
+    RunRequest, RunResult, UnknownReason,
 };
 use crate::lock::{Token, TokenHash};
-use crate::store::{Store, StoreError};
+use crate::store::{ListRecords, Page, Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
 use crate::waiters::{WaiterGuard, WaiterRegistry};
 use crate::watchdog::LeaseSchedule;
@@ -80,7 +80,7 @@ impl IdempotencyService {
             let waiter =
                 (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunWaiters::default));
             let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
-            let (view, again) = match self.attempt(ask, work).await? {
+            let (view, again) = match self.attempt(ask.clone(), work).await? {
                 Attempt::Over(once) => return Ok(once),
                 Attempt::InFlight(view, work) => (view, work),
             };
@@ -187,6 +187,18 @@ impl IdempotencyService {
         with_deadline(self.deadline, self.store.find(key)).await
     }
 
+    /// A page of records; `None` when the cursor is not one that the store gave.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn list(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        with_deadline(self.deadline, self.store.list_records(query)).await
+    }
+
     /// Runs what belongs to a run and outlives its request, such as the rest of a stream.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
@@ -231,7 +243,8 @@ impl IdempotencyService {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
         let RunRequest { key, fingerprint, lease, retention, on_crash, .. } = ask;
-        let begin = BeginCommand { key, token, fingerprint, lease, retention, on_crash };
+        let scope = ask.scope.clone();
+        let begin = BeginCommand { key, scope, token, fingerprint, lease, retention, on_crash };
         let run = match self.begin(begin.clone(), false).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),

@@ -1,15 +1,20 @@
 //! The state of a record as bytes: complete, versioned, and without loss.
 //!
-//! See `lock/snapshot.rs` for the format and what it promises. There is room for the scope and the
-//! key of a record, so that records can be listed, and for the person and the reason of a
-//! resolution. This version writes none of these, and refuses a snapshot that has them.
+//! See `lock/snapshot.rs` for the format and what it promises. Format 1 always had room for the scope and
+//! the key of a record, so it did not change when they came to be kept. The versions before that wrote
+//! none, and such a record has none here. They refuse a snapshot that has one as [`SnapshotError::Newer`]
+//! and drop nothing: on a store that two versions share, the older one answers an error under a key that
+//! the newer one began, and never runs it again.
+//!
+//! There is room as well for the person and the reason of a resolution. This version writes neither, and
+//! refuses a snapshot that has them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::rules::{Record, RecordStage, RecordState};
-use super::{Fingerprint, OnCrash, StoredResponse, UnknownReason};
+use super::{Fingerprint, OnCrash, RecordScope, StoredResponse, UnknownReason};
 use crate::lock::{FencingToken, TokenHash};
 use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
 
@@ -90,18 +95,23 @@ impl RecordParts {
                 }
             },
             since: record.since,
-            scope: None,
+            scope: record.scope.as_ref().map(RecordScope::to_parts),
             resolution: None,
         })
     }
 
     fn into_record(self) -> Result<Record, SnapshotError> {
-        if self.scope.is_some() || self.resolution.is_some() {
+        if self.resolution.is_some() {
             return Err(SnapshotError::Newer);
         }
         Ok(Record {
             token: TokenHash::from_bytes(self.token),
             fingerprint: Fingerprint::from_bytes(self.fingerprint),
+            scope: self
+                .scope
+                .map(RecordScope::from_parts)
+                .transpose()
+                .map_err(|_| SnapshotError::Malformed)?,
             fencing_token: FencingToken::new(self.fencing_token),
             attempts: self.attempts,
             begun_at_millis: self.begun_at_millis,

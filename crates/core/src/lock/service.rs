@@ -293,8 +293,8 @@ impl LockService {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        with_deadline(self.deadline, self.store.list(query)).await
+    pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+        with_deadline(self.deadline, self.store.list_locks(query)).await
     }
 
     /// What the locks of this process come to now. It asks no store.

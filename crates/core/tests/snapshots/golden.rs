@@ -8,7 +8,7 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{HolderState, LockState, WaitQueue};
 
-use crate::states::{answer, done, held, holder, queue, record, unknown};
+use crate::states::{answer, done, held, holder, queue, record, scoped_record, unknown};
 
 fn parse_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -58,6 +58,9 @@ fn records() -> Vec<(&'static str, Vec<u8>, RecordState)> {
         "record-1-unknown-failed" => record(unknown(UnknownReason::Failed), Unknown),
         "record-1-unknown-panicked" => record(unknown(UnknownReason::Panicked), Rerun),
         "record-1-unknown-no-answer" => record(unknown(UnknownReason::NoAnswer), Rerun),
+        "record-1-in-flight-scope" => scoped_record(RecordStage::InFlight, Unknown),
+        "record-1-done-scope" => scoped_record(done(answer()), Rerun),
+        "record-1-unknown-failed-scope" => scoped_record(unknown(UnknownReason::Failed), Unknown),
     }
 }
 

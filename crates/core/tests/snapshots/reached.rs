@@ -13,7 +13,7 @@ use keylatch_core::lock::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::states::answer;
+use crate::states::{answer, scope};
 
 /// The most commands on one entry.
 const STEPS: usize = 40;
@@ -80,6 +80,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
         move |(token, fingerprint, (lease, retention), on_crash)| {
             RecordCommand::Begin(BeginCommand {
                 key,
+                scope: scope(),
                 token,
                 fingerprint: Fingerprint::from_bytes([fingerprint; 32]),
                 lease: Duration::from_millis(lease),

@@ -49,8 +49,10 @@ fn a_record_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
     let bytes = record(RecordStage::InFlight, OnCrash::Unknown).encode().expect("a snapshot");
     let common = bytes.strip_suffix(&[0, 0]).expect("neither scope nor resolution");
     let with = |rest: &[u8]| RecordState::decode(&[common, rest].concat());
-    assert_eq!(with(&[1, 0, 0, 0, 1, b'k', 0]), Err(SnapshotError::Newer), "a scope");
     assert_eq!(with(&[0, 1, 1, b'w', 0]), Err(SnapshotError::Newer), "a resolution");
+    let read = with(&[1, 0, 0, 0, 1, b'k', 0]).expect("a scope");
+    let scope = read.record().and_then(|record| record.scope.clone()).expect("a scope");
+    assert_eq!(scope.key().as_str(), "k", "the parts are put together wrongly");
 }
 
 #[test]
@@ -96,6 +98,12 @@ fn a_part_that_breaks_a_rule_is_refused() {
     let at = record.windows(kept.len()).position(|bytes| bytes == kept).expect("the kept answer");
     record[at] = 2;
     assert_eq!(RecordState::decode(&record), Err(SnapshotError::Malformed));
+    // The key of a scope that has no character.
+    let record = super::states::record(RecordStage::InFlight, OnCrash::Unknown);
+    let record = record.encode().expect("a snapshot");
+    let common = record.strip_suffix(&[0, 0]).expect("neither scope nor resolution");
+    let empty_key = [common, &[1, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(RecordState::decode(&empty_key), Err(SnapshotError::Malformed));
 }
 
 proptest! {

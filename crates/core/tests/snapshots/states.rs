@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    Answer, Fingerprint, OnCrash, Record, RecordStage, RecordState, StoredResponse, UnknownReason,
+    Answer, Fingerprint, IdempotencyKey, OnCrash, Record, RecordScope, RecordStage, RecordState,
+    Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{
     Attempt, FencingToken, HolderState, LockState, Owner, QueueEntry, TokenHash, WaitQueue,
@@ -38,11 +39,13 @@ pub(crate) fn held() -> LockState {
     LockState::new(Some(holder()), WaitQueue::default())
 }
 
-/// A record at this stage, with every other field away from its default.
+/// A record at this stage, with every other field away from its default, as versions wrote it that
+/// did not keep what it is about.
 pub(crate) fn record(stage: RecordStage, on_crash: OnCrash) -> RecordState {
     RecordState::new(Some(Record {
         token: TokenHash::from_bytes([0xB2; 32]),
         fingerprint: Fingerprint::from_bytes([0xC3; 32]),
+        scope: None,
         fencing_token: FencingToken::new(1_795_332_774_075_434),
         attempts: 3,
         begun_at_millis: 1_795_332_774_075,
@@ -52,6 +55,17 @@ pub(crate) fn record(stage: RecordStage, on_crash: OnCrash) -> RecordState {
         stage,
         since: Duration::new(63_244_805, 1),
     }))
+}
+
+/// The same with what the record is about.
+pub(crate) fn scoped_record(stage: RecordStage, on_crash: OnCrash) -> RecordState {
+    let record = record(stage, on_crash).record().cloned().expect("a record");
+    RecordState::new(Some(Record { scope: Some(scope()), ..record }))
+}
+
+pub(crate) fn scope() -> RecordScope {
+    let scope = Scope { principal: "Zoë", method: "POST", path: "/v1/orders" };
+    RecordScope::new(&scope, &IdempotencyKey::parse("order-17").expect("a key"))
 }
 
 pub(crate) fn done(kept: StoredResponse) -> RecordStage {

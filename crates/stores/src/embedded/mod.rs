@@ -28,11 +28,11 @@ use crate::ruled::{Executor, Ruled};
 use crate::table::Table;
 use directory::{Directory, Medium};
 use engine::Engine;
-use keylatch_core::idempotency::RecordState;
-use keylatch_core::lock::{LockState, Ttl};
+use keylatch_core::idempotency::{RecordState, RecordSummary};
+use keylatch_core::lock::{Holder, LockState, Ttl};
 use keylatch_core::store::{
-    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Tier, Topic,
+    Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
+    StoreHealth, StoreProfile, Tier, Topic,
 };
 use writer::{ExpiredKeys, Writer};
 
@@ -97,11 +97,21 @@ impl Executor for Embedded {
         self.writer.run(command).await
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
         if !self.writer.is_certain() {
             self.writer.probe().await?;
         }
         Ok(self.table.list(query))
+    }
+
+    async fn list_records(
+        &self,
+        query: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        if !self.writer.is_certain() {
+            self.writer.probe().await?;
+        }
+        Ok(self.table.list_records(query))
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

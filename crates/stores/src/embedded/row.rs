@@ -7,6 +7,9 @@
 //! be trusted. A lease that was valid begins again, so it never ends early. The age is 0 for
 //! now: a row is written when its state changes.
 //!
+//! The scope of a record is in its snapshot, which had room for it when the format was made. A build of
+//! this format that wrote no scopes refuses such a row (`SnapshotError::Newer`), and with it the file.
+//!
 //! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one
 //! transaction. A file that a build of format 4 wrote is in the repository, and a test opens it.
 
@@ -205,6 +208,7 @@ pub(super) fn decode_format4_record(row: &[u8]) -> Result<RecordState, RowError>
     let record = Record {
         token: TokenHash::from_bytes(row.token),
         fingerprint: Fingerprint::from_bytes(row.fingerprint),
+        scope: None,
         fencing_token: FencingToken::new(row.fencing_token),
         attempts: row.attempts,
         begun_at_millis: row.begun_at_millis,

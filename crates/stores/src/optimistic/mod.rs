@@ -22,15 +22,17 @@ mod worker;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _};
-use keylatch_core::idempotency::RecordState;
-use keylatch_core::lock::LockState;
+use keylatch_core::idempotency::{RecordState, RecordSummary};
+use keylatch_core::lock::{Holder, LockState};
 use keylatch_core::store::{
-    Command, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth, StoreProfile, Topic,
+    Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
+    StoreProfile, Topic,
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ruled::{Executor, Ruled, decode_cursor, encode_cursor};
+use crate::cursor::{decode_lock_cursor, encode_lock_cursor};
+use crate::ruled::{Executor, Ruled};
 use conditional::{ConditionalStore, Key};
 use hints::LocalHints;
 use sweep::Sweep;
@@ -103,8 +105,8 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         }
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        let after = query.cursor.as_ref().map(decode_cursor);
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+        let after = query.cursor.as_ref().map(decode_lock_cursor);
         if after == Some(None) {
             return Ok(None);
         }
@@ -112,13 +114,20 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         let prefix = [Key::LOCKS, query.prefix.as_bytes()].concat();
         let listing = self.engine.list(&prefix, after.as_ref(), query.limit).await?;
         let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
-        let next = last.and_then(|(key, _)| encode_cursor(&LockState::key_of(key)?));
+        let next = last.and_then(|(key, _)| encode_lock_cursor(&LockState::key_of(key)?));
         let holders = listing.rows.iter().filter_map(|(key, row)| {
             let name = LockState::key_of(key)?;
             let value = Value::<LockState>::decode(row, self.engine.timeline()).ok()?;
             value.live(listing.now).holder(&name, listing.now)
         });
-        Ok(Some(Page { locks: holders.collect(), next }))
+        Ok(Some(Page { entries: holders.collect(), next }))
+    }
+
+    async fn list_records(
+        &self,
+        _: &ListRecords,
+    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
+        Err(StoreError::Unsupported)
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

@@ -32,7 +32,7 @@ pub(super) async fn page(
     topology: &Topology,
     keys: &Keys,
     query: &ListLocks,
-) -> Result<Option<Page>, StoreError> {
+) -> Result<Option<Page<Holder>>, StoreError> {
     let masters = topology.masters();
     if masters.is_empty() {
         return Err(StoreError::Unreachable("no master is known yet".into()));
@@ -57,7 +57,7 @@ pub(super) async fn page(
             break;
         }
     }
-    Ok(Some(Page { locks, next: position.cursor(&masters) }))
+    Ok(Some(Page { entries: locks, next: position.cursor(&masters) }))
 }
 
 /// Where a listing continues.

@@ -30,7 +30,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::lock::Ttl;
 use keylatch_core::store::{
-    Command, EntryLimits, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    Command, EntryLimits, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
     StoreProfile, Topic,
 };
 
@@ -103,8 +103,14 @@ impl Store for RedisStore {
         }
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        list::page(&self.topology, &self.keys, query).await
+    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
+        match query {
+            ListQuery::Locks(query) => {
+                let page = list::page(&self.topology, &self.keys, query).await?;
+                Ok(page.map(ListReply::Locks))
+            }
+            ListQuery::Records(_) => Err(StoreError::Unsupported),
+        }
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

@@ -58,7 +58,7 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     let new = Acquire::new("new", "one").name;
     assert_eq!(at_once(store.look(&new)), None);
     let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
-    assert_eq!(at_once(store.list(&all)).expect("a page").locks.len(), 1);
+    assert_eq!(at_once(store.list_locks(&all)).expect("a page").entries.len(), 1);
     assert!(store.health().now_or_never().is_none(), "a disk that hangs is not well");
 
     disk.resume();

@@ -91,9 +91,9 @@ async fn check(store: &TestStore) {
 
 async fn check_locks(store: &dyn Store) {
     let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
-    let page = store.list(&all).await.unwrap().expect("a page");
+    let page = store.list_locks(&all).await.unwrap().expect("a page");
     let mut found: Vec<_> = page
-        .locks
+        .entries
         .iter()
         .map(|lock| {
             let owner = lock.owner.as_ref().map_or("", |owner| owner.as_str());

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use keylatch_core::idempotency::{BeginCommand, Fingerprint, OnCrash, RecordKey};
+use keylatch_core::idempotency::{
+    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordKey, RecordScope, Scope,
+};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, LockName, Owner, Token, TokenHash, Ttl,
 };
@@ -39,6 +41,7 @@ impl Acquire {
 pub(crate) fn begin(record: &str, runner: &str) -> BeginCommand {
     BeginCommand {
         key: key(record),
+        scope: scope(record),
         token: token(runner),
         fingerprint: Fingerprint::of_text("an order"),
         lease: LEASE,
@@ -53,6 +56,11 @@ pub(crate) fn name(lock: &str) -> LockName {
 
 pub(crate) fn key(record: &str) -> RecordKey {
     RecordKey::from_bytes(*Fingerprint::of_text(record).as_bytes())
+}
+
+fn scope(record: &str) -> RecordScope {
+    let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
+    RecordScope::new(&scope, &IdempotencyKey::parse(&record.replace(' ', "-")).unwrap())
 }
 
 pub(crate) fn token(holder: &str) -> TokenHash {

@@ -31,13 +31,13 @@ const STEPS_PER_PAGE: usize = 32;
 pub(super) async fn page(
     nodes: &Arc<Nodes>,
     query: &ListLocks,
-) -> Result<Option<Page>, StoreError> {
+) -> Result<Option<Page<Holder>>, StoreError> {
     let Some(mut at) = ScanPosition::of(query.cursor.as_ref()) else { return Ok(None) };
     let mut locks: Vec<Holder> = Vec::new();
     for _ in 0..STEPS_PER_PAGE {
         let scanned = at.scanned.count_ones() as usize;
         if scanned > nodes.all.len() - nodes.quorum {
-            return Ok(Some(Page { locks, next: None }));
+            return Ok(Some(Page { entries: locks, next: None }));
         }
         if at.node >= nodes.all.len() {
             return Err(no_quorum(scanned, nodes.all.len(), false, None));
@@ -58,7 +58,7 @@ pub(super) async fn page(
             break;
         }
     }
-    Ok(Some(Page { locks, next: at.cursor() }))
+    Ok(Some(Page { entries: locks, next: at.cursor() }))
 }
 
 /// Where a listing continues.

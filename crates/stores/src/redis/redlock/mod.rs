@@ -37,7 +37,7 @@ use keylatch_core::lock::{
     AcquireCommand, Attempt, Holder, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
-    Command, EntryLimits, Hint, Hints, ListLocks, Page, Reply, Store, StoreError, StoreHealth,
+    Command, EntryLimits, Hint, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
     StoreProfile, Tier, Topic,
 };
 use round::Nodes;
@@ -97,8 +97,13 @@ impl Store for RedlockStore {
         }))
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page>, StoreError> {
-        list::page(&self.nodes, query).await
+    async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
+        match query {
+            ListQuery::Locks(query) => {
+                Ok(list::page(&self.nodes, query).await?.map(ListReply::Locks))
+            }
+            ListQuery::Records(_) => Err(StoreError::Unsupported),
+        }
     }
 
     /// No node reports a turn or a change: a waiter acquires again after a random time, in no order,

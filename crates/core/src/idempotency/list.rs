@@ -1,0 +1,170 @@
+//! Records as a list has them: which ones a query names, and what it shows of each.
+//!
+//! A list is for a person who looks for what needs a decision, so it shows what a record is about and not
+//! its stored answer. Which phase a record is in at a moment is [`RecordState::summary`], a pure function:
+//! a run whose lease has ended is unknown without a write. So the stores keep one index, of the
+//! [unfinished](RecordState::is_unfinished) records, and tell `in flight` from `unknown` by the record.
+//! Invariant: a record that is not in the index is done, or there is none. The conformance of every store
+//! holds it.
+
+use std::time::Duration;
+
+use super::scope::beginning;
+use super::{
+    RecordKey, RecordScope, RecordStage, RecordState, RecordStatus, RecordView, UnknownReason,
+};
+use crate::lock::{FencingToken, Moment};
+
+/// How far a record is, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PhaseName {
+    /// A caller does the work, or may do it again.
+    InFlight,
+    /// It is unknown whether it was done.
+    Unknown,
+    /// It was done.
+    Done,
+}
+
+impl PhaseName {
+    /// The name as the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InFlight => "in-flight",
+            Self::Unknown => "unknown",
+            Self::Done => "done",
+        }
+    }
+
+    /// Reads what [`PhaseName::as_str`] gives.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::InFlight, Self::Unknown, Self::Done].into_iter().find(|name| name.as_str() == text)
+    }
+}
+
+/// How far a listed record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordPhase {
+    /// A caller does the work. A lease of zero means that this caller is gone and the next caller
+    /// may do the work again.
+    InFlight {
+        /// What is left of its lease, by the store's clock.
+        lease: Duration,
+    },
+    /// It is unknown whether it was done.
+    Unknown {
+        /// Since when, by the store's wall clock, in milliseconds since 1970.
+        since_millis: u64,
+        /// Why.
+        reason: UnknownReason,
+    },
+    /// It was done.
+    Done {
+        /// When, by the store's wall clock, in milliseconds since 1970.
+        at_millis: u64,
+        /// The HTTP status of the answer.
+        status: u16,
+    },
+}
+
+impl RecordPhase {
+    /// Its name.
+    pub fn name(&self) -> PhaseName {
+        match self {
+            Self::InFlight { .. } => PhaseName::InFlight,
+            Self::Unknown { .. } => PhaseName::Unknown,
+            Self::Done { .. } => PhaseName::Done,
+        }
+    }
+}
+
+impl From<&RecordStatus> for RecordPhase {
+    fn from(status: &RecordStatus) -> Self {
+        match status {
+            RecordStatus::InFlight { lease } => Self::InFlight { lease: *lease },
+            RecordStatus::Unknown { since_millis, reason } => {
+                Self::Unknown { since_millis: *since_millis, reason: *reason }
+            }
+            RecordStatus::Done { at_millis, kept } => {
+                Self::Done { at_millis: *at_millis, status: kept.status() }
+            }
+        }
+    }
+}
+
+/// What a list shows of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordSummary {
+    /// The name under which stores keep the record.
+    pub key: RecordKey,
+    /// What it is about; `None` where the version that began it did not keep that.
+    pub scope: Option<RecordScope>,
+    /// The fencing token of its last run.
+    pub fencing_token: FencingToken,
+    /// How many runs there were.
+    pub attempts: u32,
+    /// When it was first begun by the store's wall clock, in milliseconds since 1970.
+    pub begun_at_millis: u64,
+    /// How long the key is remembered, at least, by the store's clock.
+    pub expires_in: Duration,
+    /// How far it is.
+    pub phase: RecordPhase,
+}
+
+impl RecordSummary {
+    /// What a list shows of a record that any client sees as `view`.
+    pub fn new(key: RecordKey, scope: Option<RecordScope>, view: &RecordView) -> Self {
+        Self {
+            key,
+            scope,
+            fencing_token: view.fencing_token,
+            attempts: view.attempts,
+            begun_at_millis: view.begun_at_millis,
+            expires_in: view.expires_in,
+            phase: RecordPhase::from(&view.phase),
+        }
+    }
+}
+
+/// Which records a list has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordFilter {
+    /// Only those that are so far.
+    pub phase: Option<PhaseName>,
+    /// Only those with this path. Of a path that is longer than what is
+    /// [kept](RecordScope::MAX_PATH_BYTES), the kept beginning counts.
+    pub path: Option<String>,
+    /// Only those whose path begins so, likewise.
+    pub path_prefix: String,
+}
+
+impl RecordFilter {
+    /// Whether the list has this record. One whose path is not known has no path.
+    pub fn admits(&self, record: &RecordSummary) -> bool {
+        let path = record.scope.as_ref().map(RecordScope::path);
+        let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
+        self.phase.is_none_or(|phase| phase == record.phase.name())
+            && self.path.as_deref().is_none_or(|wanted| path == Some(kept(wanted)))
+            && path.unwrap_or_default().starts_with(kept(&self.path_prefix))
+    }
+
+    /// Whether all of these records are in the index of the unfinished ones.
+    pub fn is_of_unfinished(&self) -> bool {
+        matches!(self.phase, Some(PhaseName::InFlight | PhaseName::Unknown))
+    }
+}
+
+impl RecordState {
+    /// Whether it has a record that is in flight or unknown, or was so before it expired. A store keeps
+    /// an index of these: what time alone does makes no other record such a one.
+    pub fn is_unfinished(&self) -> bool {
+        self.record().is_some_and(|record| !matches!(record.stage, RecordStage::Done(..)))
+    }
+
+    /// What a list shows of it at `moment`; `None` where there is no record.
+    pub fn summary(&self, key: &RecordKey, moment: &Moment) -> Option<RecordSummary> {
+        let live = self.live(moment);
+        let record = live.record()?;
+        Some(RecordSummary::new(*key, record.scope.clone(), &record.view(moment.now)))
+    }
+}

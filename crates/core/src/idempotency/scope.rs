@@ -1,0 +1,158 @@
+//! What a record is about, as a person recognises it: the scope and the key, as far as a store keeps them.
+//!
+//! The name of a record is a digest, which leads to a record and not from it. So that an operator can find
+//! the one payment whose outcome is unknown, a store keeps a [`RecordScope`] with the record, until the
+//! record ends. It is kept for every state alike: beside a stored answer, whose body says more, a key
+//! reveals little, and a list of records without it would lead to none of them. What is kept has a limit,
+//! since a path may be as long as a request's head. Invariant: no `Debug` shows any of it, so no log does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{IdempotencyKey, InvalidKey, RecordKey, Scope};
+
+/// The scope and the key of a record, each as far as it is kept. Clones share it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RecordScope(Arc<ScopeParts>);
+
+#[derive(PartialEq, Eq)]
+struct ScopeParts {
+    principal: Box<str>,
+    method: Box<str>,
+    path: Box<str>,
+    key: IdempotencyKey,
+}
+
+impl RecordScope {
+    /// How many bytes are kept of a path.
+    pub const MAX_PATH_BYTES: usize = 1024;
+    /// How many bytes are kept of a principal.
+    pub const MAX_PRINCIPAL_BYTES: usize = 256;
+    /// How many bytes are kept of a method.
+    pub const MAX_METHOD_BYTES: usize = 64;
+
+    /// What a store keeps of `scope` and `key`.
+    pub fn new(scope: &Scope<'_>, key: &IdempotencyKey) -> Self {
+        Self(Arc::new(ScopeParts {
+            principal: beginning(scope.principal, Self::MAX_PRINCIPAL_BYTES).into(),
+            method: beginning(scope.method, Self::MAX_METHOD_BYTES).into(),
+            path: beginning(scope.path, Self::MAX_PATH_BYTES).into(),
+            key: key.clone(),
+        }))
+    }
+
+    /// The identity of the client; empty without one.
+    pub fn principal(&self) -> &str {
+        &self.0.principal
+    }
+
+    /// The method.
+    pub fn method(&self) -> &str {
+        &self.0.method
+    }
+
+    /// The normalised path.
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The client's name for its intent.
+    pub fn key(&self) -> &IdempotencyKey {
+        &self.0.key
+    }
+
+    /// Whether this is all of the scope, so that it leads to the record of this name.
+    pub fn leads_to(&self, record: &RecordKey) -> bool {
+        let Self(parts) = self;
+        let scope = Scope { principal: &parts.principal, method: &parts.method, path: &parts.path };
+        scope.record(&parts.key) == *record
+    }
+
+    /// What a store writes down: principal, method, path and key, in this order.
+    ///
+    /// # Errors
+    ///
+    /// The codec failed, which it does on no scope.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, MalformedScope> {
+        postcard::to_allocvec(&self.to_parts()).map_err(|_| MalformedScope)
+    }
+
+    /// Reads what a store wrote down.
+    ///
+    /// # Errors
+    ///
+    /// It is not what [`RecordScope::to_bytes`] gives.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedScope> {
+        let parts = postcard::from_bytes(bytes).map_err(|_| MalformedScope)?;
+        Self::from_parts(parts).map_err(|_| MalformedScope)
+    }
+
+    pub(super) fn to_parts(&self) -> [String; 4] {
+        let Self(parts) = self;
+        [&*parts.principal, &*parts.method, &*parts.path, parts.key.as_str()].map(str::to_owned)
+    }
+
+    pub(super) fn from_parts(parts: [String; 4]) -> Result<Self, InvalidKey> {
+        let [principal, method, path, key] = parts;
+        let key = IdempotencyKey::parse(&key)?;
+        let (principal, method, path) = (principal.into(), method.into(), path.into());
+        Ok(Self(Arc::new(ScopeParts { principal, method, path, key })))
+    }
+}
+
+impl fmt::Debug for RecordScope {
+    /// A path may name a person, and a key is a client's own: no log needs them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordScope(..)")
+    }
+}
+
+/// Bytes that are no [`RecordScope`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("what was kept of a scope cannot be read")]
+pub struct MalformedScope;
+
+/// The longest beginning of `text` that has at most `most` bytes.
+pub(super) fn beginning(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> IdempotencyKey {
+        IdempotencyKey::parse("order-17").unwrap()
+    }
+
+    #[test]
+    fn long_scope_is_cut_between_characters_and_leads_nowhere() {
+        let path = format!("/{}", "ü".repeat(600));
+        let scope = Scope { principal: "ann", method: "POST", path: &path };
+        let kept = RecordScope::new(&scope, &key());
+        assert_eq!(kept.path().len(), RecordScope::MAX_PATH_BYTES - 1, "`ü` has two bytes");
+        assert!(path.starts_with(kept.path()));
+        assert!(!kept.leads_to(&scope.record(&key())));
+        let whole = Scope { path: &path[..101], ..scope };
+        assert!(RecordScope::new(&whole, &key()).leads_to(&whole.record(&key())));
+    }
+
+    #[test]
+    fn bytes_of_a_scope_are_the_scope() {
+        let scope = Scope { principal: "", method: "PATCH", path: "/v1/Öl" };
+        let kept = RecordScope::new(&scope, &key());
+        assert_eq!(RecordScope::from_bytes(&kept.to_bytes().unwrap()), Ok(kept));
+        assert_eq!(RecordScope::from_bytes(b"\0\0\0\0"), Err(MalformedScope), "an empty key");
+        assert_eq!(RecordScope::from_bytes(b""), Err(MalformedScope));
+    }
+
+    #[test]
+    fn scope_is_not_shown() {
+        let scope = Scope { principal: "ann", method: "POST", path: "/v1/orders" };
+        assert_eq!(format!("{:?}", RecordScope::new(&scope, &key())), "RecordScope(..)");
+    }
+}
