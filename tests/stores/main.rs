@@ -23,6 +23,7 @@ mod postgres_pooler;
 mod postgres_tls;
 mod queue_conformance;
 mod record_conformance;
+mod record_index;
 mod record_rules;
 mod redis_queue;
 mod redis_records;

@@ -220,12 +220,12 @@ pub(crate) async fn open_error(url: &str) -> String {
 }
 
 /// A role that may log in, and nothing else.
-struct Role {
-    name: String,
+pub(crate) struct Role {
+    pub(crate) name: String,
 }
 
 impl Role {
-    async fn create() -> Self {
+    pub(crate) async fn create() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("role_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let statement = format!("CREATE ROLE {name} LOGIN PASSWORD 's3cret'");
@@ -233,12 +233,12 @@ impl Role {
         Self { name }
     }
 
-    fn url(&self, database: &PostgresDatabase) -> String {
+    pub(crate) fn url(&self, database: &PostgresDatabase) -> String {
         database.url().replace("keylatch@", &format!("{}:s3cret@", self.name))
     }
 
     /// Runs the block of the documents that has `part`, for this role.
-    async fn is_given(&self, database: &PostgresDatabase, part: &str) {
+    pub(crate) async fn is_given(&self, database: &PostgresDatabase, part: &str) {
         let page = include_str!("../../docs/stores/postgres.md");
         let mut blocks = page.split("```").filter_map(|block| block.strip_prefix("sql\n"));
         let block = blocks.find(|block| block.contains(part)).expect("a block");

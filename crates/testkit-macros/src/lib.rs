@@ -21,10 +21,10 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `service`: the tests over HTTP run on it.
 const MATRIX: [(&str, &[&str]); 11] = [
     ("memory", &["locks", "url", "queue", "records", "list", "service"]),
-    ("conditional", &["locks", "queue", "records"]),
-    ("clockless", &["locks", "queue", "records"]),
+    ("conditional", &["locks", "queue", "records", "list"]),
+    ("clockless", &["locks", "queue", "records", "list"]),
     ("embedded", &["locks", "url", "queue", "records", "list", "service", "restart"]),
-    ("postgres", &["locks", "url", "queue", "records", "service", "restart"]),
+    ("postgres", &["locks", "url", "queue", "records", "list", "service", "restart"]),
     ("etcd", &["locks", "url", "queue", "records", "service", "restart"]),
     ("zookeeper", &["locks", "url", "queue", "records", "service", "restart"]),
     ("redis", &["locks", "url", "queue", "records", "service", "restart"]),

@@ -6,7 +6,7 @@
 //! stopped, and it may have none. A seed decides all of it. Clones are one engine: each store over a clone
 //! is a process, whose wall clock is its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,8 +16,8 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::Ttl;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Row, Timeline, Version,
-    Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, Reading, Removal, Row,
+    Timeline, Version, Writing,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -105,6 +105,9 @@ enum Hold {
 struct State {
     dice: Dice,
     rows: BTreeMap<Vec<u8>, Row>,
+    marked: BTreeSet<Vec<u8>>,
+    /// How many rows, or marks, were handed out.
+    looks: u64,
     last_version: u128,
     batches: u64,
     clock: Clock,
@@ -134,8 +137,15 @@ impl FakeEngine {
     pub fn new(faults: Faults, seed: u64) -> Self {
         let shown = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970");
         let clock = Clock { shown, since: Instant::now(), is_stopped: false };
-        let state =
-            State { dice: Dice(seed), rows: BTreeMap::new(), last_version: 0, batches: 0, clock };
+        let state = State {
+            dice: Dice(seed),
+            rows: BTreeMap::new(),
+            marked: BTreeSet::new(),
+            looks: 0,
+            last_version: 0,
+            batches: 0,
+            clock,
+        };
         let notices = broadcast::Sender::new(BACKLOG);
         let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
         let engine = Arc::new(Engine { faults, state, notices, hold });
@@ -204,6 +214,16 @@ impl FakeEngine {
         self.engine.state().batches
     }
 
+    /// How many rows and marks were read or listed.
+    pub fn looks(&self) -> u64 {
+        self.engine.state().looks
+    }
+
+    /// How many rows are marked.
+    pub fn marked_rows(&self) -> usize {
+        self.engine.state().marked.len()
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.engine.state().rows.len()
@@ -256,6 +276,7 @@ impl Engine {
             }
             state.last_version += 1;
             let version = Version(state.last_version);
+            state.mark(&key, change.mark, has_clock);
             state.rows.insert(key, Row { version, value: change.value.clone() });
             versions.push(Some(version));
             // Without a store there is no receiver.
@@ -267,6 +288,16 @@ impl Engine {
 }
 
 impl State {
+    /// Writes down that a row is marked: as it is from now on, or, as an engine of many nodes does, only
+    /// what changes.
+    fn mark(&mut self, key: &[u8], mark: Mark, is_absolute: bool) {
+        if mark.is && (is_absolute || !mark.was) {
+            self.marked.insert(key.to_vec());
+        } else if !mark.is && (is_absolute || mark.was) {
+            self.marked.remove(key);
+        }
+    }
+
     /// Whether the floor of a new row is the one that the change names.
     fn is_above(&self, change: &Change) -> bool {
         change.above.as_ref().is_none_or(|(floor, version)| {
@@ -293,7 +324,8 @@ impl ConditionalStore for FakeEngine {
             return Err(lost("a read"));
         }
         let (mut reading, revision) = {
-            let state = engine.state();
+            let mut state = engine.state();
+            state.looks += keys.len() as u64;
             let rows = keys.iter().map(|key| state.rows.get(&key.to_bytes()).cloned());
             let reading = Reading { rows: rows.collect(), asked, now: state.clock.now() };
             (reading, Version(state.last_version))
@@ -354,7 +386,7 @@ impl ConditionalStore for FakeEngine {
     ) -> Result<Listing, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
         engine.travel().await;
-        let state = engine.state();
+        let mut state = engine.state();
         let from = match after.map(Key::to_bytes) {
             Some(after) if after.as_slice() >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix.to_vec()),
@@ -362,22 +394,41 @@ impl ConditionalStore for FakeEngine {
         let rows = state.rows.range((from, Bound::Unbounded));
         let rows = rows.take_while(|(key, _)| key.starts_with(prefix)).take(limit);
         let rows = rows.filter_map(|(key, row)| Some((Key::from_bytes(key)?, row.clone())));
+        let rows: Vec<_> = rows.collect();
+        state.looks += rows.len() as u64;
         let revision = Version(state.last_version);
         let noted = self.timeline.as_ref().map(|timeline| timeline.note_answer(revision, asked));
-        Ok(Listing { rows: rows.collect(), now: noted.unwrap_or_else(|| state.clock.now()) })
+        Ok(Listing { rows, now: noted.unwrap_or_else(|| state.clock.now()) })
     }
 
-    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let engine = &*self.engine;
         engine.travel().await;
         let mut state = engine.state();
-        for (key, version) in rows {
+        for Removal { key, version, is_marked } in rows {
             let key = key.to_bytes();
             if state.rows.get(&key).is_some_and(|row| row.version == *version) {
                 state.rows.remove(&key);
+                if *is_marked {
+                    state.marked.remove(&key);
+                }
             }
         }
         Ok(())
+    }
+
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
+        let engine = &*self.engine;
+        engine.travel().await;
+        if engine.happens(engine.faults.failed_read) {
+            return Err(lost("a read"));
+        }
+        let mut state = engine.state();
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.to_bytes()));
+        let keys = state.marked.range((from, Bound::Unbounded)).take(limit);
+        let keys: Vec<_> = keys.filter_map(|key| Key::from_bytes(key)).collect();
+        state.looks += keys.len() as u64;
+        Ok(keys)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

@@ -28,7 +28,7 @@ use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile}
 use tokio::time::Instant;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Timeline, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Removal, Timeline, Writing,
 };
 use crate::optimistic::optimistic;
 use crate::{EtcdSettings, OpenError};
@@ -166,12 +166,16 @@ impl ConditionalStore for Etcd {
         Ok(Listing { rows: rows.collect(), now })
     }
 
-    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         for rows in parts(rows) {
             let (_, header, asked) = self.cluster.call(|| self.keys.remove(rows)).await?;
             self.note(header, asked);
         }
         Ok(())
+    }
+
+    async fn marked(&self, _: Option<&Key>, _: usize) -> Result<Vec<Key>, StoreError> {
+        Err(StoreError::Unsupported)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

@@ -10,7 +10,7 @@ use super::messages::{
     Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, Step, StepAnswer,
     TxnRequest, TxnResponse,
 };
-use crate::optimistic::conditional::{Change, Key, Row, Version, end_of_prefix};
+use crate::optimistic::conditional::{Change, Key, Removal, Row, Version, end_of_prefix};
 
 /// How many steps a transaction has at most.
 const STEPS: usize = 100;
@@ -71,8 +71,8 @@ impl Keyspace {
     }
 
     /// Removes each row if its version is the one that is named.
-    pub(super) fn remove(&self, rows: &[(Key, Version)]) -> TxnRequest {
-        all(rows.iter().map(|(key, version)| {
+    pub(super) fn remove(&self, rows: &[Removal]) -> TxnRequest {
+        all(rows.iter().map(|Removal { key, version, .. }| {
             let removal = DeleteRangeRequest { key: self.bytes(key) };
             on(vec![self.has(key, Some(*version))], Step::DeleteRange(removal))
         }))

@@ -47,8 +47,16 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Listing, StoreError>;
 
-    /// Removes the rows whose version is still the one that is named here.
-    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError>;
+    /// Removes the rows whose version is still the one that is named here, and what says that they are
+    /// marked.
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError>;
+
+    /// Up to `limit` keys of [marked](Mark) rows that come after `after`, in the order of [`Self::list`].
+    /// There are fewer only where no more follow, and a page costs as many steps as it has keys.
+    ///
+    /// Over all pages, a row that was marked throughout is there. There may be keys whose row is not
+    /// marked, or is not there: what comes of these is read.
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError>;
 
     /// What other processes write, from now on. It may say too much or too little; after a gap it says
     /// [`Notice::Missed`].
@@ -180,6 +188,26 @@ pub struct Listing {
     pub now: EngineTime,
 }
 
+/// Whether a row is one of the few that [`ConditionalStore::marked`] finds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Whether the row that the change replaces is marked.
+    pub was: bool,
+    /// Whether the row is from now on.
+    pub is: bool,
+}
+
+/// A row that is to be removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// Its key.
+    pub key: Key,
+    /// The version that it must have.
+    pub version: Version,
+    /// Whether it is marked.
+    pub is_marked: bool,
+}
+
 /// A write on a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -189,6 +217,8 @@ pub struct Change {
     pub was: Option<Version>,
     /// The new value.
     pub value: Vec<u8>,
+    /// Whether the row is marked. The engine writes that in the same step as the row.
+    pub mark: Mark,
     /// When the engine may carry it out. An engine without a clock asks its [`Timeline`] before it sends
     /// the change, and the version decides alone after that.
     pub guard: Guard,

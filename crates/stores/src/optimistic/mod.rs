@@ -14,6 +14,7 @@ mod clock;
 pub mod conditional;
 mod floor;
 mod hints;
+mod list;
 mod sweep;
 mod timeline;
 mod value;
@@ -31,12 +32,11 @@ use keylatch_core::store::{
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cursor::{decode_lock_cursor, encode_lock_cursor};
 use crate::ruled::{Executor, Ruled};
-use conditional::{ConditionalStore, Key};
+use conditional::ConditionalStore;
 use hints::LocalHints;
 use sweep::Sweep;
-use value::{Kind, Value};
+use value::Kind;
 use worker::{Waiting, Worker};
 
 /// How many commands wait for the task of their kind; the callers of more wait for room.
@@ -106,28 +106,14 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
     }
 
     async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
-        let after = query.cursor.as_ref().map(decode_lock_cursor);
-        if after == Some(None) {
-            return Ok(None);
-        }
-        let after = after.flatten().map(Key::Lock);
-        let prefix = [Key::LOCKS, query.prefix.as_bytes()].concat();
-        let listing = self.engine.list(&prefix, after.as_ref(), query.limit).await?;
-        let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
-        let next = last.and_then(|(key, _)| encode_lock_cursor(&LockState::key_of(key)?));
-        let holders = listing.rows.iter().filter_map(|(key, row)| {
-            let name = LockState::key_of(key)?;
-            let value = Value::<LockState>::decode(row, self.engine.timeline()).ok()?;
-            value.live(listing.now).holder(&name, listing.now)
-        });
-        Ok(Some(Page { entries: holders.collect(), next }))
+        list::locks(&*self.engine, query).await
     }
 
     async fn list_records(
         &self,
-        _: &ListRecords,
+        query: &ListRecords,
     ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        Err(StoreError::Unsupported)
+        list::records(&*self.engine, query).await
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {

@@ -17,7 +17,9 @@ use keylatch_core::lock::FencingToken;
 use keylatch_core::store::StoreError;
 use tokio::time::Instant;
 
-use super::conditional::{Change, ConditionalStore, EngineTime, Guard, Key, Listing, Version};
+use super::conditional::{
+    Change, ConditionalStore, EngineTime, Guard, Key, Listing, Mark, Removal, Version,
+};
 use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
 use super::value::{DECISION_LASTS, Kind, Value};
 
@@ -42,7 +44,7 @@ pub(super) struct Sweep<E> {
     /// The last row that was looked at; `None` at the start of a walk.
     after: Option<Key>,
     /// Rows below their bucket's floor, and since when.
-    condemned: BTreeMap<Key, (EngineTime, Version)>,
+    condemned: BTreeMap<Key, (EngineTime, Removal)>,
     kind: PhantomData<fn() -> E>,
 }
 
@@ -90,9 +92,9 @@ impl<E: Kind> Sweep<E> {
         now: EngineTime,
     ) -> Result<(), StoreError> {
         let due = self.condemned.iter().filter(|(_, (since, _))| *since + REMOVAL_PAUSE <= now);
-        let rows = due.map(|(key, (_, version))| (key.clone(), *version)).take(WRITE_AT_ONCE);
+        let rows = due.map(|(_, (_, row))| row.clone()).take(WRITE_AT_ONCE);
         let rows: Vec<_> = rows.collect();
-        for (key, _) in &rows {
+        for Removal { key, .. } in &rows {
             self.condemned.remove(key);
         }
         if rows.is_empty() { Ok(()) } else { engine.remove(&rows).await }
@@ -112,7 +114,8 @@ impl<E: Kind> Sweep<E> {
                 if self.condemned.len() < CONDEMNED_MAX && !self.condemned.contains_key(&key) {
                     let floor = floors.entry(key.bucket()).or_default();
                     *floor = value.last.max(*floor);
-                    dead.push((key, row.version));
+                    let is_marked = value.state.is_marked();
+                    dead.push(Removal { key, version: row.version, is_marked });
                 }
             } else if value.written + AGE_AFTER <= listing.now && value.is_stamped() {
                 aging.push((key, row.version, value));
@@ -122,8 +125,8 @@ impl<E: Kind> Sweep<E> {
             write_ages(engine, rows).await?;
         }
         let (raised, now) = raise(engine, &floors).await?;
-        let below = dead.into_iter().filter(|(key, _)| raised.contains(&key.bucket()));
-        self.condemned.extend(below.map(|(key, version)| (key, (now, version))));
+        let below = dead.into_iter().filter(|row| raised.contains(&row.key.bucket()));
+        self.condemned.extend(below.map(|row| (row.key.clone(), (now, row))));
         Ok(())
     }
 }
@@ -141,8 +144,10 @@ async fn write_ages<E: Kind>(
     let sent = timeline.now();
     let change = |key: &Key, was: Version, value: &Value<E>| {
         let guard = Guard { from: Duration::ZERO, until: sent + DECISION_LASTS };
-        let value = value.encode(Some(timeline)).ok()?;
-        Some(Change { key: key.clone(), was: Some(was), value, guard, above: None })
+        let is_marked = value.state.is_marked();
+        let mark = Mark { was: is_marked, is: is_marked };
+        let bytes = value.encode(Some(timeline)).ok()?;
+        Some(Change { key: key.clone(), was: Some(was), value: bytes, mark, guard, above: None })
     };
     let Some(mark) = change(key, *version, value) else { return Ok(()) };
     let writing = engine.write(&[mark]).await?;
@@ -179,7 +184,8 @@ async fn raise(
             && let Ok(value) = floor_value(known.max(*last), reading.now).encode(engine.timeline())
         {
             let was = row.as_ref().map(|row| row.version);
-            changes.push(Change { key: Key::Floor(*bucket), was, value, guard, above: None });
+            let (key, mark) = (Key::Floor(*bucket), Mark::default());
+            changes.push(Change { key, was, value, mark, guard, above: None });
         }
     }
     if !changes.is_empty() {

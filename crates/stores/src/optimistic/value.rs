@@ -47,6 +47,8 @@ pub(super) trait Kind: Entry {
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
+    /// Whether the engine is to find it among the few that are marked.
+    fn is_marked(&self) -> bool;
     /// Whether a reply says to its caller what is left of a lease that the caller has.
     fn is_of_own_lease(reply: &Self::Reply) -> bool;
     /// The complete state.
@@ -80,6 +82,10 @@ impl Kind for LockState {
 
     fn is_undo(command: &LockCommand) -> bool {
         command.is_undo()
+    }
+
+    fn is_marked(&self) -> bool {
+        false
     }
 
     fn is_of_own_lease(reply: &LockReply) -> bool {
@@ -120,6 +126,10 @@ impl Kind for RecordState {
 
     fn is_undo(command: &RecordCommand) -> bool {
         command.is_undo()
+    }
+
+    fn is_marked(&self) -> bool {
+        self.is_unfinished()
     }
 
     fn is_of_own_lease(reply: &RecordReply) -> bool {

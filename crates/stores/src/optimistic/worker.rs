@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Notice, Reading, Timeline, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Mark, Notice, Reading, Timeline, Version, Writing,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -257,7 +257,9 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         slot.covered = (0, Duration::ZERO);
         match value {
             Ok(value) => {
-                let change = Change { key: E::row_key(key), was: version, value, guard, above };
+                let mark = Mark { was: before.state.is_marked(), is: after.state.is_marked() };
+                let key_of_row = E::row_key(key);
+                let change = Change { key: key_of_row, was: version, value, mark, guard, above };
                 let is_new = version.is_none();
                 let write = Write { key: key.clone(), commands, replies, before, after, is_new };
                 Step::Write(Box::new((write, change)))

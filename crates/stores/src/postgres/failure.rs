@@ -33,11 +33,15 @@ fn is_of_the_connection(error: &DbError) -> bool {
 }
 
 /// Whether the server answered that it does not let this role in, or does not let it do its work. What
-/// passes by itself is no refusal: a start, a shutdown, a want of connections, a pooler without its server.
+/// passes by itself is no refusal: a start, a shutdown, a want of connections, a pooler without its server,
+/// a lock of the table.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<Error>());
     match source.and_then(Error::as_db_error) {
-        Some(found) => !is_of_the_connection(found) && !found.code().code().starts_with("53"),
+        Some(found) => {
+            let passes = ["53", "55"].iter().any(|class| found.code().code().starts_with(class));
+            !is_of_the_connection(found) && !passes
+        }
         None => matches!(error, StoreError::Refused(_)),
     }
 }

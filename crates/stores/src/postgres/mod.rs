@@ -29,15 +29,16 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Version, Writing, end_of_prefix,
+    Change, ConditionalStore, Key, Listing, Notice, Reading, Removal, Version, Writing,
+    end_of_prefix,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
 use failure::{causes, is_refusal};
 use link::{Link, Query, Session};
 use sql::{
-    CREATION_LOCK, LIST_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES, WriteColumns, column_of,
-    get, parse_announcement, time_of, version_of,
+    CREATION_LOCK, LIST_TYPES, MARKED_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES,
+    WriteColumns, column_of, get, parse_announcement, time_of, version_of,
 };
 use tls::verifying_connector;
 use url::Address;
@@ -105,8 +106,18 @@ struct NoTable {
     source: Option<StoreError>,
 }
 
+/// Why the table of an older build cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the role may not add to the table of locks what this version needs; its owner runs {statements}"
+)]
+struct OldTable {
+    statements: String,
+    source: StoreError,
+}
+
 impl Target {
-    /// Makes the table, unless it is there.
+    /// Makes the table, unless it is there, and adds to an older one what it has not.
     ///
     /// # Errors
     ///
@@ -128,8 +139,20 @@ impl Target {
                 Err(error) => return Err(error),
             }
         }
-        if !get::<bool>(&session.row(&self.sql.check).await?, 2)? {
+        let found = session.row(&self.sql.check).await?;
+        if !get::<bool>(&found, 2)? {
             return Err(no_table(None));
+        }
+        if !get::<bool>(&found, 3)? {
+            let statements = &self.sql.extend_table;
+            let extended = session.run(&[CREATION_LOCK, statements].concat()).await;
+            extended.map_err(|error| match error {
+                source if is_refusal(&source) => {
+                    let statements = statements.clone();
+                    StoreError::Refused(OldTable { statements, source }.into())
+                }
+                error => error,
+            })?;
         }
         self.is_prepared.store(true, Ordering::Release);
         Ok(())
@@ -176,12 +199,13 @@ impl ConditionalStore for Postgres {
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
         let columns = WriteColumns::new(changes, versions);
-        let WriteColumns { keys, versions, was, values, since, until, say } = &columns;
+        let WriteColumns { keys, versions, was, values, since, until, say, finished } = &columns;
         let link = match changes.first().map(|change| &change.key) {
             Some(Key::Record(_)) => &self.record_writer,
             _ => &self.lock_writer,
         };
-        let values: [&(dyn ToSql + Sync); 7] = [keys, versions, was, values, since, until, say];
+        let values: [&(dyn ToSql + Sync); 8] =
+            [keys, versions, was, values, since, until, say, finished];
         let (sql, types) = (&*self.target.sql.write, &WRITE_TYPES);
         link.session().await?;
         let asked = Instant::now();
@@ -212,13 +236,23 @@ impl ConditionalStore for Postgres {
         Ok(Listing { rows: rows.collect(), now })
     }
 
-    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
-        let keys: Vec<_> = rows.iter().map(|(key, _)| key.to_bytes()).collect();
-        let versions: Vec<_> = rows.iter().map(|(_, version)| column_of(*version)).collect();
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
+        let keys: Vec<_> = rows.iter().map(|row| row.key.to_bytes()).collect();
+        let versions: Vec<_> = rows.iter().map(|row| column_of(row.version)).collect();
         let values: [&(dyn ToSql + Sync); 2] = [&keys, &versions];
         let (sql, types) = (&*self.target.sql.remove, &REMOVE_TYPES);
         let query = Query { sql, types, values: &values, is_frequent: false };
         self.reader.query(query).await.map(drop)
+    }
+
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
+        let after = after.map(Key::to_bytes).unwrap_or_default();
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let values: [&(dyn ToSql + Sync); 2] = [&after, &limit];
+        let (sql, types) = (&*self.target.sql.marked, &MARKED_TYPES);
+        let query = Query { sql, types, values: &values, is_frequent: false };
+        let (found, _) = self.reader.read(query).await?;
+        Ok(found.into_iter().filter_map(|(key, _)| Key::from_bytes(&key)).collect())
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

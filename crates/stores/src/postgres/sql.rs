@@ -1,7 +1,8 @@
 //! The statements, and what they give.
 //!
-//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), and the
-//! value. A batch is one upsert in the order of the keys, so that batches of several processes never wait
+//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), the
+//! value, and whether a record is `finished`. A small index has the records that are not, those among them
+//! that a build wrote which did not know the column: so it lacks none. A batch is one upsert in the order of the keys, so that batches of several processes never wait
 //! for each other in a circle; an `UPDATE` beside an `INSERT` would. It joins no table, so that no plan
 //! changes when the table grows. A row's guard is judged when its turn comes, after the waits for the rows
 //! before it. `clock_timestamp()` is the time at the row, and `now()` would be that of the transaction's
@@ -32,12 +33,16 @@ pub(super) struct Sql {
     pub(super) read: String,
     pub(super) list: String,
     pub(super) remove: String,
-    /// Whether the schema is there, whether the table is, and whether the role may use it.
+    pub(super) marked: String,
+    /// Whether the schema is there, whether the table is, whether the role may use it, and whether the
+    /// table has the column and the index of the unfinished records.
     pub(super) check: String,
     /// Makes the schema.
     pub(super) create_schema: String,
     /// Makes the table; two processes that start at once wait for each other.
     pub(super) create_table: String,
+    /// Adds to the table of an older build what it has not; builds that know it not still use the table.
+    pub(super) extend_table: String,
     /// What an administrator grants to a role that may not make the table.
     pub(super) grants: String,
     /// The channel on which changed locks are announced.
@@ -45,7 +50,7 @@ pub(super) struct Sql {
 }
 
 /// The types of the parameters of [`Sql::write`].
-pub(super) const WRITE_TYPES: [Type; 7] = [
+pub(super) const WRITE_TYPES: [Type; 8] = [
     Type::BYTEA_ARRAY,
     Type::INT8_ARRAY,
     Type::INT8_ARRAY,
@@ -53,16 +58,25 @@ pub(super) const WRITE_TYPES: [Type; 7] = [
     Type::TIMESTAMPTZ_ARRAY,
     Type::TIMESTAMPTZ_ARRAY,
     Type::TEXT_ARRAY,
+    Type::BOOL_ARRAY,
 ];
 /// Those of [`Sql::read`].
 pub(super) const READ_TYPES: [Type; 1] = [Type::BYTEA_ARRAY];
 /// Those of [`Sql::list`].
 pub(super) const LIST_TYPES: [Type; 4] = [Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::INT8];
+/// Those of [`Sql::marked`].
+pub(super) const MARKED_TYPES: [Type; 2] = [Type::BYTEA, Type::INT8];
 /// Those of [`Sql::remove`].
 pub(super) const REMOVE_TYPES: [Type; 2] = [Type::BYTEA_ARRAY, Type::INT8_ARRAY];
 
-/// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once.
-pub(super) const CREATION_LOCK: &str = "SELECT pg_advisory_xact_lock(7235411); ";
+/// Taken while the table is made, as plain `IF NOT EXISTS` fails where two processes do it at once. Behind
+/// it, no statement waits long for a lock of the table, since every other use of the table waits behind.
+pub(super) const CREATION_LOCK: &str =
+    "SELECT pg_advisory_xact_lock(7235411), set_config('lock_timeout', '3s', true); ";
+
+/// The records that are not finished, as the condition of their index and of whatever is to use it. No key
+/// of anything else begins with `r`.
+const UNFINISHED: &str = r"finished IS NOT TRUE AND key >= '\x72' AND key < '\x73'";
 
 impl Sql {
     /// The statements for the schema of this name, of `A-Z a-z 0-9 _` alone.
@@ -90,9 +104,11 @@ impl Sql {
             read,
             list,
             remove,
+            marked: marked(&table),
             check: check(schema),
             create_schema: format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
-            create_table: create_table(&table),
+            create_table: [create_table(&table), extend_table(&table)].join("; "),
+            extend_table: extend_table(&table),
             grants: grants(schema, &table),
             channel,
         }
@@ -103,14 +119,15 @@ fn write(table: &str, channel: &str) -> String {
     format!(
         "WITH c AS MATERIALIZED (
             SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[],
-                $5::timestamptz[], $6::timestamptz[], $7::text[])
-                AS c(key, version, was, value, since, until, say) ORDER BY key),
+                $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bool[])
+                AS c(key, version, was, value, since, until, say, finished) ORDER BY key),
         w AS (
-            INSERT INTO {table} AS k (key, version, was, value)
-            SELECT key, version, was, value FROM c
+            INSERT INTO {table} AS k (key, version, was, value, finished)
+            SELECT key, version, was, value, finished FROM c
             WHERE clock_timestamp() >= since AND clock_timestamp() < until
             ON CONFLICT (key) DO UPDATE
-            SET version = excluded.version, was = excluded.was, value = excluded.value
+            SET version = excluded.version, was = excluded.was, value = excluded.value,
+                finished = excluded.finished
             WHERE k.version = excluded.was
             RETURNING key),
         s AS (
@@ -121,8 +138,26 @@ fn write(table: &str, channel: &str) -> String {
     )
 }
 
-/// A row is written over and over, and no column that changes is indexed, so that the new row goes
-/// beside the old one in its page; the dead ones go early, before the table grows by them.
+/// The keys of the unfinished records, in the form of rows.
+fn marked(table: &str) -> String {
+    format!(
+        "SELECT {CLOCK_OF_WRITABLE}, k.key, 0::int8, ''::bytea
+        FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+            SELECT key FROM {table} WHERE {UNFINISHED} AND key > $1 ORDER BY key LIMIT $2) AS k ON true"
+    )
+}
+
+/// A lock has no value in the column, so that no write of a lock changes what an index depends on.
+fn extend_table(table: &str) -> String {
+    format!(
+        "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS finished boolean;
+        CREATE INDEX IF NOT EXISTS entries_unfinished ON {table} (key) WHERE {UNFINISHED}"
+    )
+}
+
+/// A row is written over and over, and but for the end of a record's run nothing changes that an index
+/// depends on, so that the new row goes beside the old one in its page; the dead ones go early, before the
+/// table grows by them.
 fn create_table(table: &str) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {table} (
@@ -139,7 +174,11 @@ fn check(schema: &str) -> String {
     // By identity: a role that may not use the schema cannot even name the table.
     format!(
         "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,
-            coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false)
+            coalesce(has_schema_privilege(n.oid, 'USAGE') AND {may}, false),
+            EXISTS (SELECT FROM pg_attribute AS a
+                WHERE a.attrelid = c.oid AND a.attname = 'finished' AND NOT a.attisdropped)
+            AND EXISTS (SELECT FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid
+                WHERE x.indrelid = c.oid AND x.indisvalid AND i.relname = 'entries_unfinished')
         FROM (SELECT 1) AS one LEFT JOIN pg_namespace AS n ON n.nspname = '{schema}'
         LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'entries'"
     )
@@ -162,6 +201,7 @@ pub(super) struct WriteColumns {
     pub(super) since: Vec<SystemTime>,
     pub(super) until: Vec<SystemTime>,
     pub(super) say: Vec<Option<String>>,
+    pub(super) finished: Vec<Option<bool>>,
 }
 
 impl WriteColumns {
@@ -174,6 +214,8 @@ impl WriteColumns {
             columns.since.push(UNIX_EPOCH + change.guard.from);
             columns.until.push(UNIX_EPOCH + change.guard.until);
             columns.say.push(announcement(&change.key, *version));
+            let is_record = matches!(change.key, Key::Record(_));
+            columns.finished.push(is_record.then_some(!change.mark.is));
             columns.keys.push(change.key.to_bytes());
         }
         columns

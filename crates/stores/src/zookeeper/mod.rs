@@ -31,7 +31,8 @@ use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Row, Timeline, Version, Writing,
+    Change, ConditionalStore, Key, Listing, Notice, Reading, Removal, Row, Timeline, Version,
+    Writing,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, ZookeeperSettings};
@@ -237,10 +238,14 @@ impl ConditionalStore for ZooKeeper {
         Ok(Listing { rows, now })
     }
 
-    async fn remove(&self, rows: &[(Key, Version)]) -> Result<(), StoreError> {
+    async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let session = self.link.session().await?;
-        let emptied = rows.iter().map(|(key, version)| self.empty(&session, key, *version));
+        let emptied = rows.iter().map(|row| self.empty(&session, &row.key, row.version));
         try_join_all(emptied).await.map(drop)
+    }
+
+    async fn marked(&self, _: Option<&Key>, _: usize) -> Result<Vec<Key>, StoreError> {
+        Err(StoreError::Unsupported)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

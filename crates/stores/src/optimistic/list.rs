@@ -1,0 +1,117 @@
+//! Pages of what an engine has: the held locks, and the records.
+//!
+//! A page of unfinished records asks the engine for the keys of marked rows and reads these rows, so what
+//! is done costs nothing. An engine may name a row too many: what a row says counts. Any other page of
+//! records walks over all of their rows. Both look at a limited number of rows, so a page may be short.
+//! Tested by the conformance tests of listing, and what a page costs in `tests/stores/conditional.rs`.
+
+use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
+use keylatch_core::lock::{FencingToken, Holder, LockState, Moment};
+use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
+
+use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Row};
+use super::value::{Kind as _, Value};
+use crate::cursor::{
+    decode_lock_cursor, decode_record_cursor, encode_lock_cursor, encode_record_cursor,
+};
+
+/// How many rows are read at once, at least and at most: a record may have half a megabyte.
+const ROWS: (usize, usize) = (8, 64);
+/// How many rows a page of records looks at.
+const LOOKS: usize = 1024;
+
+/// A page of the held locks; `None` for a cursor that no listing gave.
+pub(super) async fn locks(
+    engine: &impl ConditionalStore,
+    query: &ListLocks,
+) -> Result<Option<Page<Holder>>, StoreError> {
+    let after = query.cursor.as_ref().map(decode_lock_cursor);
+    if after == Some(None) {
+        return Ok(None);
+    }
+    let after = after.flatten().map(Key::Lock);
+    let prefix = [Key::LOCKS, query.prefix.as_bytes()].concat();
+    let listing = engine.list(&prefix, after.as_ref(), query.limit).await?;
+    let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
+    let next = last.and_then(|(key, _)| encode_lock_cursor(&LockState::key_of(key)?));
+    let holders = listing.rows.iter().filter_map(|(key, row)| {
+        let name = LockState::key_of(key)?;
+        let value = Value::<LockState>::decode(row, engine.timeline()).ok()?;
+        value.live(listing.now).holder(&name, listing.now)
+    });
+    Ok(Some(Page { entries: holders.collect(), next }))
+}
+
+/// A page of records; `None` for a cursor that no listing gave.
+pub(super) async fn records(
+    engine: &impl ConditionalStore,
+    query: &ListRecords,
+) -> Result<Option<Page<RecordSummary>>, StoreError> {
+    let after = query.cursor.as_ref().map(decode_record_cursor);
+    if after == Some(None) {
+        return Ok(None);
+    }
+    let (mut after, mut entries, mut looks) = (after.flatten(), Vec::new(), 0);
+    loop {
+        let count = (query.limit - entries.len()).clamp(ROWS.0, ROWS.1);
+        let Looked { rows, last, now } = look(engine, query, after, count).await?;
+        for (key, row) in rows {
+            looks += 1;
+            after = Some(key);
+            // What a newer version wrote is for that one to list.
+            let value = row.and_then(|row| Value::decode(&row, engine.timeline()).ok());
+            let value: Value<RecordState> = value.unwrap_or_default();
+            let summary = value.state.summary(&key, &moment_of(engine, now));
+            entries.extend(summary.filter(|record| query.filter.admits(record)));
+            if entries.len() >= query.limit {
+                break;
+            }
+        }
+        if entries.len() >= query.limit || looks >= LOOKS || last {
+            let is_over = last && entries.len() < query.limit;
+            let next = after.filter(|_| !is_over).and_then(|key| encode_record_cursor(&key));
+            return Ok(Some(Page { entries, next }));
+        }
+    }
+}
+
+/// The moment of a listing. An engine without a clock has no wall clock either: this process's dates.
+fn moment_of(engine: &impl ConditionalStore, now: EngineTime) -> Moment {
+    let unix_micros = match engine.timeline() {
+        Some(timeline) => timeline.unix_micros(),
+        None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+    };
+    Moment { now, unix_micros, last_fencing_token: FencingToken::NONE }
+}
+
+/// Some records that a page looks at.
+struct Looked {
+    /// Each with its row, if it is there.
+    rows: Vec<(RecordKey, Option<Row>)>,
+    /// Whether no more follow.
+    last: bool,
+    /// What the engine's clock showed.
+    now: EngineTime,
+}
+
+/// The next records after one.
+async fn look(
+    engine: &impl ConditionalStore,
+    query: &ListRecords,
+    after: Option<RecordKey>,
+    count: usize,
+) -> Result<Looked, StoreError> {
+    let after = after.map(Key::Record);
+    if !query.filter.is_of_unfinished() {
+        let Listing { rows, now } = engine.list(Key::RECORDS, after.as_ref(), count).await?;
+        let last = rows.len() < count;
+        let rows = rows.into_iter();
+        let rows = rows.filter_map(|(key, row)| Some((RecordState::key_of(&key)?, Some(row))));
+        return Ok(Looked { rows: rows.collect(), last, now });
+    }
+    let keys = engine.marked(after.as_ref(), count).await?;
+    let reading = engine.read(&keys).await?;
+    let rows = keys.iter().zip(reading.rows);
+    let rows = rows.filter_map(|(key, row)| Some((RecordState::key_of(key)?, row)));
+    Ok(Looked { rows: rows.collect(), last: keys.len() < count, now: reading.now })
+}

@@ -1,0 +1,234 @@
+//! What a list of unknown records costs, and whether the index follows the records: engine by engine.
+//!
+//! Method: many records are done and a few are not; then the engine itself says what a list read. No time
+//! is measured. The conformance tests say what a list has; these say that it does not walk.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_core::idempotency::{
+    BeginCommand, IdempotencyKey, PhaseName, RecordFilter, RecordScope, RecordStatus,
+    RecordSummary, RunEnd, Scope, StoredResponse, UnknownReason,
+};
+use keylatch_core::store::{ListRecords, Store};
+use keylatch_stores::optimistic;
+use keylatch_testkit::{Dice, FakeEngine, Faults, PostgresDatabase, eventually, scaled, seed};
+
+use crate::postgres::{Role, open, open_error};
+use crate::record_conformance::{ask, token};
+
+const DONE: u32 = 2000;
+const UNKNOWN: u32 = 20;
+
+/// A run of an order under a key of this number.
+fn order(number: u32) -> BeginCommand {
+    let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
+    let key = IdempotencyKey::from(number);
+    BeginCommand { key: scope.record(&key), scope: RecordScope::new(&scope, &key), ..ask(0, "one") }
+}
+
+/// Runs orders that end in this way.
+async fn run_orders(store: &dyn Store, numbers: std::ops::Range<u32>, end: &RunEnd) {
+    let numbers: Vec<_> = numbers.collect();
+    for some in numbers.chunks(100) {
+        join_all(some.iter().map(async |number| {
+            let order = order(*number);
+            store.begin(&order).await.unwrap();
+            store.complete(&order.key, &order.token, end.clone()).await.unwrap();
+        }))
+        .await;
+    }
+}
+
+/// Many records that are done, and a few whose outcome is unknown.
+async fn fill(store: &dyn Store) {
+    run_orders(store, 0..DONE, &RunEnd::Done(StoredResponse::Mark(201))).await;
+    run_orders(store, DONE..DONE + UNKNOWN, &RunEnd::Unknown(UnknownReason::Failed)).await;
+}
+
+async fn listed(store: &dyn Store, phase: PhaseName) -> Vec<RecordSummary> {
+    let filter = RecordFilter { phase: Some(phase), ..RecordFilter::default() };
+    let mut query = ListRecords { filter, limit: 1000, cursor: None };
+    let mut found = Vec::new();
+    loop {
+        let page = store.list_records(&query).await.unwrap().expect("its own cursor");
+        found.extend(page.entries);
+        query.cursor = page.next;
+        if query.cursor.is_none() {
+            return found;
+        }
+    }
+}
+
+fn stopped() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().start_paused(true).build().expect("a runtime")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the clock is stopped, and jumps to the end of a pause"
+)]
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+#[test]
+fn conditional_list_of_unknown_reads_no_row_that_is_done() {
+    for engine in [FakeEngine::new, FakeEngine::without_clock] {
+        stopped().block_on(async {
+            let engine = engine(Faults::default(), seed());
+            let store = optimistic(engine.clone());
+            fill(&*store).await;
+            let before = engine.looks();
+            assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), UNKNOWN as usize);
+            // A mark and a row each.
+            assert_eq!(engine.looks() - before, u64::from(2 * UNKNOWN));
+            assert_eq!(engine.marked_rows(), UNKNOWN as usize);
+            tokio::time::advance(Duration::from_secs(31 * 24 * 3600)).await;
+            // Long enough for the sweeps that see a dead row and remove it.
+            pass(Duration::from_secs(180)).await;
+            assert_eq!(engine.marked_rows(), 0, "an entry of the index outlived its record");
+        });
+    }
+}
+
+/// What becomes of records in three processes, on an engine that does all that it may.
+async fn work(store: &dyn Store, dice: &mut Dice, records: u32) {
+    for _ in 0..scaled(60) {
+        let mut order = order(u32::try_from(dice.below(records.into())).expect("a small number"));
+        order.lease = Duration::from_secs(10);
+        order.token = token(&dice.below(3).to_string());
+        // A lost answer leaves it unknown what the engine did, and the index has to follow all the same.
+        let _ = match dice.below(5) {
+            0 | 1 => store.begin(&order).await.err(),
+            2 => {
+                let end = RunEnd::Done(StoredResponse::Mark(201));
+                store.complete(&order.key, &order.token, end).await.err()
+            }
+            3 => {
+                let end = RunEnd::Unknown(UnknownReason::Failed);
+                store.complete(&order.key, &order.token, end).await.err()
+            }
+            _ => store.abandon(&order.key, &order.token).await.err(),
+        };
+        pass(Duration::from_millis(dice.below(2000))).await;
+    }
+}
+
+#[test]
+fn conditional_index_follows_the_records_on_bad_days() {
+    const RECORDS: u32 = 12;
+    let faults = Faults {
+        delay_millis: 40,
+        conflict: 50,
+        lost_answer: 30,
+        lost_batch: 30,
+        late: 30,
+        failed_read: 30,
+        lost_notice: 100,
+        repeated_notice: 100,
+        behind_seconds: 7200,
+    };
+    for engine in [FakeEngine::new, FakeEngine::without_clock] {
+        stopped().block_on(async {
+            let engine = engine(faults, seed());
+            let stores: Vec<Arc<dyn Store>> = (0..3).map(|_| optimistic(engine.clone())).collect();
+            let working = stores.iter().zip(1..).map(async |(store, number)| {
+                work(&**store, &mut Dice(seed() + number), RECORDS).await;
+            });
+            join_all(working).await;
+            // What was carried out late has come.
+            pass(Duration::from_secs(15)).await;
+            let store = &*stores[0];
+            let mut unfinished = BTreeSet::new();
+            for number in 0..RECORDS {
+                let key = order(number).key;
+                let view = eventually(async || store.find(&key).await.ok()).await;
+                let is_done = |status: &RecordStatus| matches!(status, RecordStatus::Done { .. });
+                if view.is_some_and(|view| !is_done(&view.phase)) {
+                    unfinished.insert(key);
+                }
+            }
+            let found = eventually(async || {
+                let filter =
+                    RecordFilter { phase: Some(PhaseName::Unknown), ..RecordFilter::default() };
+                let query = ListRecords { filter, limit: 1000, cursor: None };
+                store.list_records(&query).await.ok().flatten()
+            });
+            let found: BTreeSet<_> =
+                found.await.entries.into_iter().map(|record| record.key).collect();
+            assert_eq!(found, unfinished);
+            assert_eq!(
+                engine.marked_rows(),
+                unfinished.len(),
+                "the marks are not those of the rows"
+            );
+        });
+    }
+}
+
+#[tokio::test]
+async fn postgres_list_of_unknown_reads_the_index_of_the_unfinished() {
+    let database = PostgresDatabase::create().await;
+    let store = open(&database.url()).await;
+    fill(&*store).await;
+    // Without the dead entries of runs that ended, which are there until the server cleans up.
+    database.run("VACUUM keylatch.entries").await;
+    let statistics = "SELECT idx_scan::text || ' ' || idx_tup_read::text FROM pg_stat_user_indexes
+        WHERE indexrelname = 'entries_unfinished'";
+    // The server counts what a session did a while later, so it is asked until it has counted a list.
+    let [scans, read] = eventually(async || {
+        assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), UNKNOWN as usize);
+        let counted = database.ask::<String>(statistics).await;
+        let counted: Vec<u32> =
+            counted.split(' ').map(|count| count.parse().expect("a count")).collect();
+        let counted: [u32; 2] = counted.try_into().expect("two counts");
+        (counted[0] > 0).then_some(counted)
+    })
+    .await;
+    assert_eq!(read, scans * UNKNOWN, "{scans} lists");
+}
+
+/// The table as builds made it that listed no records.
+const OLD_TABLE: &str = "ALTER TABLE keylatch.entries DROP COLUMN finished";
+
+#[tokio::test]
+async fn postgres_table_of_an_older_build_is_extended_and_lists_what_it_holds() {
+    let database = PostgresDatabase::create().await;
+    let store = open(&database.url()).await;
+    run_orders(&*store, 0..30, &RunEnd::Done(StoredResponse::Mark(201))).await;
+    run_orders(&*store, 30..35, &RunEnd::Unknown(UnknownReason::Failed)).await;
+    drop(store);
+    database.run(OLD_TABLE).await;
+    let store = open(&database.url()).await;
+    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 5);
+    // An instance of the older build writes rows without the column.
+    run_orders(&*store, 35..40, &RunEnd::Unknown(UnknownReason::Failed)).await;
+    database.run("UPDATE keylatch.entries SET finished = NULL").await;
+    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 10);
+    run_orders(&*store, 40..45, &RunEnd::Done(StoredResponse::Mark(201))).await;
+    let indexed = "SELECT count(*) FROM keylatch.entries WHERE finished IS NOT TRUE
+        AND key >= 'r' AND key < 's'";
+    assert_eq!(database.ask::<i64>(indexed).await, 40, "what this build wrote since is told apart");
+}
+
+#[tokio::test]
+async fn postgres_role_that_may_not_extend_the_table_reads_the_statements() {
+    let (database, role) = (PostgresDatabase::create().await, Role::create().await);
+    open(&database.url()).await;
+    role.is_given(&database, "ON keylatch.entries TO").await;
+    database.run(OLD_TABLE).await;
+    let error = open_error(&role.url(&database)).await;
+    for part in [
+        "ALTER TABLE \"keylatch\".entries ADD COLUMN IF NOT EXISTS finished boolean",
+        "CREATE INDEX IF NOT EXISTS entries_unfinished ON \"keylatch\".entries (key) WHERE",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!error.contains("s3cret"), "{error}");
+    role.is_given(&database, "ADD COLUMN IF NOT EXISTS").await;
+    open(&role.url(&database)).await;
+}
