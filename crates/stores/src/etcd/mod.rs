@@ -174,8 +174,12 @@ impl ConditionalStore for Etcd {
         Ok(())
     }
 
-    async fn marked(&self, _: Option<&Key>, _: usize) -> Result<Vec<Key>, StoreError> {
-        Err(StoreError::Unsupported)
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
+        let range = self.keys.marks(after, limit);
+        let (answer, header, asked) = self.cluster.call(|| range.clone()).await?;
+        self.note(header, asked);
+        let marks = answer.kvs.iter().filter_map(|kv| self.keys.marked_key(&kv.key));
+        Ok(marks.collect())
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

@@ -1,7 +1,8 @@
 //! Changes, reads and removals as transactions of etcd, and what their answers say.
 //!
 //! A batch is one transaction of nested ones, each with its own conditions, so one request carries them
-//! all and none depends on another. etcd takes 128 steps in a transaction, the nested one's steps among
+//! all and none depends on another. A marked row has a key of its own beside it, `m` and the row's key, which
+//! the same nested transaction writes; a build that knows no marks leaves such keys alone. etcd takes 128 steps in a transaction, the nested one's steps among
 //! them, and 1.5 MiB in a request: what is more goes in several.
 
 use keylatch_core::store::{EntryLimits, StoreError};
@@ -10,10 +11,12 @@ use super::messages::{
     Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, Step, StepAnswer,
     TxnRequest, TxnResponse,
 };
-use crate::optimistic::conditional::{Change, Key, Removal, Row, Version, end_of_prefix};
+use crate::optimistic::conditional::{Change, Key, Mark, Removal, Row, Version, end_of_prefix};
 
 /// How many steps a transaction has at most.
 const STEPS: usize = 100;
+/// What the key of a mark begins with, before the key of its row.
+const MARKS: &[u8] = b"m";
 /// How many bytes the changes of a request have at most, as [`cost`] counts them.
 const REQUEST_BYTES: usize = 1_500_000;
 /// A value of that many bytes fits into a request by itself.
@@ -33,6 +36,35 @@ impl Keyspace {
     /// The key that etcd has so; `None` for what is no key of this store.
     pub(super) fn key(&self, bytes: &[u8]) -> Option<Key> {
         Key::from_bytes(bytes.strip_prefix(&*self.0)?)
+    }
+
+    /// The key that says that a row is marked.
+    fn mark(&self, key: &Key) -> Vec<u8> {
+        [&*self.0, MARKS, &key.to_bytes()].concat()
+    }
+
+    /// The row whose mark etcd has so.
+    pub(super) fn marked_key(&self, bytes: &[u8]) -> Option<Key> {
+        Key::from_bytes(bytes.strip_prefix(&*self.0)?.strip_prefix(MARKS)?)
+    }
+
+    /// Up to `limit` marks after that of a row.
+    pub(super) fn marks(&self, after: Option<&Key>, limit: usize) -> RangeRequest {
+        let mut range = self.range(MARKS);
+        range.limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        // The next key after one is that key and a zero byte.
+        range.key = after.map_or(range.key, |key| [&*self.mark(key), &[0]].concat());
+        range
+    }
+
+    /// What a change does to the mark of its row, if it does anything.
+    fn mark_step(&self, key: &Key, mark: Mark) -> Option<Step> {
+        let key = self.mark(key);
+        match (mark.was, mark.is) {
+            (false, true) => Some(Step::Put(PutRequest { key, value: Vec::new() })),
+            (true, false) => Some(Step::DeleteRange(DeleteRangeRequest { key })),
+            _ => None,
+        }
     }
 
     /// The keys whose bytes begin with `prefix`.
@@ -60,7 +92,8 @@ impl Keyspace {
                 conditions.push(self.has(floor, *version));
             }
             let put = PutRequest { key: self.bytes(&change.key), value: change.value.clone() };
-            on(conditions, Step::Put(put))
+            let mark = self.mark_step(&change.key, change.mark);
+            on(conditions, [Step::Put(put)].into_iter().chain(mark))
         }));
         TxnRequest { failure: steps_of([Step::Put(counted)]), ..batch }
     }
@@ -72,9 +105,10 @@ impl Keyspace {
 
     /// Removes each row if its version is the one that is named.
     pub(super) fn remove(&self, rows: &[Removal]) -> TxnRequest {
-        all(rows.iter().map(|Removal { key, version, .. }| {
-            let removal = DeleteRangeRequest { key: self.bytes(key) };
-            on(vec![self.has(key, Some(*version))], Step::DeleteRange(removal))
+        all(rows.iter().map(|Removal { key, version, is_marked }| {
+            let removal = Step::DeleteRange(DeleteRangeRequest { key: self.bytes(key) });
+            let mark = self.mark_step(key, Mark { was: *is_marked, is: false });
+            on(vec![self.has(key, Some(*version))], [removal].into_iter().chain(mark))
         }))
     }
 
@@ -101,9 +135,9 @@ impl Keyspace {
     }
 }
 
-/// One step on conditions, as a step.
-fn on(compare: Vec<Compare>, step: Step) -> Step {
-    Step::Txn(TxnRequest { compare, ..all([step]) })
+/// Steps on conditions, as a step.
+fn on(compare: Vec<Compare>, steps: impl IntoIterator<Item = Step>) -> Step {
+    Step::Txn(TxnRequest { compare, ..all(steps) })
 }
 
 /// All of these steps.
@@ -141,7 +175,7 @@ pub(super) fn parts<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
 fn cost(change: &Change) -> usize {
     /// A prefix, a floor and what is around them.
     const AROUND: usize = 1024;
-    change.value.len() + 2 * change.key.to_bytes().len() + AROUND
+    change.value.len() + 3 * change.key.to_bytes().len() + AROUND
 }
 
 /// Which of the nested transactions were carried out.

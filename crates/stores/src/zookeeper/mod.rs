@@ -143,15 +143,17 @@ impl ZooKeeper {
         session.client.sync(&self.link.tree.root).await.map_err(classify)
     }
 
-    /// The keys of some buckets that begin with `prefix`, bucket by bucket, in the order of their bytes.
+    /// The keys of some buckets of a kind of nodes that begin with `prefix`, bucket by bucket, in the order
+    /// of their bytes.
     async fn keys_in(
         &self,
         session: &Session,
         buckets: impl Iterator<Item = u8>,
+        nodes: char,
         prefix: &[u8],
     ) -> Result<Vec<Key>, StoreError> {
         let Some(kind) = prefix.first().copied().map(char::from) else { return Ok(Vec::new()) };
-        let parents: Vec<_> = buckets.map(|bucket| self.link.tree.bucket(kind, bucket)).collect();
+        let parents: Vec<_> = buckets.map(|bucket| self.link.tree.bucket(nodes, bucket)).collect();
         let listing = parents.iter().map(|parent| session.client.list_children(parent));
         let mut found = Vec::new();
         for names in join_all(listing).await {
@@ -215,11 +217,12 @@ impl ConditionalStore for ZooKeeper {
         self.bury(&session).await?;
         let now = self.link.timeline.now();
         self.sync(&session).await?;
+        let kind = prefix.first().copied().map_or('l', char::from);
         let mut rows = Vec::new();
         let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
         while next <= usize::from(u8::MAX) && rows.len() < limit {
             let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
-            let mut keys = self.keys_in(&session, buckets, prefix).await?;
+            let mut keys = self.keys_in(&session, buckets, kind, prefix).await?;
             let is_next =
                 |key: &Key| after.is_none_or(|after| (key.bucket(), key) > (after.bucket(), after));
             keys.retain(is_next);
@@ -240,12 +243,25 @@ impl ConditionalStore for ZooKeeper {
 
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let session = self.link.session().await?;
-        let emptied = rows.iter().map(|row| self.empty(&session, &row.key, row.version));
+        let emptied = rows.iter().map(|row| self.empty(&session, row));
         try_join_all(emptied).await.map(drop)
     }
 
-    async fn marked(&self, _: Option<&Key>, _: usize) -> Result<Vec<Key>, StoreError> {
-        Err(StoreError::Unsupported)
+    /// A page costs the names of the buckets that it looks into, as of a listing.
+    async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
+        let session = self.link.session().await?;
+        self.sync(&session).await?;
+        let mut found = Vec::new();
+        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
+        while next <= usize::from(u8::MAX) && found.len() < limit {
+            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
+            let keys = self.keys_in(&session, buckets, 'm', Key::RECORDS).await?;
+            // The first byte of a record's key is its bucket.
+            found.extend(keys.into_iter().filter(|key| after.is_none_or(|after| key > after)));
+            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
+        }
+        found.truncate(limit);
+        Ok(found)
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {

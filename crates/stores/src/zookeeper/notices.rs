@@ -131,6 +131,10 @@ impl Watch {
 
     /// Notes an event; gives the notice that it is to other tasks.
     fn hear(&mut self, link: &Link, event: WatchedEvent) -> Option<Notice> {
+        // The transaction is that of its row, which has an event of its own, and whose node stays.
+        if link.tree.is_mark(&event.path) {
+            return None;
+        }
         let key = link.tree.key_of(&event.path);
         if key.as_ref().is_some_and(|key| self.session.takes_as_own(key)) {
             return None;

@@ -1,4 +1,5 @@
 //! Where each row is: `ROOT/l/3f/NAME` for a lock, `ROOT/r/3f/KEY` for a record, `ROOT/f/3f` for a floor.
+//! A record that is marked has an empty node beside, `ROOT/m/3f/KEY`.
 //!
 //! Names are in base64url, since a node's name may have no `/`. The 256 parents of a kind keep what one
 //! parent lists small. A row's version is the transaction that wrote it, which rises over the whole
@@ -19,9 +20,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// The nodes whose children are the buckets: of locks, of records and of floors.
-    pub(super) fn kinds(&self) -> [String; 3] {
-        ["l", "r", "f"].map(|kind| format!("{}/{kind}", self.root))
+    /// The nodes whose children are the buckets: of locks, of records, of floors and of marks.
+    pub(super) fn kinds(&self) -> [String; 4] {
+        ["l", "r", "f", "m"].map(|kind| format!("{}/{kind}", self.root))
     }
 
     /// The node that has the rows of a bucket.
@@ -41,6 +42,18 @@ impl Tree {
             }
             Key::Floor(bucket) => self.bucket('f', *bucket),
         }
+    }
+
+    /// The node that says that a row is marked; `None` for a row that never is.
+    pub(super) fn mark(&self, key: &Key) -> Option<String> {
+        let Key::Record(record) = key else { return None };
+        let name = URL_SAFE_NO_PAD.encode(record.as_bytes());
+        Some(format!("{}/{name}", self.bucket('m', key.bucket())))
+    }
+
+    /// Whether a node is below those of the marks.
+    pub(super) fn is_mark(&self, node: &str) -> bool {
+        node.strip_prefix(&*self.root).is_some_and(|rest| rest.starts_with("/m/"))
     }
 
     /// The key of the row whose node this is, if it is one.
@@ -89,6 +102,7 @@ pub(super) fn data_version(version: Version) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use keylatch_core::idempotency::RecordKey;
     use keylatch_core::lock::LockName;
 
     use super::*;
@@ -101,6 +115,10 @@ mod tests {
             assert_eq!(tree.key_of(&tree.node(&key)), Some(key));
         }
         assert_eq!(tree.key_of("/team/keylatch/f/3f"), Some(Key::Floor(0x3f)));
+        let key = Key::Record(RecordKey::from_bytes([0x3f; 32]));
+        let mark = tree.mark(&key).expect("a record may be marked");
+        assert_eq!(tree.key_of(&tree.node(&key)), Some(key));
+        assert!(tree.is_mark(&mark) && tree.key_of(&mark).is_none(), "{mark} is no row");
         for other in
             ["/team/keylatch", "/team/keylatch/l/3f", "/other/l/3f/YQ", "/team/keylatch2/l/3f/YQ"]
         {

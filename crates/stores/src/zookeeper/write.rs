@@ -2,26 +2,70 @@
 //!
 //! A row is written by `setData` on the data version of its node. A new row is created together with a
 //! check of the floor's data version, in one `multi`; in a node that is empty it is written together with
-//! that check and one of the parent's data version, which each deletion of a node raises.
+//! that check and one of the parent's data version, which each deletion of a node raises. Where a change
+//! marks its row, or ends that, the same `multi` makes or deletes the node of the mark.
 //!
-//! Invariant: a change is carried out only if its row is the one that it names, and its floor too. Tested
-//! by the conformance and in `tests/stores/zookeeper`.
+//! Invariants: a change is carried out only if its row is the one that it names, and its floor too; a row
+//! that this build wrote is marked as it says. Tested by the conformance and in `tests/stores/zookeeper`.
 
 use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 use keylatch_core::store::StoreError;
-use zookeeper_client::{Client, Error, MultiWriteResult, MultiWriter, Stat};
+use zookeeper_client::{Client, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
 
 use super::ZooKeeper;
 use super::failure::{cause_of, classify, is_conflict};
 use super::graves::Graves;
 use super::session::Session;
 use super::tree::{data_version, parent_of, version_in, version_of};
-use crate::optimistic::conditional::{Change, Key, Version};
+use crate::optimistic::conditional::{Change, Removal, Version};
 
 /// The last data version that a condition can name: -1, the next one, stands for any.
 const LAST_DATA_VERSION: i32 = -2;
+
+/// What a request does to the mark of its row.
+#[derive(Debug)]
+enum MarkStep {
+    None,
+    Make(String),
+    Delete(String),
+}
+
+impl MarkStep {
+    /// Whether an error of this step says that there is nothing to do.
+    fn stands(&self, error: &Error) -> bool {
+        match self {
+            Self::None => false,
+            Self::Make(_) => matches!(error, Error::NodeExists),
+            Self::Delete(_) => matches!(error, Error::NoNode),
+        }
+    }
+}
+
+/// Why a request was not carried out.
+#[derive(Debug)]
+enum WriteError {
+    /// The mark is already what the request makes of it. Only a write of the row changes it, so the same
+    /// request without that step does the same.
+    MarkStands,
+    Failed(Error),
+}
+
+impl WriteError {
+    fn classify(self) -> StoreError {
+        match self {
+            Self::MarkStands => StoreError::Refused(Error::NodeExists.into()),
+            Self::Failed(error) => classify(error),
+        }
+    }
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
 
 impl ZooKeeper {
     /// The new version of a row; `None` where its condition did not hold.
@@ -33,13 +77,19 @@ impl ZooKeeper {
         if !change.guard.allows(self.link.timeline.now()) {
             return Ok(None);
         }
-        let path = self.link.tree.node(&change.key);
+        let (path, mut mark) = (self.link.tree.node(&change.key), self.mark_step(change));
         let own = session.expect_own(&change.key);
-        let written = match change.was {
-            Some(was) => {
-                self.update(&session.client, &path, data_version(was), &change.value).await
+        let written = loop {
+            let written = match change.was {
+                Some(was) => self.update(&session.client, &path, was, change, &mark).await,
+                None => self.create(&session.client, &path, change, &mark).await,
+            };
+            match written {
+                // A build that knows no marks wrote the row before.
+                Err(WriteError::MarkStands) => mark = MarkStep::None,
+                Err(WriteError::Failed(error)) => break Err(error),
+                Ok(version) => break Ok(version),
             }
-            None => self.create(&session.client, &path, change).await,
         };
         match written {
             Ok(version) => {
@@ -48,7 +98,7 @@ impl ZooKeeper {
                 Ok(Some(version))
             }
             Err(error) if is_conflict(&error) => {
-                if matches!(error, Error::NoNode) && change.was.is_none() {
+                if matches!(error, Error::NoNode) && (change.was.is_none() || change.mark.is) {
                     // The tree is gone, or a part of it.
                     self.link.prepare(&session.client).await.map_err(classify)?;
                 }
@@ -62,44 +112,87 @@ impl ZooKeeper {
         &self,
         client: &Client,
         path: &str,
-        was: i32,
-        value: &[u8],
-    ) -> Result<Version, Error> {
-        if was != LAST_DATA_VERSION {
-            return client.set_data(path, value, Some(was)).await.map(|stat| version_in(&stat));
-        }
-        // After as many writes the node is made again, in the same step.
+        was: Version,
+        change: &Change,
+        mark: &MarkStep,
+    ) -> Result<Version, WriteError> {
+        let (was, value) = (data_version(was), &change.value);
         let mut multi = client.new_multi_writer();
-        multi.add_delete(path, Some(was))?;
-        multi.add_create(path, value, &self.link.options())?;
-        created(client, path, multi).await
+        self.add_mark(&mut multi, mark)?;
+        if was == LAST_DATA_VERSION {
+            // After as many writes the node is made again, in the same step.
+            multi.add_delete(path, Some(was))?;
+            multi.add_create(path, value, &self.link.options())?;
+            return created(client, path, multi, mark).await;
+        }
+        if matches!(mark, MarkStep::None) {
+            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));
+        }
+        multi.add_set_data(path, value, Some(was))?;
+        let stat = stat_of(multi, mark).await?.ok_or(Error::NoNode)?;
+        Ok(version_in(&stat))
     }
 
     /// Creates a row, if there is none and its floor is the one that it is above.
-    async fn create(&self, client: &Client, path: &str, change: &Change) -> Result<Version, Error> {
+    async fn create(
+        &self,
+        client: &Client,
+        path: &str,
+        change: &Change,
+        mark: &MarkStep,
+    ) -> Result<Version, WriteError> {
         let mut multi = client.new_multi_writer();
+        self.add_mark(&mut multi, mark)?;
         self.check_floor(&mut multi, change)?;
         multi.add_create(path, &change.value, &self.link.options())?;
-        match created(client, path, multi).await {
-            Err(Error::NodeExists) => self.fill(client, path, change).await,
+        match created(client, path, multi, mark).await {
+            Err(WriteError::Failed(Error::NodeExists)) => {
+                self.fill(client, path, change, mark).await
+            }
             created => created,
         }
     }
 
     /// Writes a row in a node that is empty.
-    async fn fill(&self, client: &Client, path: &str, change: &Change) -> Result<Version, Error> {
+    async fn fill(
+        &self,
+        client: &Client,
+        path: &str,
+        change: &Change,
+        mark: &MarkStep,
+    ) -> Result<Version, WriteError> {
         let parent = parent_of(path);
         let (bucket, node) = tokio::join!(client.check_stat(parent), client.get_data(path));
         let (bucket, (value, stat)) = (bucket?.ok_or(Error::NoNode)?, node?);
         if !value.is_empty() || stat.version == LAST_DATA_VERSION {
-            return Err(Error::NodeExists);
+            return Err(Error::NodeExists.into());
         }
         let mut multi = client.new_multi_writer();
+        self.add_mark(&mut multi, mark)?;
         self.check_floor(&mut multi, change)?;
         multi.add_check_version(parent, bucket.version)?;
         multi.add_set_data(path, &change.value, Some(stat.version))?;
-        let stat = stat_of(multi).await?.ok_or(Error::NoNode)?;
+        let stat = stat_of(multi, mark).await?.ok_or(Error::NoNode)?;
         Ok(version_in(&stat))
+    }
+
+    /// What a change does to the mark of its row.
+    fn mark_step(&self, change: &Change) -> MarkStep {
+        let Some(node) = self.link.tree.mark(&change.key) else { return MarkStep::None };
+        match (change.mark.was, change.mark.is) {
+            (false, true) => MarkStep::Make(node),
+            (true, false) => MarkStep::Delete(node),
+            _ => MarkStep::None,
+        }
+    }
+
+    /// Adds what is done to a mark, as the first operation.
+    fn add_mark(&self, multi: &mut MultiWriter<'_>, mark: &MarkStep) -> Result<(), Error> {
+        match mark {
+            MarkStep::None => Ok(()),
+            MarkStep::Make(node) => multi.add_create(node, &[], &self.link.options()),
+            MarkStep::Delete(node) => multi.add_delete(node, None),
+        }
     }
 
     /// No floor is a node that was never written: one is made empty, and never removed.
@@ -109,22 +202,38 @@ impl ZooKeeper {
     }
 
     /// Removes a row, if its version is still this one: its node is empty from now on, and deleted later.
-    pub(super) async fn empty(
-        &self,
-        session: &Session,
-        key: &Key,
-        version: Version,
-    ) -> Result<(), StoreError> {
-        let path = self.link.tree.node(key);
-        match empty_node(&session.client, &path, version).await {
-            Ok(Some(emptied)) => {
-                self.graves.note(key.clone(), emptied);
-                Ok(())
+    pub(super) async fn empty(&self, session: &Session, row: &Removal) -> Result<(), StoreError> {
+        let path = self.link.tree.node(&row.key);
+        let mark = self.link.tree.mark(&row.key).filter(|_| row.is_marked);
+        let mut mark = mark.map_or(MarkStep::None, MarkStep::Delete);
+        loop {
+            match self.empty_node(&session.client, &path, row.version, &mark).await {
+                Ok(Some(emptied)) => {
+                    self.graves.note(row.key.clone(), emptied);
+                    return Ok(());
+                }
+                Ok(None) => return Ok(()),
+                Err(WriteError::MarkStands) => mark = MarkStep::None,
+                Err(WriteError::Failed(error)) if is_conflict(&error) => return Ok(()),
+                Err(WriteError::Failed(error)) => return Err(classify(error)),
             }
-            Ok(None) => Ok(()),
-            Err(error) if is_conflict(&error) => Ok(()),
-            Err(error) => Err(classify(error)),
         }
+    }
+
+    /// Empties a node that still has this version; gives the version that it has then.
+    async fn empty_node(
+        &self,
+        client: &Client,
+        path: &str,
+        version: Version,
+        mark: &MarkStep,
+    ) -> Result<Option<Version>, WriteError> {
+        let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(None) };
+        let mut multi = client.new_multi_writer();
+        self.add_mark(&mut multi, mark)?;
+        multi.add_check_version(parent_of(path), parent)?;
+        multi.add_set_data(path, &[], Some(data_version(version)))?;
+        Ok(stat_of(multi, mark).await?.map(|stat| version_in(&stat)))
     }
 
     /// Deletes nodes that have been empty for long enough.
@@ -140,8 +249,8 @@ impl ZooKeeper {
             for (path, version) in nodes {
                 match delete_node(&session.client, &path, version).await {
                     // A row was written in it, or another process was before.
-                    Err(error) if is_conflict(&error) => {}
-                    deleted => deleted.map_err(classify)?,
+                    Err(WriteError::Failed(error)) if is_conflict(&error) => {}
+                    deleted => deleted.map_err(WriteError::classify)?,
                 }
             }
             Ok(())
@@ -163,31 +272,23 @@ async fn parent_of_same(
     Ok((version_in(&node) == version).then_some(parent.version))
 }
 
-/// Empties a node that still has this version; gives the version that it has then.
-async fn empty_node(
-    client: &Client,
-    path: &str,
-    version: Version,
-) -> Result<Option<Version>, Error> {
-    let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(None) };
-    let mut multi = client.new_multi_writer();
-    multi.add_check_version(parent_of(path), parent)?;
-    multi.add_set_data(path, &[], Some(data_version(version)))?;
-    Ok(stat_of(multi).await?.map(|stat| version_in(&stat)))
-}
-
 /// Deletes a node that still has this version, and raises the version of its parent.
-async fn delete_node(client: &Client, path: &str, version: Version) -> Result<(), Error> {
+async fn delete_node(client: &Client, path: &str, version: Version) -> Result<(), WriteError> {
     let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(()) };
     let mut multi = client.new_multi_writer();
     multi.add_set_data(parent_of(path), &[], Some(parent))?;
     multi.add_delete(path, Some(data_version(version)))?;
-    stat_of(multi).await.map(drop)
+    stat_of(multi, &MarkStep::None).await.map(drop)
 }
 
 /// The version of a row whose node `multi` creates.
-async fn created(client: &Client, path: &str, multi: MultiWriter<'_>) -> Result<Version, Error> {
-    match stat_of(multi).await? {
+async fn created(
+    client: &Client,
+    path: &str,
+    multi: MultiWriter<'_>,
+    mark: &MarkStep,
+) -> Result<Version, WriteError> {
+    match stat_of(multi, mark).await? {
         Some(stat) => Ok(version_of(stat.czxid, 0)),
         // Members before 3.8.2 do not say it. It is still this node: none is deleted so soon.
         None => {
@@ -204,9 +305,15 @@ fn unknown(error: &Error) -> Error {
     Error::UnexpectedError(error.to_string())
 }
 
-/// The last node that a transaction wrote, as far as the server says.
-async fn stat_of(mut multi: MultiWriter<'_>) -> Result<Option<Stat>, Error> {
-    let results = multi.commit().await.map_err(cause_of)?;
+/// The last node that a transaction wrote, as far as the server says. Its first operation is that on the
+/// mark, if there is one.
+async fn stat_of(mut multi: MultiWriter<'_>, mark: &MarkStep) -> Result<Option<Stat>, WriteError> {
+    let results = multi.commit().await.map_err(|error| match (error, mark) {
+        (MultiWriteError::OperationFailed { index: 0, source }, mark) if mark.stands(&source) => {
+            WriteError::MarkStands
+        }
+        (error, _) => WriteError::Failed(cause_of(error)),
+    })?;
     let mut stats = results.into_iter().rev().filter_map(|result| match result {
         MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => Some(stat),
         _ => None,
