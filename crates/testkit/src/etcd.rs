@@ -7,6 +7,7 @@
 use std::process::{Child, Command as Program};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use futures_util::future::join_all;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -184,9 +185,15 @@ impl EtcdCluster {
 
     /// Waits until each member answers what it asks a majority.
     pub async fn serves(&self) {
-        for member in &self.members {
-            member.post("kv/range", &range_of_nothing()).await;
-        }
+        eventually(async || self.is_whole().await.then_some(())).await;
+    }
+
+    /// Whether each member answers what it asks a majority.
+    pub async fn is_whole(&self) -> bool {
+        let nothing = range_of_nothing();
+        let asked = self.members.iter().map(|member| member.try_post("kv/range", &nothing));
+        let asked = join_all(asked).await;
+        asked.iter().all(Option::is_some)
     }
 
     /// The URL of all members.

@@ -47,13 +47,15 @@ impl PostgresPair {
 
     /// Waits until the standby follows the primary, and commits do not wait for it for longer than it takes.
     pub async fn serves(&self) {
-        let primary = &self.servers[self.primary];
-        let in_sync = async || {
-            let client = primary.connect("postgres").await?;
-            let count: i64 = client.query_one(IN_SYNC, &[]).await.ok()?.get(0);
-            (count == 1).then_some(())
+        eventually(async || self.is_whole().await.then_some(())).await;
+    }
+
+    /// Whether the standby follows the primary.
+    pub async fn is_whole(&self) -> bool {
+        let Some(client) = self.servers[self.primary].connect("postgres").await else {
+            return false;
         };
-        eventually(in_sync).await;
+        client.query_one(IN_SYNC, &[]).await.is_ok_and(|row| row.get::<_, i64>(0) == 1)
     }
 
     /// Starts a server that was killed, as what it was.

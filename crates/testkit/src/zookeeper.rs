@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use zookeeper_client::Client;
 
 use crate::eventually;
@@ -81,16 +82,15 @@ impl ZookeeperServer {
 
     /// Waits until it serves requests.
     pub async fn serves(&self) {
+        eventually(async || self.is_serving().await.then_some(())).await;
+    }
+
+    /// Whether it serves requests.
+    async fn is_serving(&self) -> bool {
         let address = self.address();
-        let connect = async || {
-            let connector = Client::connector().with_fail_eagerly();
-            let connecting = connector.with_session_timeout(Duration::from_secs(4));
-            tokio::time::timeout(Duration::from_secs(1), connecting.connect(&address))
-                .await
-                .ok()?
-                .ok()
-        };
-        eventually(connect).await;
+        let connector = Client::connector().with_fail_eagerly();
+        let connecting = connector.with_session_timeout(Duration::from_secs(4)).connect(&address);
+        timeout(Duration::from_secs(1), connecting).await.is_ok_and(|client| client.is_ok())
     }
 
     /// Where it listens.
@@ -218,6 +218,12 @@ impl Ensemble {
     /// Waits until all members serve requests.
     pub async fn serves(&self) {
         join_all(self.members.iter().map(ZookeeperServer::serves)).await;
+    }
+
+    /// Whether all members serve requests.
+    pub async fn is_whole(&self) -> bool {
+        let serving = join_all(self.members.iter().map(ZookeeperServer::is_serving)).await;
+        serving.into_iter().all(|serves| serves)
     }
 
     /// Which member leads.

@@ -19,6 +19,8 @@ use super::place::Place;
 
 /// Longer than the session of an instance with ZooKeeper (6 s) and what the ensemble takes to end it.
 const SESSION: Duration = Duration::from_millis(7500);
+/// How long looks are apart.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Servers of which one leads.
 #[derive(Debug)]
@@ -51,14 +53,20 @@ impl Members {
 
     /// Waits until all servers are there and follow the one that leads.
     pub(super) async fn are_whole(&self) {
-        let serve = async {
-            match self {
-                Self::Postgres(pair) => pair.serves().await,
-                Self::Etcd(cluster) => cluster.serves().await,
-                Self::Zookeeper(ensemble) => ensemble.serves().await,
+        let waiting = async {
+            while !self.is_whole().await {
+                pass(PAUSE).await;
             }
         };
-        assert!(timeout(WHOLE, serve).await.is_ok(), "not whole again after {WHOLE:?}");
+        assert!(timeout(WHOLE, waiting).await.is_ok(), "not whole again after {WHOLE:?}");
+    }
+
+    async fn is_whole(&self) -> bool {
+        match self {
+            Self::Postgres(pair) => pair.is_whole().await,
+            Self::Etcd(cluster) => cluster.is_whole().await,
+            Self::Zookeeper(ensemble) => ensemble.is_whole().await,
+        }
     }
 
     /// What the clock of a PostgreSQL shows.
