@@ -422,6 +422,31 @@ fn clockless_store_refuses_a_creation_whose_floor_was_raised_meanwhile() {
 }
 
 #[test]
+fn clockless_store_keeps_the_fencing_token_of_a_grant_that_one_write_ends() {
+    stopped().block_on(async {
+        let engine = FakeEngine::without_clock(Faults::default(), seed());
+        let ahead = optimistic(engine.clone());
+        let behind = optimistic(engine.process_behind(Duration::from_secs(3600)));
+        let name = LockName::parse("deploy").unwrap();
+        // The row is there, and both commands wait for the same write of it.
+        let before = grant(&*ahead, &name, Ttl::DEFAULT).await;
+        ahead.release(&name, &before.0).await.unwrap();
+        let token = Token::generate().unwrap().hash();
+        let command = AcquireCommand::new(token, Ttl::DEFAULT, Attempt::new(1));
+        let (acquired, released) =
+            tokio::join!(ahead.acquire(&name, command), ahead.release(&name, &token));
+        let (AcquireReply::Granted(lease), ReleaseReply::Released) =
+            (acquired.unwrap(), released.unwrap())
+        else {
+            panic!("it is granted and released")
+        };
+        let after = grant(&*behind, &name, Ttl::DEFAULT).await;
+        let given = lease.fencing_token;
+        assert!(after.1 > given, "{:?} after {given:?}", after.1);
+    });
+}
+
+#[test]
 fn clockless_store_creates_at_once_after_a_floor_was_raised() {
     stopped().block_on(async {
         let engine = FakeEngine::without_clock(Faults::default(), seed());

@@ -211,6 +211,7 @@ impl<E: Kind> Value<E> {
         }
         let now = moment.now;
         moment.last_fencing_token = moment.last_fencing_token.max(self.last);
+        let before = moment.last_fencing_token;
         let live = self.state.live(&moment);
         let (mut state, mut is_undone) = (live.clone(), false);
         let replies = commands.map(|command| {
@@ -227,8 +228,9 @@ impl<E: Kind> Value<E> {
         // lease earlier, and has to learn to wait as long.
         let is_told = !self.stamps.is_empty() && replies.iter().any(E::is_of_own_lease);
         // What undoes another command is written even if it changes nothing: the other, if it is still on
-        // its way, then finds another version.
-        let is_changed = is_undone || is_told || state != live;
+        // its way, then finds another version. So is a token that was given, even if its grant is over
+        // already: its holder has read it, and no later one may be below.
+        let is_changed = is_undone || is_told || last > before || state != live;
         let stamps = if is_told { BTreeMap::new() } else { self.stamps.clone() };
         let change = is_changed.then_some(Self { state, last, written: now, stamps });
         Decision { replies, change, guard: self.guard(now) }
