@@ -17,8 +17,8 @@ use keylatch_core::store::{ListRecords, Store};
 use keylatch_stores::conditional::Key;
 use keylatch_stores::optimistic;
 use keylatch_testkit::{
-    Dice, EtcdServer, FakeEngine, Faults, FromStore as _, PostgresDatabase, Records, TestStore,
-    ZookeeperServer, eventually, scaled, seed, soon, stores,
+    Dice, EtcdServer, FakeEngine, Faults, FromStore as _, PostgresDatabase, Records, RedisServer,
+    TestStore, ZookeeperServer, eventually, scaled, seed, soon, stores,
 };
 use serde_json::json;
 use zookeeper_client::{Acls, CreateMode};
@@ -364,4 +364,70 @@ async fn zookeeper_keeps_up_with_a_build_that_makes_no_marks() {
         client.create(&mark(key), &[], &options).await.unwrap();
     };
     soon("the end of the runs", check_foreign_marks(&*store.open().await, remove, make)).await;
+}
+
+/// How often the server ran a command since its counts were set back.
+async fn calls(redis: &RedisServer, command: &str) -> u32 {
+    let counts: String = redis.run(&["INFO", "commandstats"]).await;
+    let line =
+        counts.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |rest| {
+        rest.split(',').next().and_then(|count| count.parse().ok()).expect("a count")
+    })
+}
+
+/// How many entries the indexes of all buckets have.
+async fn indexed(redis: &RedisServer) -> usize {
+    let indexes: Vec<String> = redis.run(&["KEYS", "*:unfinished"]).await;
+    let mut count = 0;
+    for index in indexes {
+        count += redis.run::<usize>(&["ZCARD", &index]).await;
+    }
+    count
+}
+
+#[tokio::test]
+async fn redis_list_of_unknown_reads_no_record_that_is_done() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    fill(&*store).await;
+    assert_eq!(indexed(&redis).await, UNKNOWN as usize, "the index is not that of the unknown");
+    redis.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), UNKNOWN as usize);
+    // Each look at a record is one such call, and each at an index of the other kind.
+    assert_eq!(calls(&redis, "hmget").await, UNKNOWN);
+    assert_eq!(calls(&redis, "zrangebyscore").await, 256);
+    assert_eq!(calls(&redis, "scan").await, 0);
+    for number in DONE..DONE + UNKNOWN / 2 {
+        let end = Some(StoredResponse::Mark(200)).filter(|_| number % 2 == 0);
+        let resolve = ResolveCommand { key: order(number).key, fencing_token: None, end };
+        store.resolve(&resolve).await.unwrap();
+    }
+    assert_eq!(indexed(&redis).await, UNKNOWN as usize / 2, "an entry outlived the unknown");
+    redis.age(Duration::from_secs(31 * 24 * 3600)).await;
+    assert_eq!(indexed(&redis).await, 0, "an index outlived its records");
+}
+
+#[tokio::test]
+async fn redis_index_loses_what_another_build_ended_and_what_expired() {
+    let redis = RedisServer::start().await;
+    let store = open(&redis.url()).await;
+    run_orders(&*store, 0..6, &RunEnd::Unknown(UnknownReason::Failed)).await;
+    let records: Vec<String> = redis.run(&["KEYS", "*:record:*"]).await;
+    // A build that keeps no index ends one, and Redis expires another.
+    let [one, other, ..] = &*records else { panic!("six records") };
+    let end = String::from_utf8(StoredResponse::Mark(80).to_bytes().unwrap()).unwrap();
+    redis.run::<()>(&["HSET", one, "stage", "done", "end", &end]).await;
+    redis.run::<()>(&["DEL", other]).await;
+    assert_eq!(listed(&*store, PhaseName::Unknown).await.len(), 4);
+    assert_eq!(indexed(&redis).await, 4, "an entry outlived the unknown");
+    assert_eq!(listed(&*store, PhaseName::Done).await.len(), 1);
+    // A begin in its bucket takes out what has expired; six days later than the others.
+    redis.age(Duration::from_secs(6 * 24 * 3600)).await;
+    let mut later = order(0);
+    later.key = RecordKey::from_bytes([7; 32]);
+    let index = "keylatch:{07}:unfinished";
+    redis.run::<()>(&["ZADD", index, "1000", "expired"]).await;
+    store.begin(&later).await.unwrap();
+    assert_eq!(redis.run::<usize>(&["ZCARD", index]).await, 1);
 }

@@ -95,7 +95,7 @@ fn number(record: &RecordSummary) -> u32 {
     scope.key().as_str().parse().expect("a number")
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn each_record_is_in_the_list_of_its_state(store: &Records) {
     for (number, fate) in (1..).zip(FATES) {
         begin_and_end(store, &ask_at(ORDERS, number), fate).await;
@@ -129,7 +129,7 @@ async fn each_record_is_in_the_list_of_its_state(store: &Records) {
     assert_eq!(numbers(store, RecordFilter::default()).await, BTreeSet::from([1, 2, 3]));
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn record_that_ends_leaves_the_list_of_the_unfinished(store: &Records) {
     for number in 1..=5 {
         begin_and_end(store, &ask_at(ORDERS, number), FATES[usize::from(number > 3)]).await;
@@ -153,7 +153,7 @@ async fn record_that_ends_leaves_the_list_of_the_unfinished(store: &Records) {
     assert_eq!(numbers(store, in_phase(PhaseName::Unknown)).await, BTreeSet::from([2, 5]));
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn ended_lease_turns_in_flight_into_unknown_in_the_list(store: &Records) {
     let (lost, kept_alive) = (ask_at(ORDERS, 1), ask_at(ORDERS, 2));
     let rerun = BeginCommand { on_crash: super::rerun(0, "").on_crash, ..ask_at(ORDERS, 3) };
@@ -178,7 +178,7 @@ async fn ended_lease_turns_in_flight_into_unknown_in_the_list(store: &Records) {
     );
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn list_is_of_a_path_or_of_its_prefix(store: &Records) {
     let long = format!("/v1/{}", "x".repeat(2 * RecordScope::MAX_PATH_BYTES));
     let paths = ["/v1/orders", "/v1/orders/9", "/v1/[a-z]*", "/v2/payments", &long];
@@ -213,7 +213,7 @@ async fn list_is_of_a_path_or_of_its_prefix(store: &Records) {
     }
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn pages_have_every_record_although_others_change(store: &Records) {
     const EACH: u32 = 70;
     for number in 0..3 * EACH {
@@ -244,7 +244,7 @@ async fn pages_have_every_record_although_others_change(store: &Records) {
     assert_eq!(all.len(), 3 * EACH as usize);
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn cursor_of_no_listing_of_records_is_refused(store: &Records) {
     for number in 0..8 {
         begin_and_end(store, &ask_at(ORDERS, number), Fate::Unknown).await;
@@ -262,7 +262,7 @@ async fn cursor_of_no_listing_of_records_is_refused(store: &Records) {
     assert_eq!(store.list_locks(&query).await.unwrap(), None);
 }
 
-#[store_test(list)]
+#[store_test(records)]
 async fn list_forgets_a_record_with_its_retention(store: &Records) {
     let short = |number| BeginCommand { retention: RETENTION, ..ask_at(ORDERS, number) };
     let rerun = BeginCommand { on_crash: super::rerun(0, "").on_crash, ..short(4) };
@@ -286,7 +286,7 @@ async fn list_forgets_a_record_with_its_retention(store: &Records) {
     }
 }
 
-#[store_test(list, restart)]
+#[store_test(records, restart)]
 async fn list_of_the_unfinished_outlives_the_process(store: &TestStore) {
     let records = Records::from_store(store).await;
     for number in 0..60 {

@@ -37,7 +37,9 @@ pub(super) async fn page(
     if masters.is_empty() {
         return Err(StoreError::Unreachable("no master is known yet".into()));
     }
-    let Some(mut position) = ScanPosition::of(query.cursor.as_ref(), &masters) else {
+    let cursor = query.cursor.as_ref().map(Cursor::as_str);
+    let parse = |name: &str| LockName::parse(name).ok();
+    let Some(mut position) = ScanPosition::of(cursor, &masters, parse) else {
         return Ok(None);
     };
     let mut locks = Vec::new();
@@ -57,42 +59,51 @@ pub(super) async fn page(
             break;
         }
     }
-    Ok(Some(Page { entries: locks, next: position.cursor(&masters) }))
+    Ok(Some(Page {
+        entries: locks,
+        next: position.text(&masters).and_then(|text| Cursor::parse(&text).ok()),
+    }))
 }
 
 /// Where a listing continues.
-struct ScanPosition {
+pub(super) struct ScanPosition<T> {
     /// Which of the masters.
-    master: usize,
+    pub(super) master: usize,
     /// A step of its scan, and the last name taken of that step.
-    step: u64,
-    after: Option<LockName>,
+    pub(super) step: u64,
+    pub(super) after: Option<T>,
 }
 
-impl ScanPosition {
-    fn of(cursor: Option<&Cursor>, masters: &[(String, Pool)]) -> Option<Self> {
+impl<T: ToString> ScanPosition<T> {
+    /// The position that a cursor has as text; the first one without a cursor.
+    pub(super) fn of(
+        cursor: Option<&str>,
+        masters: &[(String, Pool)],
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<Self> {
         let Some(cursor) = cursor else { return Some(Self { master: 0, step: 0, after: None }) };
-        let mut parts = cursor.as_str().splitn(3, '.').map(Some).chain([None; 2]);
+        let mut parts = cursor.splitn(3, '.').map(Some).chain([None; 2]);
         let mut next = || parts.next().flatten().unwrap_or_default();
         let (step, after, master) = (next(), decoded(next())?, decoded(next())?);
         Some(Self {
             master: masters.iter().position(|(name, _)| *name == master)?,
             step: step.parse().ok()?,
-            after: if after.is_empty() { None } else { Some(LockName::parse(&after).ok()?) },
+            after: if after.is_empty() { None } else { Some(parse(&after)?) },
         })
     }
 
     /// The position at the next step, which is at the next master when it is 0.
-    fn followed_by(self, step: u64) -> Self {
+    pub(super) fn followed_by(self, step: u64) -> Self {
         Self { master: self.master + usize::from(step == 0), step, after: None }
     }
 
-    fn cursor(&self, masters: &[(String, Pool)]) -> Option<Cursor> {
+    /// The position as text; `None` behind the last master.
+    pub(super) fn text(&self, masters: &[(String, Pool)]) -> Option<String> {
         let (master, _) = masters.get(self.master)?;
-        let after = self.after.as_ref().map_or("", LockName::as_str);
-        let [after, master] = [after, master].map(|part| URL_SAFE_NO_PAD.encode(part));
+        let after = self.after.as_ref().map(T::to_string).unwrap_or_default();
+        let [after, master] = [&after, master].map(|part| URL_SAFE_NO_PAD.encode(part));
         let text = format!("{}.{after}.{master}", self.step);
-        Cursor::parse(text.trim_end_matches('.')).ok()
+        Some(text.trim_end_matches('.').to_owned())
     }
 }
 
@@ -107,13 +118,24 @@ pub(super) async fn scan(
     query: &ListLocks,
     step: u64,
 ) -> Result<(u64, Vec<LockName>), Failure> {
+    let parse =
+        |key: &[u8]| keys.lock_name(key).filter(|name| name.as_str().starts_with(&query.prefix));
+    scan_keys(shared, &keys.pattern(&query.prefix), step, parse).await
+}
+
+/// One step of a scan of any keys: the next step, and what `parse` makes of those found, in order.
+pub(super) async fn scan_keys<T: Ord>(
+    shared: &mut SharedConnection,
+    pattern: &str,
+    step: u64,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Result<(u64, Vec<T>), Failure> {
     let mut scan = cmd("SCAN");
-    scan.arg(step).arg("MATCH").arg(keys.pattern(&query.prefix)).arg("COUNT").arg(KEYS_PER_SCAN);
+    scan.arg(step).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_PER_SCAN);
     let SharedConnection { connection, state, .. } = shared;
     let found = state.note(scan.query_async(connection)).await?;
     let (following, found): (u64, Vec<Vec<u8>>) = found;
-    let mut names: Vec<_> = found.iter().filter_map(|key| keys.lock_name(key)).collect();
-    names.retain(|name| name.as_str().starts_with(&query.prefix));
+    let mut names: Vec<_> = found.iter().filter_map(|key| parse(key)).collect();
     names.sort_unstable();
     names.dedup();
     Ok((following, names))

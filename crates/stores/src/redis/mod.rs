@@ -5,7 +5,9 @@
 //! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
 //! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
-//! `locks`, `records` and `list` have the commands; `topology`, `pool` and `connection` the servers;
+//! `keylatch:{3f}:unfinished` is the index of a bucket's unfinished records, in the same slot.
+//!
+//! `locks`, `records`, `list` and `record_list` have the commands; `topology`, `pool` and `connection` the servers;
 //! `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance tests hold this store to them, on one server, Sentinel and Cluster.
 
 mod connection;
@@ -14,6 +16,7 @@ mod list;
 mod locks;
 mod pool;
 mod pubsub;
+mod record_list;
 mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
@@ -109,7 +112,9 @@ impl Store for RedisStore {
                 let page = list::page(&self.topology, &self.keys, query).await?;
                 Ok(page.map(ListReply::Locks))
             }
-            ListQuery::Records(_) => Err(StoreError::Unsupported),
+            ListQuery::Records(query) => {
+                Ok(self.list_records(query).await?.map(ListReply::Records))
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The commands on a record, one Lua script each, and the scripts' reply.
 //!
-//! A record is one hash that Redis expires, which `lua/record.lua` describes. Each script applies the
+//! A record is one hash that Redis expires, which `lua/record.lua` describes; each bucket has an index of
+//! its unfinished ones, which the same scripts write. `record_list.rs` lists them. Each script applies the
 //! rules of `keylatch_core::idempotency` in one atomic step, and replies with what it found and the
 //! record if there is one. A stored response that the caller itself sent does not come back.
 //!
@@ -62,12 +63,14 @@ impl RedisStore {
         };
         let mut call = self.record_call(&self.scripts.record.begin, key);
         call.key(self.keys.fencing_token(key.bucket()))
+            .key(self.keys.unfinished(key.bucket()))
             .arg(script::token(&begin.token))
             .arg(script::fingerprint(&begin.fingerprint))
             .arg(millis_or_none(begin.lease))
             .arg(millis(begin.retention))
             .arg(on_crash)
-            .arg(millis(outlives));
+            .arg(millis(outlives))
+            .arg(begin.scope.to_bytes().map_err(refused)?);
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
             "started" => Ok(BeginReply::Started(reply.run()?)),
@@ -79,7 +82,7 @@ impl RedisStore {
     }
 
     async fn extend(&self, key: &RecordKey, token: &TokenHash) -> Result<RunRenewal, StoreError> {
-        let mut call = self.record_call(&self.scripts.record.extend, key);
+        let mut call = self.change_call(&self.scripts.record.extend, key);
         call.arg(script::token(token)).arg(millis(UNKNOWN_RETENTION));
         match self.run_record(key, &call).await?.found() {
             "extended" => Ok(RunRenewal::Extended),
@@ -98,7 +101,7 @@ impl RedisStore {
             RunEnd::Done(kept) => ("done", kept.to_bytes().map_err(refused)?),
             RunEnd::Unknown(reason) => ("unknown", reason.as_str().into()),
         };
-        let mut call = self.record_call(&self.scripts.record.complete, key);
+        let mut call = self.change_call(&self.scripts.record.complete, key);
         call.arg(script::token(token)).arg(stage).arg(stored).arg(millis(UNKNOWN_RETENTION));
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
@@ -114,7 +117,7 @@ impl RedisStore {
         key: &RecordKey,
         token: &TokenHash,
     ) -> Result<AbandonReply, StoreError> {
-        let mut call = self.record_call(&self.scripts.record.abandon, key);
+        let mut call = self.change_call(&self.scripts.record.abandon, key);
         call.arg(script::token(token));
         let reply = self.run_record(key, &call).await?;
         match reply.found() {
@@ -135,7 +138,7 @@ impl RedisStore {
             .map(|fencing_token| fencing_token.to_string())
             .unwrap_or_default();
         let kept = resolve.end.as_ref().map(|kept| kept.to_bytes().map_err(refused)).transpose()?;
-        let mut call = self.record_call(&self.scripts.record.resolve, key);
+        let mut call = self.change_call(&self.scripts.record.resolve, key);
         call.arg(fencing_token).arg(kept.unwrap_or_default());
         let reply = self.run_record(key, &call).await?;
         match (reply.found(), &resolve.end) {
@@ -160,6 +163,13 @@ impl RedisStore {
     fn record_call<'a>(&self, script: &'a Script, key: &RecordKey) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
         call.key(self.keys.record(key));
+        call
+    }
+
+    /// The same for a command that changes the record, and with it the bucket's index.
+    fn change_call<'a>(&self, script: &'a Script, key: &RecordKey) -> ScriptInvocation<'a> {
+        let mut call = self.record_call(script, key);
+        call.key(self.keys.unfinished(key.bucket()));
         call
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct RecordScripts {
     pub(super) abandon: Script,
     pub(super) resolve: Script,
     pub(super) find: Script,
+    pub(super) summary: Script,
+    pub(super) unfinished: Script,
 }
 
 /// The commands on one node of several, other than those of one Redis.
@@ -77,6 +79,8 @@ impl Scripts {
                 abandon: script!("record", "record_abandon"),
                 resolve: script!("record", "record_resolve"),
                 find: script!("record", "record_find"),
+                summary: script!("record", "record_summary"),
+                unfinished: script!("record_unfinished"),
             },
             redlock: RedlockScripts {
                 acquire: script!("redlock", "redlock_acquire"),
@@ -128,8 +132,25 @@ impl Keys {
     }
 
     pub(super) fn record(&self, key: &RecordKey) -> String {
-        let name = URL_SAFE_NO_PAD.encode(key.as_bytes());
-        format!("{}:{{{:02x}}}:record:{name}", self.prefix, key.bucket())
+        format!("{}:{{{:02x}}}:record:{}", self.prefix, key.bucket(), record_name(key))
+    }
+
+    /// The index of a bucket's unfinished records.
+    pub(super) fn unfinished(&self, bucket: u8) -> String {
+        format!("{}:{{{bucket:02x}}}:unfinished", self.prefix)
+    }
+
+    /// A pattern for `SCAN` that finds the records.
+    pub(super) fn record_pattern(&self) -> String {
+        format!("{}:{{??}}:record:*", Glob(&self.prefix))
+    }
+
+    /// The record that a key is of.
+    pub(super) fn record_key(&self, key: &[u8]) -> Option<RecordKey> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
+        let (bucket, name) = rest.strip_prefix(":{")?.split_once("}:record:")?;
+        let key = parse_record_name(name)?;
+        (bucket == format!("{:02x}", key.bucket())).then_some(key)
     }
 
     pub(super) fn fencing_token(&self, bucket: u8) -> String {
@@ -148,6 +169,17 @@ impl Keys {
         let name = LockName::parse(name).ok()?;
         (bucket == format!("{:02x}", name.bucket())).then_some(name)
     }
+}
+
+/// A record as its key and the indexes have it.
+pub(super) fn record_name(key: &RecordKey) -> String {
+    URL_SAFE_NO_PAD.encode(key.as_bytes())
+}
+
+/// The record of a name.
+pub(super) fn parse_record_name(name: &str) -> Option<RecordKey> {
+    let bytes = URL_SAFE_NO_PAD.decode(name).ok()?;
+    bytes.try_into().ok().map(RecordKey::from_bytes)
 }
 
 /// A time as a script's argument: at least 1 ms, because Redis deletes a key whose expiry is not in

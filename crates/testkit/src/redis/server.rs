@@ -154,13 +154,14 @@ impl RedisServer {
 /// An expiry that is not in the future deletes the key, and a key without one does not age. The end
 /// of a record's lease and of a place in line are the times that are no expiry.
 const AGE: &str = r"
-local parts = {'lock', 'record', 'line', 'places', 'attempts'}
+local parts = {'lock', 'record', 'line', 'places', 'attempts', 'unfinished'}
 for _, part in ipairs(parts) do
-  for _, key in ipairs(redis.call('KEYS', '*}:' .. part .. ':*')) do
+  local pattern = part == 'unfinished' and '*}:unfinished' or '*}:' .. part .. ':*'
+  for _, key in ipairs(redis.call('KEYS', pattern)) do
     if part == 'record' and redis.call('HGET', key, 'stage') == 'in-flight' then
       redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
     end
-    if part == 'places' then
+    if part == 'places' or part == 'unfinished' then
       for _, token in ipairs(redis.call('ZRANGE', key, 0, -1)) do
         redis.call('ZINCRBY', key, 0 - ARGV[1], token)
       end

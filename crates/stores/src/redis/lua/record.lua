@@ -2,7 +2,7 @@
 -- What the commands on a record share. This stands before each of them.
 --
 -- A record is a hash that Redis expires: stage, at, end, token, fingerprint, fence, attempts,
--- begun, lease, retention, on_crash. What `at` and `end` are depends on the stage:
+-- begun, lease, retention, on_crash, and scope, which versions before it did not write. What `at` and `end` are depends on the stage:
 --
 --   in-flight  at: when its lease is over
 --   done       at: when it was completed    end: the stored response
@@ -10,12 +10,18 @@
 --
 -- Times are in ms since 1970 by the clock of this server, spans are in ms.
 --
--- KEYS  1 the record
+-- The bucket's index has the unfinished records, which are in flight or unknown: a sorted set of their
+-- names by when Redis expires them. It has the bucket's slot, so the script that writes a record writes
+-- the index.
+--
+-- KEYS  1 the record   the last one, in commands that change it: the bucket's index
 -- Gives {found} | {found, fence, attempts, begun, pttl, stage, at, end}
 --       where `at` of a record in flight is what is left of its lease, and the end is left out when
 --       it is the caller's own
 
-local key = KEYS[1]
+local key, index = KEYS[1], KEYS[#KEYS]
+-- The name is 32 bytes in base64url.
+local name = string.sub(key, -43)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -87,9 +93,32 @@ local function rewrite()
   end
 end
 
+-- Puts the record into the index, or moves it there, for as long as it is kept. Those that Redis has expired
+-- go, and so does an index of which all have. No command is used that the queue does not use, so that a user
+-- with the documented permissions has them all.
+local function enlist(span)
+  redis.call('ZADD', index, whole(now + span), name)
+  local gone = redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. whole(now), 'LIMIT', 0, 100)
+  if #gone > 0 then
+    redis.call('ZREM', index, unpack(gone))
+  end
+  if redis.call('PTTL', index) < tonumber(span) then
+    redis.call('PEXPIRE', index, whole(span))
+  end
+end
+
+local function delist()
+  redis.call('ZREM', index, name)
+end
+
 local function finish(record, stage, last, span)
   keep(record, span)
   redis.call('HSET', key, 'stage', stage, 'at', whole(now), 'end', last)
   record.stage, record.at, record.reason = stage, now, nil
+  if stage == 'done' then
+    delist()
+  else
+    enlist(span)
+  end
 end
 

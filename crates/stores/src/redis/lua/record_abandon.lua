@@ -1,7 +1,7 @@
 --- record_abandon
 -- Frees the key of a run that did nothing, if the token has the run.
 --
--- KEYS  1 the record
+-- KEYS  1 the record   2 the bucket's index
 -- ARGV  1 token hash
 -- Gives {'abandoned'} | {'refused', fence, …} | {'absent'}
 
@@ -13,6 +13,7 @@ if not record then
 end
 if is_run_by(record, token) then
   redis.call('DEL', key)
+  delist()
   return {'abandoned'}
 end
 return view('refused', record, true)

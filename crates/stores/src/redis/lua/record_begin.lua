@@ -1,12 +1,12 @@
 --- record_begin
 -- Starts a run, or reports an earlier one. The same token again is the same run.
 --
--- KEYS  1 the record   2 the bucket's fencing counter
+-- KEYS  1 the record   2 the bucket's fencing counter   3 the bucket's index
 -- ARGV  1 token hash   2 fingerprint   3 lease   4 retention   5 'unknown' | 'rerun' after a crash
---       6 how long the record outlives its lease
+--       6 how long the record outlives its lease   7 what it is about
 -- Gives {'started' | 'again' | 'found' | 'reused', fence, …}
 
-local token, fingerprint, lease, retention, on_crash, outlives = unpack(ARGV)
+local token, fingerprint, lease, retention, on_crash, outlives, scope = unpack(ARGV)
 
 local record = read()
 if record then
@@ -29,6 +29,8 @@ local started = {
 }
 redis.call('HSET', key, 'stage', started.stage, 'at', whole(started.at), 'token', token,
   'fingerprint', fingerprint, 'fence', started.fence, 'attempts', started.attempts,
-  'begun', started.begun, 'lease', lease, 'retention', retention, 'on_crash', on_crash)
+  'begun', started.begun, 'lease', lease, 'retention', retention, 'on_crash', on_crash,
+  'scope', scope)
 keep(started, lease + outlives)
+enlist(lease + outlives)
 return view('started', started)

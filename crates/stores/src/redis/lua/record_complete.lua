@@ -1,7 +1,7 @@
 --- record_complete
 -- Ends a run and stores its result, if the token has the run. The same result again is the same.
 --
--- KEYS  1 the record
+-- KEYS  1 the record   2 the bucket's index
 -- ARGV  1 token hash   2 'done' | 'unknown'   3 the stored response, or why the outcome is
 --       unknown   4 how long an unknown outcome is kept
 -- Gives {'kept' | 'refused', fence, …} | {'absent'}

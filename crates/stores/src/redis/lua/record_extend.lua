@@ -1,7 +1,7 @@
 --- record_extend
 -- Lets the lease of a run last its full time from now, if the token has the run.
 --
--- KEYS  1 the record
+-- KEYS  1 the record   2 the bucket's index
 -- ARGV  1 token hash   2 how long an unknown outcome is kept
 -- Gives {'extended'} | {'lost'}
 
@@ -17,4 +17,5 @@ if record.on_crash == 'rerun' then
 end
 keep(record, record.lease + outlives)
 redis.call('HSET', key, 'at', whole(now + record.lease))
+enlist(record.lease + outlives)
 return {'extended'}

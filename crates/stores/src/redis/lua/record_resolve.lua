@@ -1,7 +1,7 @@
 --- record_resolve
 -- Resolves an unknown outcome. The same resolution again is the same.
 --
--- KEYS  1 the record
+-- KEYS  1 the record   2 the bucket's index
 -- ARGV  1 the fencing token of the run that is meant, '' for any
 --       2 the stored response, '' when the work was not executed
 -- Gives {'completed' | 'refused', fence, …} | {'freed'} | {'absent'}
@@ -18,6 +18,7 @@ end
 if record.stage == 'unknown' then
   if kept == '' then
     redis.call('DEL', key)
+    delist()
     return {'freed'}
   end
   finish(record, 'done', kept, record.retention)
