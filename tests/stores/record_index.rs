@@ -125,6 +125,28 @@ async fn work(store: &dyn Store, dice: &mut Dice, records: u32) {
     }
 }
 
+/// The records that are not done, by a look at each.
+async fn look_at_each(store: &dyn Store, records: u32) -> BTreeSet<RecordKey> {
+    let mut unfinished = BTreeSet::new();
+    for number in 0..records {
+        let key = order(number).key;
+        let view = eventually(async || store.find(&key).await.ok()).await;
+        let is_done = |status: &RecordStatus| matches!(status, RecordStatus::Done { .. });
+        if view.is_some_and(|view| !is_done(&view.phase)) {
+            unfinished.insert(key);
+        }
+    }
+    unfinished
+}
+
+/// The records that a list of what is unknown has.
+async fn list_unknown(store: &dyn Store) -> BTreeSet<RecordKey> {
+    let filter = RecordFilter { phase: Some(PhaseName::Unknown), ..RecordFilter::default() };
+    let query = ListRecords { filter, limit: 1000, cursor: None };
+    let page = eventually(async || store.list_records(&query).await.ok().flatten()).await;
+    page.entries.into_iter().map(|record| record.key).collect()
+}
+
 #[test]
 fn conditional_index_follows_the_records_on_bad_days() {
     const RECORDS: u32 = 12;
@@ -149,24 +171,8 @@ fn conditional_index_follows_the_records_on_bad_days() {
             join_all(working).await;
             // What was carried out late has come.
             pass(Duration::from_secs(15)).await;
-            let store = &*stores[0];
-            let mut unfinished = BTreeSet::new();
-            for number in 0..RECORDS {
-                let key = order(number).key;
-                let view = eventually(async || store.find(&key).await.ok()).await;
-                let is_done = |status: &RecordStatus| matches!(status, RecordStatus::Done { .. });
-                if view.is_some_and(|view| !is_done(&view.phase)) {
-                    unfinished.insert(key);
-                }
-            }
-            let found = eventually(async || {
-                let filter =
-                    RecordFilter { phase: Some(PhaseName::Unknown), ..RecordFilter::default() };
-                let query = ListRecords { filter, limit: 1000, cursor: None };
-                store.list_records(&query).await.ok().flatten()
-            });
-            let found: BTreeSet<_> =
-                found.await.entries.into_iter().map(|record| record.key).collect();
+            let unfinished = look_at_each(&*stores[0], RECORDS).await;
+            let found = list_unknown(&*stores[0]).await;
             assert_eq!(found, unfinished);
             assert_eq!(
                 engine.marked_rows(),
