@@ -284,6 +284,27 @@ async fn keys_are_stored_in_their_records_alone() {
     }
 }
 
+#[tokio::test]
+async fn credential_that_tells_principals_apart_is_not_stored() {
+    const VALUE: &str = "the-value-of-the-header";
+    for (header, is_stored) in [("x-user", true), ("authorization", false), ("x-api-key", false)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = format!("embedded:{}", directory.path().display());
+        let shop =
+            Shop::open_with(&store, |guard| guard.principal_header = header.to_owned()).await;
+        let order = |value: &str| Answer::of(shop.order("k-1").header(header, value));
+        order(VALUE).await.is_run(1);
+        order(VALUE).await.is_replay_of(1);
+        order("another").await.is_run(2);
+        let mut files = std::fs::read_dir(directory.path()).expect("a directory");
+        let has_value = files.any(|file| {
+            let bytes = std::fs::read(file.expect("an entry").path()).expect("a file");
+            bytes.windows(VALUE.len()).any(|part| part == VALUE.as_bytes())
+        });
+        assert_eq!(has_value, is_stored, "{header}");
+    }
+}
+
 /// One field of a form in parts.
 fn part(name: &str, value: &str) -> String {
     format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")

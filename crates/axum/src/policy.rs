@@ -89,6 +89,8 @@ pub struct Policy {
     pub ignore: Vec<String>,
     /// The principal of a request: an identity that outlives the refreshing of a credential.
     pub principal: PrincipalFn,
+    /// Whether the principal is a credential: then it tells keys apart, and no store keeps it.
+    pub principal_is_secret: bool,
 }
 
 impl Default for Policy {
@@ -105,6 +107,7 @@ impl Default for Policy {
             answer_limit: 1024 * 1024,
             ignore: Vec::new(),
             principal: Arc::new(|_| None),
+            principal_is_secret: false,
         }
     }
 }

@@ -115,9 +115,10 @@ async fn run_request(
     let page = is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
     let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
     let scope = Scope { principal: &principal, method, path };
+    let shown = if policy.principal_is_secret { "" } else { &principal };
     RunRequest {
         key: scope.record(key),
-        scope: RecordScope::new(&scope, key),
+        scope: RecordScope::new(&Scope { principal: shown, ..scope }, key),
         fingerprint: input.fingerprint().await,
         lease: policy.lease,
         retention: policy.retention,

@@ -169,7 +169,15 @@ impl Guard {
             answer_limit: self.answer_limit_bytes,
             ignore: self.ignore_fields.clone(),
             principal: Arc::new(principal),
+            principal_is_secret: self.names_a_credential(),
         })
+    }
+
+    /// Whether the header of the principal is one that has a secret, by its name. To take another for one
+    /// costs an operator the principal in a list, and the reverse would put a secret into the store.
+    fn names_a_credential(&self) -> bool {
+        let name = self.principal_header.to_ascii_lowercase();
+        ["auth", "cookie", "key", "secret", "token"].iter().any(|part| name.contains(part))
     }
 
     fn methods(&self) -> Option<BTreeSet<Method>> {
