@@ -37,7 +37,7 @@ test-long: redis-server postgresql etcd zookeeper
 	$(if $(ONLY),,KEYLATCH_TEST_SCALE=$(MINUTES) $(LONG) --skip locks::)
 
 # Builds versions of keylatch that are wrong in one place each, and lets the campaign find every one.
-mutants: redis-server
+mutants: redis-server postgresql etcd zookeeper
 	KEYLATCH_TEST_MUTANTS=$(or $(MUTANT),all) \
 		cargo test --locked --test campaign -- locks::mutants --nocapture
 

@@ -224,4 +224,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if ballot >= (held[2] or '') and fence",
         "if fence",
     ),
+    edit(
+        "PostgreSQL: a version is not compared",
+        Store::Postgres,
+        "crates/stores/src/postgres/sql.rs",
+        "            write: write(&table, &channel),\n",
+        "            write: if mutant!() {\n                write(&table, &channel).replace(\"k.version = excluded.was\", \"true\")\n            } else {\n                write(&table, &channel)\n            },\n",
+    ),
+    edit(
+        "etcd: a version is not compared",
+        Store::Etcd,
+        "crates/stores/src/etcd/txn.rs",
+        "            let mut conditions = vec![self.has(&change.key, change.was)];\n",
+        "            let mut conditions = vec![self.has(&change.key, change.was)];\n            if mutant!() && change.was.is_some() {\n                conditions.clear();\n            }\n",
+    ),
+    edit(
+        "ZooKeeper: a version is not compared",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/write.rs",
+        "            return client.set_data(path, value, Some(was)).await",
+        "            let was = (!mutant!()).then_some(was);\n            return client.set_data(path, value, was).await",
+    ),
 ];
