@@ -1,5 +1,5 @@
 /* The wall clock of a process, so many microseconds ahead as the file says that CLOCK_AHEAD names.
-   Preloaded under the process; the clocks that measure spans go on as they are. */
+   Preloaded under the process; the clocks that measure spans do not change. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,12 +1,13 @@
 //! The statements, and what they give.
 //!
-//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), the
-//! value, and whether a record is `finished`. A small index has the records that are not, those among them
-//! that a build wrote which did not know the column: so it lacks none. A batch is one upsert in the order of the keys, so that batches of several processes never wait
-//! for each other in a circle; an `UPDATE` beside an `INSERT` would. It joins no table, so that no plan
-//! changes when the table grows. A row's guard is judged when its turn comes, after the waits for the rows
-//! before it. `clock_timestamp()` is the time at the row, and `now()` would be that of the transaction's
-//! start. Keys are `bytea`: no encoding and no collation matters.
+//! One table holds every entry: `key`, a random `version`, the version that a writer saw (`was`), the value,
+//! and whether a record is `finished`. A small index has the records that are not, those among them that a
+//! build wrote which did not know the column: so it lacks none. A batch is one upsert in the order of the
+//! keys, so that batches of several processes never wait for each other in a circle; an `UPDATE` beside an
+//! `INSERT` would. It joins no table, so that no plan changes when the table grows. A row's guard is judged
+//! when its turn comes, after the waits for the rows before it. `clock_timestamp()` is the time at the row,
+//! and `now()` would be that of the transaction's start. Keys are `bytea`: no encoding and no collation
+//! matters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

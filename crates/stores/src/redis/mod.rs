@@ -1,14 +1,15 @@
 //! Locks and records in Redis, shared by all keylatch instances that use it.
 //!
 //! Each command is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
-//! expires, and so is a record; each of the 256 buckets has one fencing counter.
-//! `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket
-//! as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
+//! expires, and so is a record; each of the 256 buckets has one fencing counter. `keylatch:{3f}:lock:NAME`,
+//! `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket as their hash tag: the first braces
+//! of a key steer its slot, so braces in a name never do.
 //!
 //! `keylatch:{3f}:unfinished` is the index of a bucket's unfinished records, in the same slot.
 //!
-//! `locks`, `records`, `list` and `record_list` have the commands; `topology`, `pool` and `connection` the servers;
-//! `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance tests hold this store to them, on one server, Sentinel and Cluster.
+//! `locks`, `records`, `list` and `record_list` have the commands; `topology`, `pool` and `connection` the
+//! servers; `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance
+//! tests hold this store to them, on one server, Sentinel and Cluster.
 
 mod connection;
 mod failure;

@@ -2,7 +2,8 @@
 -- What the commands on a record share. This stands before each of them.
 --
 -- A record is a hash that Redis expires: stage, at, end, token, fingerprint, fence, attempts,
--- begun, lease, retention, on_crash, and scope, which versions before it did not write. What `at` and `end` are depends on the stage:
+-- begun, lease, retention, on_crash, and scope, which versions before it did not write. What `at` and
+-- `end` are depends on the stage:
 --
 --   in-flight  at: when its lease is over
 --   done       at: when it was completed    end: the stored response
