@@ -126,6 +126,8 @@ async fn renewal_does_not_revive_a_lost_grant() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Not only a majority: a node that accepts late would have the lock after its time.
+    eventually(async || (nodes.with_locks().await == 5).then_some(())).await;
     for node in &nodes[..3] {
         node.age(TTL).await;
     }
@@ -142,6 +144,8 @@ async fn renewal_needs_a_majority() {
     let nodes = RedlockNodes::start().await;
     let store = nodes.store().await;
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Not only a majority: a node that accepts late would have the lock after its time.
+    eventually(async || (nodes.with_locks().await == 5).then_some(())).await;
     for node in &nodes[..2] {
         node.age(TTL).await;
     }
