@@ -242,7 +242,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "ZooKeeper: a version is not compared",
         Store::Zookeeper,
         "crates/stores/src/zookeeper/write.rs",
-        "            return client.set_data(path, value, Some(was)).await",
-        "            let was = (!mutant!()).then_some(was);\n            return client.set_data(path, value, was).await",
+        "            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));",
+        "            let was = (!mutant!()).then_some(was);\n            return Ok(version_in(&client.set_data(path, value, was).await?));",
     ),
 ];
