@@ -54,7 +54,7 @@ pub(super) async fn records(
     let (mut after, mut entries, mut looks) = (after.flatten(), Vec::new(), 0);
     loop {
         let count = (query.limit - entries.len()).clamp(ROWS.0, ROWS.1);
-        let Looked { rows, last, now } = look(engine, query, after, count).await?;
+        let RowPage { rows, last, now } = look(engine, query, after, count).await?;
         for (key, row) in rows {
             looks += 1;
             after = Some(key);
@@ -85,7 +85,7 @@ fn moment_of(engine: &impl ConditionalStore, now: EngineTime) -> Moment {
 }
 
 /// Some records that a page looks at.
-struct Looked {
+struct RowPage {
     /// Each with its row, if it is there.
     rows: Vec<(RecordKey, Option<Row>)>,
     /// Whether no more follow.
@@ -100,18 +100,18 @@ async fn look(
     query: &ListRecords,
     after: Option<RecordKey>,
     count: usize,
-) -> Result<Looked, StoreError> {
+) -> Result<RowPage, StoreError> {
     let after = after.map(Key::Record);
     if !query.filter.is_of_unfinished() {
         let Listing { rows, now } = engine.list(Key::RECORDS, after.as_ref(), count).await?;
         let last = rows.len() < count;
         let rows = rows.into_iter();
         let rows = rows.filter_map(|(key, row)| Some((RecordState::key_of(&key)?, Some(row))));
-        return Ok(Looked { rows: rows.collect(), last, now });
+        return Ok(RowPage { rows: rows.collect(), last, now });
     }
     let keys = engine.marked(after.as_ref(), count).await?;
     let reading = engine.read(&keys).await?;
     let rows = keys.iter().zip(reading.rows);
     let rows = rows.filter_map(|(key, row)| Some((RecordState::key_of(key)?, row)));
-    Ok(Looked { rows: rows.collect(), last: keys.len() < count, now: reading.now })
+    Ok(RowPage { rows: rows.collect(), last: keys.len() < count, now: reading.now })
 }

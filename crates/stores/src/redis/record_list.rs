@@ -9,19 +9,15 @@
 //! Invariant: an unfinished record that this version began is in its index. Tested by the conformance tests
 //! of listing, and in `tests/stores/record_index.rs`.
 
-use std::time::Duration;
-
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use futures_util::future::try_join_all;
-use keylatch_core::idempotency::{
-    RecordKey, RecordPhase, RecordScope, RecordSummary, StoredResponse, UnknownReason,
-};
-use keylatch_core::lock::FencingToken;
+use keylatch_core::idempotency::{RecordKey, RecordScope, RecordSummary, RunEnd, StoredResponse};
 use keylatch_core::store::{Cursor, ListRecords, Page, StoreError};
 
 use super::RedisStore;
 use super::connection::NeedsReplicas;
 use super::list::{ScanPosition, scan_keys};
+use super::records::RecordFields;
 use super::script::{parse_record_name, record_name};
 
 /// How many records are read at once.
@@ -60,7 +56,7 @@ impl RedisStore {
             let buckets = next..(next + BUCKETS_AT_ONCE).min(u16::from(u8::MAX) + 1);
             next = buckets.end;
             let found = buckets.map(|bucket| self.indexed(bucket, &start, query.limit));
-            for Indexed { bucket, entries, is_whole } in try_join_all(found).await? {
+            for IndexPage { bucket, entries, is_whole } in try_join_all(found).await? {
                 let keys = entries.iter().map(|entry| entry.key);
                 let looked = self.look(keys.collect(), true, &mut page).await?;
                 let last = entries.get(looked.wrapping_sub(1));
@@ -80,7 +76,7 @@ impl RedisStore {
         bucket: u16,
         start: &IndexPosition,
         limit: usize,
-    ) -> Result<Indexed, StoreError> {
+    ) -> Result<IndexPage, StoreError> {
         let after = start.after.as_ref().filter(|_| start.bucket == bucket);
         let least = after.map_or_else(|| "-inf".to_owned(), |(score, _)| score.to_string());
         let number = u8::try_from(bucket).unwrap_or(u8::MAX);
@@ -98,7 +94,7 @@ impl RedisStore {
             left_out += count;
             // A page that has none but those of earlier pages is not the end of the index.
             if count < limit || !entries.is_empty() {
-                return Ok(Indexed { bucket, entries, is_whole: count < limit });
+                return Ok(IndexPage { bucket, entries, is_whole: count < limit });
             }
         }
     }
@@ -164,8 +160,8 @@ impl RedisStore {
         let mut call = self.scripts.record.summary.prepare_invoke();
         call.key(self.keys.record(key)).key(self.keys.unfinished(key.bucket()));
         call.arg(if is_indexed { "1" } else { "" });
-        let SummaryReply(fields) = self.topology.run(key.bucket(), &call).await?;
-        Ok(fields.and_then(|fields| fields.summary(key)))
+        let reply: SummaryReply = self.topology.run(key.bucket(), &call).await?;
+        Ok(reply.summary(key))
     }
 }
 
@@ -224,7 +220,7 @@ fn walk_position(
 }
 
 /// What a bucket's index has after a position.
-struct Indexed {
+struct IndexPage {
     bucket: u16,
     entries: Vec<IndexEntry>,
     /// Whether no more follow.
@@ -268,20 +264,10 @@ impl FromRedisValue for IndexEntries {
     }
 }
 
-/// The reply of `record_summary`.
+/// The reply of `record_summary`: a record, of whose stored response there is the beginning, and its scope.
 #[derive(Debug)]
-struct SummaryReply(Option<SummaryFields>);
-
-/// `fencing_token, attempts, begun, pttl, stage, at, end, scope`, in this order.
-#[derive(Debug)]
-struct SummaryFields {
-    fencing_token: u64,
-    attempts: u32,
-    begun_at_millis: u64,
-    pttl_millis: i64,
-    stage: String,
-    at_millis: u64,
-    end: Option<Vec<u8>>,
+struct SummaryReply {
+    record: Option<RecordFields>,
     scope: Option<Vec<u8>>,
 }
 
@@ -293,48 +279,24 @@ impl NeedsReplicas for SummaryReply {
 
 impl FromRedisValue for SummaryReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
-        let mut next = || fields.next().unwrap_or(Value::Nil);
-        if from_redis_value::<String>(next())? == "absent" {
-            return Ok(Self(None));
-        }
-        Ok(Self(Some(SummaryFields {
-            fencing_token: from_redis_value(next())?,
-            attempts: from_redis_value(next())?,
-            begun_at_millis: from_redis_value(next())?,
-            pttl_millis: from_redis_value(next())?,
-            stage: from_redis_value(next())?,
-            at_millis: from_redis_value(next())?,
-            end: from_redis_value(next())?,
-            scope: from_redis_value(next())?,
-        })))
+        // The first field says whether there is a record, and so do the others.
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter().skip(1);
+        let record = RecordFields::read(&mut fields)?;
+        Ok(Self { record, scope: from_redis_value(fields.next().unwrap_or(Value::Nil))? })
     }
 }
 
-impl SummaryFields {
-    /// What a list shows; `None` for what only another version understands.
+impl SummaryReply {
+    /// What a list shows; `None` for no record, and for what only another version understands.
     fn summary(self, key: &RecordKey) -> Option<RecordSummary> {
-        let (at_millis, end) = (self.at_millis, self.end.as_deref());
-        let phase = match &*self.stage {
-            "in-flight" => RecordPhase::InFlight { lease: Duration::from_millis(at_millis) },
-            "unknown" => {
-                let reason = UnknownReason::parse(std::str::from_utf8(end?).ok()?)?;
-                RecordPhase::Unknown { since_millis: at_millis, reason }
-            }
-            "done" => {
-                let status = StoredResponse::status_from_bytes(end?).ok()?;
-                RecordPhase::Done { at_millis, status }
-            }
-            _ => return None,
+        let record = self.record?;
+        let done = if record.stage == "done" {
+            let status = StoredResponse::status_from_bytes(record.end.as_deref()?).ok()?;
+            Some(RunEnd::Done(StoredResponse::Mark(status)))
+        } else {
+            None
         };
-        Some(RecordSummary {
-            key: *key,
-            scope: self.scope.and_then(|bytes| RecordScope::from_bytes(&bytes).ok()),
-            fencing_token: FencingToken::new(self.fencing_token),
-            attempts: self.attempts,
-            begun_at_millis: self.begun_at_millis,
-            expires_in: Duration::from_millis(u64::try_from(self.pttl_millis).unwrap_or(0)),
-            phase,
-        })
+        let scope = self.scope.and_then(|bytes| RecordScope::from_bytes(&bytes).ok());
+        Some(RecordSummary::new(*key, scope, &record.view(done.as_ref()).ok()?))
     }
 }

@@ -188,16 +188,16 @@ struct ScriptReply {
 
 /// `fencing_token, attempts, begun, pttl, stage, at, end`, in this order.
 #[derive(Debug)]
-struct RecordFields {
+pub(super) struct RecordFields {
     fencing_token: u64,
     attempts: u32,
     begun_at_millis: u64,
     /// Negative when the key has no expiry, which only another program's `PERSIST` does.
     pttl_millis: i64,
-    stage: String,
+    pub(super) stage: String,
     /// For a record in flight what is left of its lease; for any other when its stage began.
     at_millis: u64,
-    end: Option<Vec<u8>>,
+    pub(super) end: Option<Vec<u8>>,
 }
 
 impl ScriptReply {
@@ -243,7 +243,7 @@ impl NeedsReplicas for ScriptReply {
 }
 
 impl RecordFields {
-    fn view(&self, end: Option<&RunEnd>) -> Result<RecordView, StoreError> {
+    pub(super) fn view(&self, end: Option<&RunEnd>) -> Result<RecordView, StoreError> {
         Ok(RecordView {
             fencing_token: FencingToken::new(self.fencing_token),
             attempts: self.attempts,
@@ -285,13 +285,22 @@ impl RecordFields {
 impl FromRedisValue for ScriptReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let found = from_redis_value(fields.next().unwrap_or(Value::Nil))?;
+        Ok(Self { found, record: RecordFields::read(&mut fields)? })
+    }
+}
+
+impl RecordFields {
+    /// Takes the fields of a record from those of a reply; `None` where the reply has no record.
+    pub(super) fn read(
+        fields: &mut impl Iterator<Item = Value>,
+    ) -> Result<Option<Self>, ParsingError> {
         let mut next = || fields.next().unwrap_or(Value::Nil);
-        let found = from_redis_value(next())?;
         let fencing_token = next();
         if fencing_token == Value::Nil {
-            return Ok(Self { found, record: None });
+            return Ok(None);
         }
-        let record = RecordFields {
+        Ok(Some(Self {
             fencing_token: from_redis_value(fencing_token)?,
             attempts: from_redis_value(next())?,
             begun_at_millis: from_redis_value(next())?,
@@ -299,7 +308,6 @@ impl FromRedisValue for ScriptReply {
             stage: from_redis_value(next())?,
             at_millis: from_redis_value(next())?,
             end: from_redis_value(next())?,
-        };
-        Ok(Self { found, record: Some(record) })
+        }))
     }
 }
