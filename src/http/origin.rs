@@ -106,7 +106,7 @@ impl OriginPolicy {
     /// It would change something and is of a foreign page (403), or its body is of a media type that the
     /// route does not take from a page (415).
     pub(super) fn check(&self, request: &Request<Body>, surface: Surface) -> Result<(), Problem> {
-        let named = Named::of(request.headers());
+        let named = SourceHeaders::of(request.headers());
         let host = host_of(request, named.host)?;
         self.check_host(request, host)?;
         if request.method().is_safe() || surface == Surface::Callback {
@@ -213,13 +213,13 @@ fn check_media_type(request: &Request<Body>, surface: Surface) -> Result<(), Pro
 /// The headers that say what a request is for and whose page sent it, found in one pass: a lookup of each
 /// costs every request more.
 #[derive(Debug, Default)]
-struct Named<'a> {
+struct SourceHeaders<'a> {
     host: Lines<'a>,
     origin: Lines<'a>,
     fetch_site: Lines<'a>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> SourceHeaders<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
         let mut named = Self::default();
         for (name, value) in headers {
@@ -297,19 +297,8 @@ impl<'a> Host<'a> {
 
 /// Whether a registered name may have this byte (RFC 3986, section 3.2.2).
 fn is_of_name(byte: u8) -> bool {
-    OF_NAME[usize::from(byte)]
+    byte.is_ascii_alphanumeric() || matches!(byte, b'$'..=b'.' | b'!' | b';' | b'=' | b'_' | b'~')
 }
-
-/// A table, because every request's host is read byte by byte.
-const OF_NAME: [bool; 256] = {
-    let (mut table, mut byte) = ([false; 256], 0_u8);
-    while byte < 128 {
-        table[byte as usize] = byte.is_ascii_alphanumeric()
-            || matches!(byte, b'$'..=b'.' | b'!' | b';' | b'=' | b'_' | b'~');
-        byte += 1;
-    }
-    table
-};
 
 /// The host that a request is for; `None` where HTTP/1.0 names none.
 fn host_of<'a>(request: &'a Request<Body>, lines: Lines<'a>) -> Result<Option<Host<'a>>, Problem> {
