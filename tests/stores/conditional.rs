@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const SLACK: Duration = Duration::from_millis(150);
 
 /// All that a contract allows.
-const BAD_DAYS: Faults = Faults {
+pub(crate) const BAD_DAYS: Faults = Faults {
     delay_millis: 40,
     conflict: 50,
     lost_answer: 30,

@@ -23,6 +23,7 @@ use keylatch_testkit::{
 use serde_json::json;
 use zookeeper_client::{Acls, CreateMode};
 
+use crate::conditional::BAD_DAYS;
 use crate::postgres::{Role, open, open_error};
 use crate::record_conformance::{ask, token};
 
@@ -150,20 +151,9 @@ async fn list_unknown(store: &dyn Store) -> BTreeSet<RecordKey> {
 #[test]
 fn conditional_index_follows_the_records_on_bad_days() {
     const RECORDS: u32 = 12;
-    let faults = Faults {
-        delay_millis: 40,
-        conflict: 50,
-        lost_answer: 30,
-        lost_batch: 30,
-        late: 30,
-        failed_read: 30,
-        lost_notice: 100,
-        repeated_notice: 100,
-        behind_seconds: 7200,
-    };
     for engine in [FakeEngine::new, FakeEngine::without_clock] {
         stopped().block_on(async {
-            let engine = engine(faults, seed());
+            let engine = engine(BAD_DAYS, seed());
             let stores: Vec<Arc<dyn Store>> = (0..3).map(|_| optimistic(engine.clone())).collect();
             let working = stores.iter().zip(1..).map(async |(store, number)| {
                 work(&**store, &mut Dice(seed() + number), RECORDS).await;
@@ -225,7 +215,11 @@ async fn postgres_table_of_an_older_build_is_extended_and_lists_what_it_holds() 
     run_orders(&*store, 40..45, &RunEnd::Done(StoredResponse::Mark(201))).await;
     let indexed = "SELECT count(*) FROM keylatch.entries WHERE finished IS NOT TRUE
         AND key >= 'r' AND key < 's'";
-    assert_eq!(database.ask::<i64>(indexed).await, 40, "what this build wrote since is told apart");
+    assert_eq!(
+        database.ask::<i64>(indexed).await,
+        40,
+        "the records that this build completed are in the index"
+    );
 }
 
 #[tokio::test]
