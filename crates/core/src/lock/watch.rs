@@ -200,6 +200,8 @@ struct KnownLease {
     /// It ends between these two.
     earliest: Instant,
     latest: Instant,
+    /// Whether a hint says so, which may have been long on its way: then it may end earlier still.
+    is_by_hint: bool,
 }
 
 impl WatchCursor {
@@ -221,17 +223,17 @@ impl WatchCursor {
         if holder.fencing_token <= self.last {
             return Vec::new();
         }
-        self.is_held(KnownLease::new(holder, now, now), now)
+        self.is_held(KnownLease::by_hint(holder, now), now)
     }
 
     /// The store says that a lease was renewed, which may be less than a look could tell.
     fn renewed(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
         match &mut self.held {
             Some(known) if known.holder.fencing_token == holder.fencing_token => {
-                *known = KnownLease::new(holder.clone(), now, now);
+                *known = KnownLease::by_hint(holder.clone(), now);
                 vec![WatchEvent::Renewed(holder)]
             }
-            _ => self.is_held(KnownLease::new(holder, now, now), now),
+            _ => self.is_held(KnownLease::by_hint(holder, now), now),
         }
     }
 
@@ -266,6 +268,10 @@ impl WatchCursor {
                     *known = lease;
                     vec![WatchEvent::Renewed(holder)]
                 }
+                Some(known) if known.is_by_hint => {
+                    *known = lease;
+                    Vec::new()
+                }
                 // An event that is reported already, or a late one of a grant that is over.
                 _ => Vec::new(),
             };
@@ -282,11 +288,16 @@ impl WatchCursor {
 impl KnownLease {
     fn new(holder: Holder, asked: Instant, answered: Instant) -> Self {
         let (earliest, latest) = (asked + holder.expires_in, answered + holder.expires_in);
-        Self { holder, earliest, latest }
+        Self { holder, earliest, latest, is_by_hint: false }
+    }
+
+    fn by_hint(holder: Holder, now: Instant) -> Self {
+        Self { is_by_hint: true, ..Self::new(holder, now, now) }
     }
 
     fn is_another_end(&self, known: &Self) -> bool {
-        self.earliest > known.latest + SLACK || self.latest + SLACK < known.earliest
+        let is_earlier = !known.is_by_hint && self.latest + SLACK < known.earliest;
+        is_earlier || self.earliest > known.latest + SLACK
     }
 
     /// The end of the lease by `now`, when the store reported none.
@@ -340,6 +351,19 @@ mod tests {
         assert_eq!(names(&cursor.looked(slow)), []);
         let renewed = look(Some(holder(1, 999)), after(500), after(501));
         assert_eq!(names(&cursor.looked(renewed)), [("renewed", 1)]);
+    }
+
+    #[test]
+    fn hint_that_was_long_on_its_way_is_no_renewal() {
+        let now = Instant::now();
+        let after = |millis| now + Duration::from_millis(millis);
+        let (mut cursor, _) = WatchCursor::new(look(None, now, now));
+        // Granted at 0, and heard of at 100.
+        assert_eq!(names(&cursor.acquired(holder(1, 1000), after(100))), [("acquired", 1)]);
+        let exact = look(Some(holder(1, 800)), after(199), after(201));
+        assert_eq!(names(&cursor.looked(exact)), []);
+        let shortened = look(Some(holder(1, 400)), after(299), after(301));
+        assert_eq!(names(&cursor.looked(shortened)), [("renewed", 1)]);
     }
 
     #[test]
