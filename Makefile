@@ -6,7 +6,7 @@ run:
 	cargo run --release
 
 # The binaries of `make test`, and those that `make test-all` runs besides.
-QUICK = api stores cli snapshots
+QUICK = api stores cli snapshots modes
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
 WIDE = --test-threads $$((4 * $$(nproc)))

@@ -77,6 +77,7 @@ impl App {
                 bytes: config.server.body_limit_bytes,
                 time: Duration::from_millis(config.server.body_timeout_ms),
             },
+            breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
             streams: streams(&config, &metrics),

@@ -20,7 +20,8 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 4] = ["URL", "SERVER", "NAME", "FENCING_TOKEN"];
+const BESIDE: [&str; 8] =
+    ["URL", "SERVER", "NAME", "FENCING_TOKEN", "SLOT", "TOKEN", "TTL_MS", "LIMIT"];
 
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]
@@ -37,6 +38,7 @@ pub struct Config {
     pub zookeeper: ZookeeperSettings,
     pub redis: RedisSettings,
     pub redlock: RedlockSettings,
+    pub lock: Lock,
     pub wait: Wait,
     pub stream: Stream,
     pub log: telemetry::Settings,
@@ -47,6 +49,26 @@ pub struct Config {
     /// Whether a file is among the sources of these settings.
     #[serde(skip)]
     pub has_file: bool,
+}
+
+/// What clients may do with the locks of others.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Lock {
+    pub r#break: BreakMode,
+}
+
+/// Where a client may break the lease of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BreakMode {
+    /// Where the service listens on loopback alone.
+    Auto,
+    /// Everywhere.
+    On,
+    /// Nowhere.
+    Off,
 }
 
 /// Who may wait in line for a lock.
@@ -136,6 +158,15 @@ impl Config {
             http::SandboxMode::Auto => !self.has_file && self.listens_on_loopback(),
             http::SandboxMode::On => true,
             http::SandboxMode::Off => false,
+        }
+    }
+
+    /// Whether a client may break the lease of another.
+    pub fn serves_breaks(&self) -> bool {
+        match self.lock.r#break {
+            BreakMode::Auto => self.listens_on_loopback(),
+            BreakMode::On => true,
+            BreakMode::Off => false,
         }
     }
 

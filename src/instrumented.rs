@@ -10,7 +10,9 @@ use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::{
     AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
 };
-use keylatch_core::lock::{AcquireReply, LockCommand, LockReply, ReleaseReply, RenewReply};
+use keylatch_core::lock::{
+    AcquireReply, BreakReply, LockCommand, LockReply, ReleaseReply, RenewReply,
+};
 use keylatch_core::store::{
     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
     Topic,
@@ -84,7 +86,9 @@ fn operation(command: &Command) -> StoreOperation {
             LockCommand::Withdraw { .. } => StoreOperation::Withdraw,
             LockCommand::Renew { .. } => StoreOperation::Renew,
             LockCommand::Release { .. } => StoreOperation::Release,
+            LockCommand::Break(_) => StoreOperation::Break,
             LockCommand::Look => StoreOperation::Look,
+            LockCommand::Recall => StoreOperation::Recall,
         },
         Command::Record(_, command) => match command {
             RecordCommand::Begin(_) => StoreOperation::BeginRecord,
@@ -107,18 +111,24 @@ fn outcome(reply: &Reply) -> StoreOutcome {
 fn lock_outcome(reply: &LockReply) -> StoreOutcome {
     match reply {
         LockReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
-        LockReply::Acquire(AcquireReply::Busy(_)) => StoreOutcome::Held,
+        LockReply::Acquire(
+            AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
+        ) => StoreOutcome::Held,
         LockReply::Renew(RenewReply::NotHeld)
         | LockReply::Release(ReleaseReply::NotHeld)
+        | LockReply::Break(BreakReply::NotHeld)
         | LockReply::Look(None) => StoreOutcome::NotHeld,
-        LockReply::Renew(RenewReply::Mismatch) | LockReply::Release(ReleaseReply::Mismatch) => {
-            StoreOutcome::Mismatch
-        }
+        LockReply::Renew(RenewReply::Mismatch)
+        | LockReply::Release(ReleaseReply::Mismatch)
+        | LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
+        LockReply::Renew(RenewReply::Broken(_)) => StoreOutcome::Broken,
         LockReply::Acquire(AcquireReply::Granted(_))
         | LockReply::Withdraw
         | LockReply::Renew(RenewReply::Renewed(_))
-        | LockReply::Release(ReleaseReply::Released)
-        | LockReply::Look(Some(_)) => StoreOutcome::Done,
+        | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_))
+        | LockReply::Break(BreakReply::Broken { .. })
+        | LockReply::Look(Some(_))
+        | LockReply::Recall(_) => StoreOutcome::Done,
     }
 }
 

@@ -16,10 +16,10 @@ use keylatch::app::App;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, SandboxMode};
-use keylatch::run::{EXIT_CODES, Job};
+use keylatch::run::{EXIT_CODES, Job, Reentry};
 use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
-use keylatch_core::lock::{LockName, Owner, Ttl};
+use keylatch_core::lock::{Limit, LockName, Owner, Slots, Ttl};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
@@ -57,7 +57,8 @@ enum Command {
     /// Run a command for as long as it holds a lock.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
-    /// environment, renews the lock meanwhile, passes signals on, and releases the lock. When the lock
+    /// environment, renews the lock meanwhile, passes signals on, and releases the lock. A run of the same
+    /// lock within COMMAND enters it again. When the lock
     /// is lost or cannot be renewed, keylatch stops COMMAND and what it has started before another
     /// client can hold the lock: SIGTERM, then SIGKILL.
     #[command(after_help = EXIT_CODES)]
@@ -79,6 +80,13 @@ struct Run {
     /// A label that says who holds the lock [default: the machine and the process]
     #[arg(long, value_parser = owner)]
     owner: Option<Owner>,
+    /// Hold the lock together with others that share it
+    #[arg(long)]
+    shared: bool,
+    /// Hold the lock together with at most so many, this one included; COMMAND reads its place, from 0,
+    /// in KEYLATCH_SLOT
+    #[arg(long, value_parser = slots, value_name = "N")]
+    limit: Option<Slots>,
     /// The lock
     #[arg(value_parser = LockName::parse)]
     name: LockName,
@@ -94,12 +102,24 @@ fn url_variable() -> &'static str {
 }
 
 impl Run {
-    fn job(self) -> Job {
+    fn job(self) -> Result<Job, Error> {
         let machine = nix::unistd::gethostname().unwrap_or_default();
         let process = format!("{}, pid {}", machine.display(), std::process::id());
         let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
-        let options = AcquireOptions { ttl: self.ttl, wait: self.wait, owner };
-        Job { server: self.server, name: self.name, options, command: self.command }
+        let limit = match self.limit {
+            Some(slots) => Limit::Counted(slots),
+            None if self.shared => Limit::Shared,
+            None => Limit::Exclusive,
+        };
+        let (ttl, wait) = (self.ttl, self.wait);
+        let options = AcquireOptions { ttl, wait, owner, limit, ..AcquireOptions::default() };
+        let outer =
+            Reentry::find(&self.server, &self.name, |variable| std::env::var(variable).ok());
+        let options = match outer {
+            Some(outer) => outer.options(options).map_err(std::io::Error::other)?,
+            None => options,
+        };
+        Ok(Job { server: self.server, name: self.name, options, command: self.command })
     }
 }
 
@@ -112,6 +132,11 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn ttl(text: &str) -> Result<Ttl, String> {
     let millis = u64::try_from(duration(text)?.as_millis()).unwrap_or(u64::MAX);
     Ttl::from_millis(millis).map_err(|_| "it must be from 100ms to 24h".to_owned())
+}
+
+fn slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().map_err(|_| "it is not a whole number".to_owned())?;
+    Slots::new(slots).map_err(|error| error.to_string())
 }
 
 fn owner(text: &str) -> Result<Owner, String> {
@@ -199,7 +224,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
 
 fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(keylatch::run::run(&run.job()));
+    let code = runtime.block_on(keylatch::run::run(&run.job()?));
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     Ok(ExitCode::from(code))

@@ -170,7 +170,9 @@ pub enum StoreOperation {
     Withdraw,
     Renew,
     Release,
+    Break,
     Look,
+    Recall,
     List,
     Health,
     BeginRecord,
@@ -189,7 +191,9 @@ impl StoreOperation {
             Self::Withdraw => "withdraw",
             Self::Renew => "renew",
             Self::Release => "release",
+            Self::Break => "break",
             Self::Look => "look",
+            Self::Recall => "recall",
             Self::List => "list",
             Self::Health => "health",
             Self::BeginRecord => "begin_record",
@@ -219,6 +223,8 @@ pub enum StoreOutcome {
     Reused,
     /// The token is not the holder's.
     Mismatch,
+    /// The lease was broken.
+    Broken,
     /// The store could not find out.
     Error,
 }
@@ -234,6 +240,7 @@ impl StoreOutcome {
             Self::Found => "found",
             Self::Reused => "reused",
             Self::Mismatch => "mismatch",
+            Self::Broken => "broken",
             Self::Error => "error",
         }
     }
@@ -291,14 +298,14 @@ mod tests {
     #[test]
     fn every_label_of_a_store_step_is_documented() {
         use StoreOperation::{
-            AbandonRecord, Acquire, BeginRecord, CompleteRecord, Health, List, Look, LookAtRecord,
-            Release, Renew, RenewRecord, ResolveRecord, Withdraw,
+            AbandonRecord, Acquire, BeginRecord, Break, CompleteRecord, Health, List, Look,
+            LookAtRecord, Recall, Release, Renew, RenewRecord, ResolveRecord, Withdraw,
         };
-        use StoreOutcome::{Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
-        let locks = [Acquire, Withdraw, Renew, Release, Look, List, Health];
+        use StoreOutcome::{Broken, Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
+        let locks = [Acquire, Withdraw, Renew, Release, Break, Look, Recall, List, Health];
         let records =
             [BeginRecord, RenewRecord, CompleteRecord, AbandonRecord, ResolveRecord, LookAtRecord];
-        let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Error];
+        let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Broken, Error];
         let operations = locks.into_iter().chain(records).map(StoreOperation::as_str);
         let document = include_str!("../docs/operating.md");
         for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {

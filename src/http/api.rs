@@ -32,6 +32,8 @@ pub struct Api {
     pub store_kind: &'static str,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
+    /// Whether a client may break the lease of another.
+    pub breaks: bool,
     /// How long a client may wait in line.
     pub max_wait: Duration,
     /// How long a connection may hold a lock.

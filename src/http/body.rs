@@ -19,11 +19,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
-use keylatch_core::lock::{self, Holder, LockName, Owner, Token, Ttl, Validity};
+use keylatch_core::lock::{
+    self, Break, BreakCommand, EntryName, FencingToken, GrantEnd, Holder, Holding, Limit, LockName,
+    Owner, Reason, Slots, Token, Ttl, Validity,
+};
 use keylatch_core::store::Page;
 use keylatch_wire::{
-    CreateLockRequest, HoldLockRequest, Lease, LockPage, PublicLock, RenewLockRequest, SecretToken,
-    millis,
+    BreakLockRequest, BreakNote, CreateLockRequest, EndKind, HeldLock, HoldLockRequest, Lease,
+    LockHistory, LockMode, LockPage, PublicHolder, PublicLock, RenewLockRequest, SecretToken,
+    SharedLock, millis,
 };
 
 /// A value as the body of an answer.
@@ -61,6 +65,45 @@ pub(super) fn acquire_request(
         wait,
         ttl: ttl(body.ttl_ms, max_ttl)?,
         owner: owner.map_err(|error| invalid("owner", error))?,
+        limit: limit(body.mode, body.limit)?,
+        entry: body.entry.as_deref().map(entry).transpose()?,
+    })
+}
+
+/// How many may hold a lock together that is asked for so.
+fn limit(mode: Option<LockMode>, limit: Option<u64>) -> Result<Limit, Problem> {
+    match (mode, limit) {
+        (Some(LockMode::Shared), None) => Ok(Limit::Shared),
+        (Some(LockMode::Shared), Some(limit)) => {
+            Slots::new(limit).map(Limit::Counted).map_err(|error| invalid("limit", error))
+        }
+        (_, None) => Ok(Limit::Exclusive),
+        (_, Some(_)) => Err(invalid("limit", "is for a lock whose `mode` is `shared`")),
+    }
+}
+
+/// The name of an entry.
+pub(super) fn entry(name: &str) -> Result<EntryName, Problem> {
+    EntryName::parse(name).map_err(|error| invalid("entry", error))
+}
+
+/// What the core is to break.
+pub(super) fn break_command(body: BreakLockRequest) -> Result<BreakCommand, Problem> {
+    let BreakLockRequest { reason, fencing_token, slot, by, grace_ms } = body;
+    let reason = Reason::parse(&reason.unwrap_or_default());
+    let fencing_token = fencing_token.ok_or_else(|| {
+        invalid("fencing_token", "is required: it names the grant that is to be broken")
+    })?;
+    let by = Owner::parse(&by.unwrap_or_default());
+    if grace_ms.is_some_and(|grace| grace > Ttl::MAX_MILLIS) {
+        return Err(invalid("grace_ms", format!("must be at most {}", Ttl::MAX_MILLIS)));
+    }
+    Ok(BreakCommand {
+        fencing_token: FencingToken::new(fencing_token),
+        slot,
+        reason: reason.map_err(|error| invalid("reason", error))?,
+        by: by.map_err(|error| invalid("by", error))?,
+        grace: grace_ms.map(Duration::from_millis),
     })
 }
 
@@ -73,15 +116,15 @@ pub(super) fn hold_request(
     max_wait: Duration,
     longest: Duration,
 ) -> Result<lock::HoldRequest, Problem> {
-    let HoldLockRequest { ttl_ms, owner, wait_ms, max_hold_ms } = body;
+    let HoldLockRequest { ttl_ms, owner, wait_ms, max_hold_ms, mode, limit, entry } = body;
     let max_hold = max_hold_ms.map_or(longest, Duration::from_millis);
     if max_hold.is_zero() || max_hold > longest {
         return Err(invalid("max_hold_ms", format!("must be 1 to {}", millis(longest))));
     }
-    let create = CreateLockRequest { ttl_ms, owner, wait_ms };
-    let lock::AcquireRequest { name, ttl, owner, wait, .. } =
+    let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry };
+    let lock::AcquireRequest { name, ttl, owner, wait, limit, entry, .. } =
         acquire_request(create, name, None, max_ttl, max_wait)?;
-    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold })
+    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry })
 }
 
 /// The TTL that a renewal asks for.
@@ -105,25 +148,111 @@ pub(super) fn lease_body<'a>(
         waited_ms: millis(validity.waited()),
         valid_for_ms: millis(validity.valid_for()),
         expires_at: in_millis(lease.expires_in),
+        mode: mode(lease.limit),
+        limit: slots(lease.limit),
+        slot: slots(lease.limit).map(|_| lease.slot),
+        entries: lease.entries.iter().map(|entry| Cow::Borrowed(entry.as_str())).collect(),
+    }
+}
+
+/// The mode as an answer has it: an exclusive lock has none.
+fn mode(limit: Limit) -> Option<LockMode> {
+    limit.is_shared().then_some(LockMode::Shared)
+}
+
+/// How many were asked for to hold the lock together, if any number was.
+fn slots(limit: Limit) -> Option<u64> {
+    match limit {
+        Limit::Counted(slots) => Some(slots.get().into()),
+        Limit::Exclusive | Limit::Shared => None,
     }
 }
 
 /// A held lock as any client sees it.
+pub(super) fn held_lock(holding: &Holding) -> HeldLock {
+    let Holding { first, count, .. } = holding;
+    if !first.limit.is_shared() {
+        return HeldLock::Exclusive(public_lock(first));
+    }
+    HeldLock::Shared(SharedLock {
+        name: first.name.as_str().to_owned(),
+        mode: LockMode::Shared,
+        limit: holding.holders().filter_map(|holder| slots(holder.limit)).min(),
+        holders: public_holders(holding),
+        holding: *count as u64,
+        waiting: first.waiting,
+    })
+}
+
+/// Those that hold a lock together, by slot.
+pub(super) fn public_holders(holding: &Holding) -> Vec<PublicHolder> {
+    let mut holders: Vec<_> = holding.holders().map(public_holder).collect();
+    holders.sort_unstable_by_key(|holder| holder.slot);
+    holders
+}
+
+fn public_holder(holder: &Holder) -> PublicHolder {
+    PublicHolder {
+        owner: owner_of(holder),
+        fencing_token: holder.fencing_token.get(),
+        slot: holder.slot,
+        acquired_at: at_millis(holder.acquired_at_millis),
+        expires_in_ms: millis(holder.expires_in),
+        broken: holder.broken.as_deref().map(break_note),
+    }
+}
+
+fn owner_of(holder: &Holder) -> Option<String> {
+    holder.owner.as_ref().map(|owner| owner.as_str().to_owned())
+}
+
+/// Why a lease was broken.
+pub(super) fn break_note(why: &Break) -> BreakNote {
+    BreakNote {
+        reason: why.reason.as_str().to_owned(),
+        by: why.by.as_ref().map(|by| by.as_str().to_owned()),
+        at: at_millis(why.at_millis),
+    }
+}
+
+/// How earlier grants ended.
+pub(super) fn lock_history(ends: &[GrantEnd]) -> LockHistory {
+    LockHistory { ends: ends.iter().map(grant_end).collect() }
+}
+
+fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
+    let broken = end.broken().map(|why| break_note(why));
+    keylatch_wire::GrantEnd {
+        fencing_token: end.fencing_token.get(),
+        owner: end.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        acquired_at: at_millis(end.acquired_at_millis),
+        ended_at: at_millis(end.ended_at_millis),
+        how: if broken.is_some() { EndKind::Broken } else { EndKind::Expired },
+        by: broken.as_ref().and_then(|broken| broken.by.clone()),
+        reason: broken.map(|broken| broken.reason),
+    }
+}
+
+/// A holder with its lock, as any client sees them.
 pub(super) fn public_lock(holder: &Holder) -> PublicLock {
     PublicLock {
         name: holder.name.as_str().to_owned(),
-        owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        owner: owner_of(holder),
         fencing_token: holder.fencing_token.get(),
         acquired_at: at_millis(holder.acquired_at_millis),
         expires_in_ms: millis(holder.expires_in),
         waiting: holder.waiting,
+        mode: mode(holder.limit),
+        limit: slots(holder.limit),
+        slot: holder.limit.is_shared().then_some(holder.slot),
+        broken: holder.broken.as_deref().map(break_note),
     }
 }
 
 /// Some of the held locks.
-pub(super) fn lock_page(page: &Page<Holder>) -> LockPage {
+pub(super) fn lock_page(page: &Page<Holding>) -> LockPage {
     LockPage {
-        locks: page.entries.iter().map(public_lock).collect(),
+        locks: page.entries.iter().map(held_lock).collect(),
         next_cursor: page.next.as_ref().map(|cursor| cursor.as_str().to_owned()),
     }
 }

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::Api;
 use super::problem::{Code, Problem};
-use keylatch_core::lock::{InvalidToken, LockName, Token};
+use keylatch_core::lock::{EntryName, InvalidToken, LockName, Token};
 use keylatch_core::store::{Cursor, ListLocks};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
@@ -57,6 +57,35 @@ impl<S: Send + Sync> FromRequestParts<S> for WatchedName {
         let path = Path::<String>::from_request_parts(parts, state).await;
         let Path(name) = path.map_err(|_| invalid(&"it is not UTF-8"))?;
         Ok(Self(LockName::parse(&name).map_err(|error| invalid(&error))?))
+    }
+}
+
+/// The entry that the query names, if it names one.
+pub(super) struct LeftEntry(pub(super) Option<EntryName>);
+
+impl<S: Send + Sync> FromRequestParts<S> for LeftEntry {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Some(query) = parts.uri.query() else { return Ok(Self(None)) };
+        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
+            let detail = "The query is not percent-encoded UTF-8.";
+            return Err(Problem::new(Code::InvalidQuery, detail));
+        }
+        let mut entry = None;
+        for (parameter, value) in pairs(query) {
+            if parameter != "entry" {
+                let detail =
+                    format!("There is no parameter `{parameter}`; members go in the body.");
+                return Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter));
+            }
+            if entry.is_some() {
+                return Err(invalid_query("entry", "is there twice"));
+            }
+            let name = EntryName::parse(&value);
+            entry = Some(name.map_err(|error| invalid_query("entry", &error.to_string()))?);
+        }
+        Ok(Self(entry))
     }
 }
 

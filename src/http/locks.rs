@@ -12,16 +12,18 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
-use super::body::{Json, acquire_request, lease_body, lock_page, public_lock, renewal_ttl};
+use super::body::{Json, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
 use super::extract::{
-    LOCK_TOKEN, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken, unknown_cursor,
+    LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
+    WatchedName, unknown_cursor,
 };
 use super::problem::{
     Code, CreateProblems, GetProblems, ListProblems, Problem, ReleaseProblems, RenewProblems,
-    TOKEN_EXAMPLE, held, lock_not_held, of_lock_error, token_mismatch,
+    TOKEN_EXAMPLE, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
+    too_many_holders,
 };
 use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal};
-use keylatch_wire::{CreateLockRequest, Lease, LockPage, PublicLock, RenewLockRequest};
+use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
 /// What may stand in a path segment as it is.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -33,6 +35,11 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 ///
 /// Safe to repeat: with a Lock-Token of your own, the same token again is the same grant with what
 /// is left of it, so a lost answer costs nothing.
+///
+/// With `"mode": "shared"` others that ask for `shared` hold the lock at the same time, with a `limit` as many
+/// as that. The line is one for all: a reader behind a waiting writer waits. The token of an exclusive lock may
+/// ask for `shared` at any time; the other way it is to be the only holder, with none in line, or reads 409 at
+/// once. With an `entry` the token enters the lock again under that name.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}",
@@ -73,6 +80,8 @@ pub(super) async fn create(
         Acquisition::Held { contention, waited } => {
             Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }
+        Acquisition::NotAlone(contention) => Err(not_alone(&contention)),
+        Acquisition::Full => Err(too_many_holders()),
     }
 }
 
@@ -107,6 +116,7 @@ pub(super) async fn renew(
         Renewal::Renewed { lease, validity } => {
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
+        Renewal::Broken(why) => Err(lock_broken(&why)),
         Renewal::NotHeld => Err(lock_not_held()),
         Renewal::Mismatch => Err(token_mismatch()),
     }
@@ -115,7 +125,8 @@ pub(super) async fn renew(
 /// Release a lock
 ///
 /// Only the token of the lease releases it. After a lost answer it is safe to repeat: 404 then
-/// says that no client holds the lock.
+/// says that no client holds the lock. With `entry` the token leaves that entry alone, and releases
+/// the lock with the last.
 #[utoipa::path(
     delete,
     path = "/v1/locks/{name}",
@@ -123,16 +134,27 @@ pub(super) async fn renew(
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the lease"),
+        ("entry" = Option<String>, Query, min_length = 1, max_length = 64,
+            description = "The entry to leave; all of them unless said otherwise"),
     ),
-    responses((status = 204, description = "The lock is free"), ReleaseProblems)
+    responses(
+        (status = 204, description = "The lease is over"),
+        (status = 200, description = "The token holds the lock by other entries: these have names", body = LockEntries),
+        ReleaseProblems,
+    )
 )]
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
-    Name(name): Name,
+    LeftEntry(entry): LeftEntry,
+    WatchedName(name): WatchedName,
     RequiredToken(token): RequiredToken,
-) -> Result<StatusCode, Problem> {
-    match api.locks.release(&name, &token).await? {
-        ReleaseReply::Released => Ok(StatusCode::NO_CONTENT),
+) -> Result<Response, Problem> {
+    match api.locks.leave(&name, &token, entry).await? {
+        ReleaseReply::Released => Ok(StatusCode::NO_CONTENT.into_response()),
+        ReleaseReply::Entered(entries) => {
+            let entries = entries.iter().map(|entry| entry.as_str().to_owned()).collect();
+            Ok(Json(LockEntries { entries }).into_response())
+        }
         ReleaseReply::NotHeld => Err(lock_not_held()),
         ReleaseReply::Mismatch => Err(token_mismatch()),
     }
@@ -140,20 +162,20 @@ pub(super) async fn release(
 
 /// Look at a lock
 ///
-/// Who holds it and for how long. The token is never shown.
+/// Who holds it and for how long; all holders, where several share it. No token is ever shown.
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}",
     tag = "locks",
     params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
-    responses((status = 200, description = "A client holds it", body = PublicLock), GetProblems)
+    responses((status = 200, description = "A client holds it", body = HeldLock), GetProblems)
 )]
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     Name(name): Name,
-) -> Result<Json<PublicLock>, Problem> {
+) -> Result<Json<HeldLock>, Problem> {
     match api.locks.look(&name).await? {
-        Some(holder) => Ok(Json(public_lock(&holder))),
+        Some(holding) => Ok(Json(held_lock(&holding))),
         None => Err(lock_not_held()),
     }
 }

@@ -3,6 +3,7 @@
 mod api;
 mod assets;
 mod body;
+mod breaks;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -158,6 +159,8 @@ fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
 fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
+        .routes(routes!(breaks::break_lease))
+        .routes(routes!(breaks::history))
         .routes(routes!(streams::hold))
         .routes(routes!(streams::events))
         .routes(routes!(records::begin, records::complete, records::abandon, records::find))

@@ -63,7 +63,7 @@ fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 fn description() -> String {
     let mut text = String::from(
         "Locks over HTTP: leases by name, with a secret token that proves who holds one and a \
-         fencing token that rises with every grant.\n\n\
+         fencing token for the resource to compare.\n\n\
          No lease alone gives mutual exclusion: clients pause, clocks jump, failovers forget. So \
          this is what is promised:\n\n",
     );

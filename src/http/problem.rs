@@ -17,22 +17,66 @@ use utoipa::openapi::{
     example::ExampleBuilder, schema::Type,
 };
 
-use keylatch_core::lock::{Contention, LockError};
+use super::body::{break_note, public_holders};
+use keylatch_core::lock::{Break, Contention, Holding, LockError};
 use keylatch_core::store::Effect;
 
 pub use keylatch_axum::{Code, Problem};
 
 /// Another client holds the lock, or is before this one in line.
 pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem {
-    let detail = match &contention.holder {
+    let detail = match &contention.holding {
+        Some(holding) if holding.first.limit.is_shared() => "Other clients hold the lock.",
         Some(_) => "Another client holds the lock.",
         None => "The lock is about to be given to another client.",
     };
-    let free_in = contention.holder.as_ref().map_or(Duration::ZERO, |holder| holder.expires_in);
-    Problem::new(Code::LockHeld, detail)
-        .with_retry_after(free_in)
-        .with_holder(contention.holder.as_ref().map(holder_body), contention.ahead)
-        .with_waited(waited)
+    of_contention(detail, contention).with_waited(waited)
+}
+
+/// The client holds the lock already, and is not alone.
+pub(super) fn not_alone(contention: &Contention) -> Problem {
+    let detail = "You hold the lock together with others, or others wait for it, or your lease is broken. For \
+                  fewer beside you, release it and ask for it again.";
+    of_contention(detail, contention)
+}
+
+fn of_contention(detail: &'static str, contention: &Contention) -> Problem {
+    let holding = contention.holding.as_ref();
+    let free_in = holding.map_or(Duration::ZERO, |holding| holding.first.expires_in);
+    let problem = Problem::new(Code::LockHeld, detail).with_retry_after(free_in);
+    with_holding(problem, holding, contention.ahead)
+}
+
+/// Says who holds the lock: the one holder, or those that share it.
+fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Problem {
+    match holding {
+        Some(holding) if holding.first.limit.is_shared() => {
+            problem.with_holders(public_holders(holding), holding.count as u64, ahead)
+        }
+        _ => problem.with_holder(holding.map(|holding| holder_body(&holding.first)), ahead),
+    }
+}
+
+/// As many hold the lock as may.
+pub(super) fn too_many_holders() -> Problem {
+    let detail =
+        "As many hold the lock as may, or you entered it as often as you may. Nothing was done.";
+    Problem::new(Code::TooManyHolders, detail)
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(Duration::from_secs(1))
+}
+
+/// The lease of the client was broken.
+pub(super) fn lock_broken(why: &Break) -> Problem {
+    let detail = format!("Your lease was broken: {}.", why.reason.as_str().trim_end_matches('.'));
+    Problem::new(Code::LockBroken, detail).with_break(break_note(why))
+}
+
+/// The grant that was to be broken is over, and another holds the lock.
+pub(super) fn fence_mismatch(holding: &Holding) -> Problem {
+    let detail = "The lock is held, and not with this fencing token. Nothing was broken.";
+    let waiting = holding.first.waiting;
+    with_holding(Problem::new(Code::FenceMismatch, detail), Some(holding), waiting)
 }
 
 /// Who holds a lock that was not acquired.
@@ -112,22 +156,31 @@ macro_rules! problems {
 problems! {
     CreateProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
-        PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
-        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable,
+        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     HoldProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
-        PayloadTooLarge, TooManyWaiters, Internal, StoreUnavailable, StoreTooSlow, Overloaded, Timeout,
-        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable,
+        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     RenewProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout,
-        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded,
+        LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded,
         Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     ReleaseProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired,
-        Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
+        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
+    ];
+    BreakProblems: [
+        InvalidHost, InvalidName, InvalidBody, InvalidQuery, BreakDisabled, LockNotHeld, RequestTimeout,
+        FenceMismatch, PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ];
+    HistoryProblems: [
+        InvalidHost, InvalidName, InvalidQuery, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest
     ];
     GetProblems: [
         InvalidHost, InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout,
@@ -228,6 +281,11 @@ fn example(code: Code) -> serde_json::Value {
             });
             example["ahead"] = 0.into();
             example["retry_after_ms"] = 12345.into();
+        }
+        Code::LockBroken => {
+            example["broken"] = serde_json::json!({
+                "reason": "runner 7 is gone", "by": "alice", "at": "2026-05-27T16:40:00Z",
+            });
         }
         Code::StoreUnavailable | Code::StoreTooSlow | Code::Timeout => {
             example["outcome"] = "unknown".into();

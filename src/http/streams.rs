@@ -21,10 +21,11 @@ use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Api;
-use super::body::{hold_request, in_millis, lease_body, public_lock};
+use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::problem::{
-    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, of_lock_error, overloaded,
+    Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
+    overloaded, too_many_holders,
 };
 use crate::metrics::StreamKind;
 use keylatch_core::lock::{
@@ -41,8 +42,8 @@ use keylatch_wire::{
 /// renews it at each third of the TTL, and releases it when the connection ends, whatever the reason.
 ///
 /// The events are `waiting` (with how many are `ahead`), `acquired` (the lease), `renewed`, and at the
-/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `lock-not-held`, `token-mismatch` or
-/// `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
+/// end `lost`, with the `reason`: `max-hold`, `shutdown`, `lock-not-held`, `lock-broken`, `token-mismatch`
+/// or `store-unavailable`. When you read it, stop. Comments are sent while nothing happens.
 ///
 /// Only `acquired` says that the lock is yours. Without `wait_ms` a lock that is held is 409, before
 /// any stream begins; with it the stream begins while you wait, and ends with `refused`, whose data is
@@ -109,12 +110,16 @@ fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum
             };
             event("renewed", &renewed)
         }
-        HoldEvent::Lost(lost) => event("lost", &why(lost)),
+        HoldEvent::Lost(lost) => event("lost", &why(&lost)),
         HoldEvent::Refused(refused) => event("refused", problem(refused).document()),
     }
 }
 
-fn why(lost: LossReason) -> LossEvent {
+fn why(lost: &LossReason) -> LossEvent {
+    let broken = match lost {
+        LossReason::Broken(why) => Some(break_note(why)),
+        _ => None,
+    };
     let (reason, detail) = match lost {
         LossReason::MaxHold => ("max-hold", "The lock was held for as long as it may be."),
         LossReason::Shutdown => ("shutdown", "The service shuts down and releases the lock."),
@@ -125,17 +130,22 @@ fn why(lost: LossReason) -> LossEvent {
         LossReason::TakenOver => {
             (Code::TokenMismatch.slug(), "Another client holds the lock, with another token.")
         }
+        LossReason::Broken(_) => {
+            (Code::LockBroken.slug(), "The lease was broken. Stop what you did under it.")
+        }
         LossReason::Unrenewed => {
             (Code::StoreUnavailable.slug(), "The lease could not be renewed, and is about to end.")
         }
         _ => (Code::Internal.slug(), "The lock is lost."),
     };
-    LossEvent { reason: reason.into(), detail: detail.into() }
+    LossEvent { reason: reason.into(), detail: detail.into(), broken }
 }
 
 fn problem(refused: HoldRefusal) -> Problem {
     match refused {
         HoldRefusal::Held { contention, waited } => held(&contention, Some(waited)),
+        HoldRefusal::NotAlone(contention) => not_alone(&contention),
+        HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),
         HoldRefusal::Shutdown => overloaded("The service is shutting down."),
     }
@@ -144,7 +154,8 @@ fn problem(refused: HoldRefusal) -> Problem {
 /// Watch a lock
 ///
 /// A stream of server-sent events of what happens to a lock: first a `snapshot` of how it stands, then
-/// `acquired`, `renewed`, `released` and `expired`. Tokens are never shown.
+/// `acquired`, `renewed`, `broken`, `released` and `expired`. Where several hold the lock together, `slot`
+/// tells them apart. Tokens are never shown.
 ///
 /// An event's `id` is the last fencing token, a hyphen, and the number of the event in this stream. A
 /// client that reads too slowly gets `lagged` and a new `snapshot`; so does one that comes back,
@@ -201,9 +212,10 @@ impl Ids {
 
 fn holder(happened: &WatchEvent) -> Option<&Holder> {
     match happened {
-        WatchEvent::Snapshot(holder) => holder.as_ref(),
+        WatchEvent::Snapshot(holding) => holding.as_ref().map(|holding| &holding.first),
         WatchEvent::Acquired(holder)
         | WatchEvent::Renewed(holder)
+        | WatchEvent::Broken(holder)
         | WatchEvent::Released(holder)
         | WatchEvent::Expired(holder) => Some(holder),
         WatchEvent::Lagged | WatchEvent::Closing => None,
@@ -212,12 +224,13 @@ fn holder(happened: &WatchEvent) -> Option<&Holder> {
 
 fn encode_watch_event(happened: &WatchEvent) -> Result<Event, axum::Error> {
     match happened {
-        WatchEvent::Snapshot(holder) => {
-            let lock = holder.as_ref().map(public_lock);
+        WatchEvent::Snapshot(holding) => {
+            let lock = holding.as_ref().map(held_lock);
             event("snapshot", &SnapshotEvent { held: lock.is_some(), lock })
         }
         WatchEvent::Acquired(holder) => event("acquired", &public_lock(holder)),
         WatchEvent::Renewed(holder) => event("renewed", &public_lock(holder)),
+        WatchEvent::Broken(holder) => event("broken", &public_lock(holder)),
         WatchEvent::Released(holder) => event("released", &ended(holder)),
         WatchEvent::Expired(holder) => event("expired", &ended(holder)),
         WatchEvent::Lagged => event("lagged", &EmptyEvent {}),
@@ -230,6 +243,7 @@ fn ended(holder: &Holder) -> EndEvent<'_> {
         name: holder.name.as_str().into(),
         owner: holder.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
         fencing_token: holder.fencing_token.get(),
+        slot: holder.limit.is_shared().then_some(holder.slot),
     }
 }
 

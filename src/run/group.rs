@@ -51,15 +51,21 @@ pub(super) enum ProcessChange {
 }
 
 impl Group {
-    /// Starts the command.
+    /// Starts the command, with these variables set or, where there is no value, removed.
     pub(super) fn spawn(
         command: &[OsString],
-        environment: [(&str, String); 2],
+        environment: Vec<(&'static str, Option<String>)>,
     ) -> io::Result<Self> {
         let changes = unix::signal(SignalKind::child())?;
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
-        let child =
-            Command::new(program).args(arguments).envs(environment).process_group(0).spawn()?;
+        let mut command = Command::new(program);
+        for (variable, value) in environment {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
+        let child = command.args(arguments).process_group(0).spawn()?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;
         Ok(Self { child, id: Pid::from_raw(id), changes, code: None })
     }

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 use super::exit::Failure;
 use super::group::{Group, ProcessChange, Terminal, suspend_job};
+use super::reentry;
 use super::signals::Signals;
 use keylatch_client::{AcquireOptions, AcquireReply, Client, LeaseStatus, LockGuard, LossReason};
 use keylatch_core::lock::{LockName, ReleaseReply};
@@ -69,10 +70,7 @@ async fn try_run(job: &Job) -> Result<u8, Failure> {
 
 /// Runs the command under a lock, and gives the lock back.
 async fn under(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
-    let environment = [
-        ("KEYLATCH_NAME", job.name.as_str().to_owned()),
-        ("KEYLATCH_FENCING_TOKEN", guard.fencing_token().to_string()),
-    ];
+    let environment = reentry::environment(job, &guard);
     let ran = match Group::spawn(&job.command, environment) {
         Ok(group) => supervise(group, &guard, signals).await,
         Err(error) => {
@@ -161,7 +159,9 @@ async fn stop(group: Group, guard: &LockGuard) -> Failure {
     let left = guard.valid_for();
     let grace = left - MARGIN.min(left / 4);
     let grace = match lost {
-        LossReason::NotHeld | LossReason::TakenOver => grace.min(GONE_GRACE),
+        LossReason::NotHeld | LossReason::TakenOver | LossReason::Broken(_) => {
+            grace.min(GONE_GRACE)
+        }
         _ => grace,
     };
     let stopped = group.stop(grace).await;

@@ -7,7 +7,9 @@
 mod exit;
 mod group;
 mod job;
+mod reentry;
 mod signals;
 
 pub use exit::EXIT_CODES;
 pub use job::{Job, run};
+pub use reentry::Reentry;

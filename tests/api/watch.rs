@@ -307,8 +307,7 @@ fn in_memory() -> (Arc<LockService>, LockName) {
 }
 
 async fn grant(service: &LockService, ttl: Ttl) -> Token {
-    let (name, wait) = (LockName::parse("deploy").unwrap(), Duration::ZERO);
-    let request = AcquireRequest { name, token: None, ttl, owner: None, wait };
+    let request = AcquireRequest::new(LockName::parse("deploy").unwrap(), ttl);
     let Ok(Acquisition::New(grant)) = service.acquire(request).await else { panic!("a grant") };
     grant.token
 }

@@ -167,7 +167,7 @@ impl Client {
                     self.ledger.claim(&wish.name, claim, self.is_exclusive);
                     return self.hold(&wish, fencing_token).await;
                 }
-                Ok(Ok(AcquireReply::Busy(_))) => {}
+                Ok(Ok(_)) => {}
                 Ok(Err(error)) => is_in_doubt |= error.effect() == Effect::Unknown,
                 Err(_) => is_in_doubt = true,
             }
@@ -223,7 +223,7 @@ impl Client {
     async fn check_released(&mut self, wish: &Wish, fencing_token: FencingToken) {
         let store = &self.stores[self.dice.below(PROCESSES) as usize];
         if let Ok(Ok(found)) = timeout(PATIENCE, store.look(&wish.name)).await {
-            let is_back = found.is_some_and(|holder| holder.fencing_token == fencing_token);
+            let is_back = found.is_some_and(|found| found.first.fencing_token == fencing_token);
             assert!(!is_back, "{}: a released lease was seen again", wish.name);
         }
     }
@@ -395,7 +395,7 @@ async fn asks(store: &dyn Store, name: &LockName) -> Duration {
     let command =
         AcquireCommand::new(TokenHash::from_bytes([7; 32]), Ttl::DEFAULT, Attempt::new(1));
     match store.acquire(name, command).await.unwrap() {
-        AcquireReply::Busy(contention) => contention.holder.expect("a holder").expires_in,
+        AcquireReply::Busy(contention) => contention.holding.expect("a holder").first.expires_in,
         reply => panic!("busy, not {reply:?}"),
     }
 }
@@ -526,11 +526,8 @@ fn conditional_store_keeps_all_waiters_of_a_lock_with_one_write() {
             LockService::start(optimistic(engine.clone()), Duration::from_secs(5), limits);
         let service = Arc::new(service.unwrap());
         let request = |wait| AcquireRequest {
-            name: LockName::parse("deploy").unwrap(),
-            token: None,
-            ttl: Ttl::MAX,
-            owner: None,
             wait,
+            ..AcquireRequest::new(LockName::parse("deploy").unwrap(), Ttl::MAX)
         };
         service.acquire(request(Duration::ZERO)).await.unwrap();
         let mut waiters = JoinSet::new();

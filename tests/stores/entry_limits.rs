@@ -35,7 +35,7 @@ async fn commands_that_fit_are_carried_out_and_the_others_are_too_large() {
         }
     }
     assert!(joined > 0 && refused > 0, "{joined} joined, and {refused} did not");
-    let waiting = store.look(&name("a")).await.unwrap().expect("it is held").waiting;
+    let waiting = store.look(&name("a")).await.unwrap().expect("it is held").first.waiting;
     assert_eq!(waiting, joined);
     // What makes it smaller is carried out.
     let released = store.release(&name("a"), &token("one")).await.unwrap();

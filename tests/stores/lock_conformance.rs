@@ -22,7 +22,7 @@ async fn free_lock_is_granted(store: &Locks) {
     let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     assert_eq!(lease.ttl, TTL);
     assert_near(lease.expires_in, TTL);
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
     assert_eq!((holder.fencing_token, holder.name.as_str()), (lease.fencing_token, "a"));
 }
 
@@ -47,7 +47,7 @@ async fn other_token_sees_the_holder(store: &Locks) {
     assert_near(holder.expires_in, TTL);
     assert_eq!(
         Some(holder.fencing_token),
-        store.look(&name("a")).await.unwrap().map(|held| held.fencing_token)
+        store.look(&name("a")).await.unwrap().map(|held| held.first.fencing_token)
     );
 }
 
@@ -75,7 +75,7 @@ async fn expired_lock_is_free(store: &Locks) {
 async fn holder_shows_the_rest_of_its_lease(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     store.advance(TTL / 4).await;
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
     assert_near(holder.expires_in, TTL * 3 / 4);
 }
 
@@ -84,7 +84,7 @@ async fn only_the_token_renews(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     let renewal = store.renew(&name("a"), &token("two"), ttl(TTL * 10)).await.unwrap();
     assert_eq!(renewal, RenewReply::Mismatch);
-    let holder = store.look(&name("a")).await.unwrap().expect("it is held");
+    let holder = store.look(&name("a")).await.unwrap().expect("it is held").first;
     assert_near(holder.expires_in, TTL);
 }
 
@@ -232,7 +232,7 @@ async fn similar_names_are_different_locks(store: &Locks) {
         fences.insert(text, lease.fencing_token);
     }
     for text in names {
-        let holder = store.look(&name(text)).await.unwrap().expect("it is held");
+        let holder = store.look(&name(text)).await.unwrap().expect("it is held").first;
         assert_eq!((holder.name.as_str(), holder.fencing_token), (text, fences[text]));
     }
     let listed = list_all(store, "", 5).await;
@@ -246,12 +246,12 @@ async fn owners_and_names_are_returned_unchanged(store: &Locks) {
         let owner = Owner::parse(text).unwrap();
         let ask = Acquire { owner: owner.clone(), ..ask(text, "one", attempt) };
         assert_eq!(granted(store.acquire(&ask).await.unwrap()).owner, owner);
-        let holder = store.look(&name(text)).await.unwrap().expect("it is held");
+        let holder = store.look(&name(text)).await.unwrap().expect("it is held").first;
         assert_eq!((holder.owner, holder.name.as_str()), (owner, text));
     }
     let nobody = Acquire { owner: None, ..ask("nobody", "one", 9) };
     assert_eq!(granted(store.acquire(&nobody).await.unwrap()).owner, None);
-    assert_eq!(store.look(&name("nobody")).await.unwrap().expect("it is held").owner, None);
+    assert_eq!(store.look(&name("nobody")).await.unwrap().expect("it is held").first.owner, None);
 }
 
 #[store_test(locks)]
@@ -327,7 +327,7 @@ async fn list_all(store: &Locks, prefix: &str, limit: usize) -> Vec<Holder> {
         let Page { entries: some, next } =
             store.list_locks(&query).await.unwrap().expect("the store knows its own cursor");
         assert!(some.len() <= limit, "a page of {} with a limit of {limit}", some.len());
-        locks.extend(some);
+        locks.extend(some.into_iter().map(|held| held.first));
         cursor = next;
         if cursor.is_none() {
             return locks;
@@ -379,7 +379,7 @@ pub(crate) fn repeated(found: AcquireReply) -> Lease {
 #[track_caller]
 pub(crate) fn held(found: AcquireReply) -> Holder {
     let AcquireReply::Busy(busy) = found else { panic!("held, not {found:?}") };
-    busy.holder.expect("a holder")
+    busy.holding.expect("a holder").first
 }
 
 #[track_caller]

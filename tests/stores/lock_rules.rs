@@ -1,14 +1,17 @@
-//! Goal: every store with a queue executes the rules of `LockState`.
+//! Goal: every store with a queue executes the rules of `LockState`; those that keep locks as a whole do so
+//! for locks of every kind.
 //! Method: random sequences of commands run on the store and on the rules alone, and have the same
 //! replies but for clocks and the numbers of fencing tokens, whose order is the same.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, Contention, FencingToken, Holder, Lease, LockCommand,
-    LockName, LockReply, LockState, Moment, Owner, RenewReply, Token, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
+    EntryName, FencingToken, GrantEnd, Holder, Holding, Lease, Limit, LockCommand, LockName,
+    LockReply, LockState, Moment, Owner, Reason, RenewReply, Slots, Token, TokenHash, Ttl,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
@@ -25,13 +28,23 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// Runs random sequences of commands on the store and on the rules alone.
 #[store_test(queue)]
 fn store_follows_the_lock_rules(start: impl Future<Output = TestStore>) {
+    compare_with_rules(start, step().boxed());
+}
+
+/// The same with locks that several hold, with entries and with breaks.
+#[store_test(modes)]
+fn store_follows_the_rules_of_every_kind_of_lock(start: impl Future<Output = TestStore>) {
+    compare_with_rules(start, step_of_modes().boxed());
+}
+
+fn compare_with_rules(start: impl Future<Output = TestStore>, step: BoxedStrategy<Step>) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let store = runtime.block_on(async { Locks::from_store(&start.await).await });
     let cases = u32::try_from(scaled(200)).expect("a number of cases");
     let mut runner =
         TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let sequence = Cell::new(0);
-    let steps = prop::collection::vec(step(), 1..60);
+    let steps = prop::collection::vec(step, 1..60);
     let ran = runner.run(&steps, |steps| {
         // Each sequence has its own locks.
         sequence.set(sequence.get() + 1);
@@ -54,6 +67,12 @@ enum Step {
         lock: u8,
         command: LockCommand,
     },
+    /// The grant with the last fencing token but so many is broken.
+    Break {
+        lock: u8,
+        before_last: usize,
+        grace: Option<Duration>,
+    },
     /// Time passes, in steps far above what commands take.
     Pass {
         minutes: u64,
@@ -61,6 +80,27 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    step_with(Just(Limit::Exclusive), Just(None))
+}
+
+fn step_of_modes() -> impl Strategy<Value = Step> {
+    let counted = (1..4_u64).prop_map(|slots| Limit::Counted(Slots::new(slots).expect("some")));
+    let limit = prop_oneof![2 => Just(Limit::Exclusive), 3 => Just(Limit::Shared), 3 => counted];
+    let entry = select(vec!["", "", "", "one", "two"]).prop_map(|name| EntryName::parse(name).ok());
+    let grace = prop::option::of(select(vec![0, 30, 90_u64]).prop_map(Duration::from_secs));
+    let broken = (0..2_u8, 0..3_usize, grace);
+    let recall = (0..2_u8).prop_map(|lock| Step::Run { lock, command: LockCommand::Recall });
+    prop_oneof![
+        14 => step_with(limit, entry),
+        1 => broken.prop_map(|(lock, before_last, grace)| Step::Break { lock, before_last, grace }),
+        1 => recall,
+    ]
+}
+
+fn step_with(
+    limit: impl Strategy<Value = Limit> + Clone,
+    entry: impl Strategy<Value = Option<EntryName>> + Clone,
+) -> impl Strategy<Value = Step> {
     let (lock, holder, attempt) = (0..2_u8, (0..5_u8).prop_map(token), 0..3_u64);
     let attempt = attempt.prop_map(Attempt::new);
     let ttl = select(vec![90_u64, 150, 270]).prop_map(|seconds| Ttl::from_millis(seconds * 1000));
@@ -69,10 +109,11 @@ fn step() -> impl Strategy<Value = Step> {
         owner.and_then(|owner| Owner::parse(&format!("owner {owner}")).expect("a valid owner"))
     });
     let queue = prop::option::of(select(vec![90_u64, 150, 270]).prop_map(Duration::from_secs));
-    let acquire = (holder.clone(), ttl.clone(), owner, attempt.clone(), queue).prop_map(
-        |(token, ttl, owner, attempt, queue)| {
+    let kind = (limit, entry.clone());
+    let acquire = (holder.clone(), ttl.clone(), owner, attempt.clone(), queue, kind).prop_map(
+        |(token, ttl, owner, attempt, queue, (limit, entry))| {
             let command = AcquireCommand::new(token, ttl, attempt);
-            LockCommand::Acquire(AcquireCommand { owner, queue, ..command })
+            LockCommand::Acquire(AcquireCommand { owner, queue, limit, entry, ..command })
         },
     );
     let command = prop_oneof![
@@ -80,7 +121,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (holder.clone(), attempt)
             .prop_map(|(token, attempt)| LockCommand::Withdraw { token, attempt }),
         2 => (holder.clone(), ttl).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
-        2 => holder.prop_map(|token| LockCommand::Release { token }),
+        2 => (holder, entry)
+            .prop_map(|(token, entry)| LockCommand::Release { token, entry }),
         1 => Just(LockCommand::Look),
     ];
     prop_oneof![
@@ -110,14 +152,37 @@ impl Model {
                 self.now += time;
                 Ok(())
             }
-            Step::Run { lock, command } => {
-                let name = LockName::parse(&format!("lock {lock} of {}", self.sequence)).unwrap();
-                let found = store.execute(Command::Lock(name.clone(), command.clone())).await;
-                let Ok(Reply::Lock(found)) = found else { panic!("a reply, not {found:?}") };
-                let expected = self.apply(*lock, &name, command);
-                self.compare(*lock, &expected, &found)
+            Step::Run { lock, command } => self.run(store, *lock, command, command).await,
+            Step::Break { lock, before_last, grace } => {
+                // Each world has its own fencing token of the grant.
+                let fences = self.fences.entry(*lock).or_default();
+                let Some((here, there)) = fences.iter().rev().nth(*before_last) else {
+                    return Ok(());
+                };
+                let of = |fencing_token| {
+                    let reason = Reason::parse("it stands still").expect("a reason");
+                    let (slot, by, grace) = (None, None, *grace);
+                    LockCommand::Break(BreakCommand { fencing_token, slot, reason, by, grace })
+                };
+                let (here, there) = (of(*here), of(*there));
+                self.run(store, *lock, &here, &there).await
             }
         }
+    }
+
+    /// Runs a command by the rules and its like on the store.
+    async fn run(
+        &mut self,
+        store: &Locks,
+        lock: u8,
+        here: &LockCommand,
+        there: &LockCommand,
+    ) -> Result<(), String> {
+        let name = LockName::parse(&format!("lock {lock} of {}", self.sequence)).unwrap();
+        let found = store.execute(Command::Lock(name.clone(), there.clone())).await;
+        let Ok(Reply::Lock(found)) = found else { panic!("a reply, not {found:?}") };
+        let expected = self.apply(lock, &name, here);
+        self.compare(lock, &expected, &found)
     }
 
     fn apply(&mut self, lock: u8, name: &LockName, command: &LockCommand) -> LockReply {
@@ -133,15 +198,15 @@ impl Model {
     /// Whether both worlds found the same: all but the clock and the numbers of the fencing tokens,
     /// of which the order must be the same.
     fn compare(&mut self, lock: u8, expected: &LockReply, found: &LockReply) -> Result<(), String> {
-        if let (Some((left, fencing_token)), Some((found_left, found_fence))) =
-            (clock(expected), clock(found))
-        {
+        let (clocks, found_clocks) = (clocks(expected), clocks(found));
+        let fences = self.fences.entry(lock).or_default();
+        for (clock, in_store) in clocks.into_iter().zip(found_clocks) {
+            let (left, found_left) = (clock.left, in_store.left);
             if found_left > left + AHEAD || found_left + SLACK < left {
                 return Err(format!("{found_left:?} left in the store, {left:?} by the rules"));
             }
-            let fences = self.fences.entry(lock).or_default();
-            let known = fences.insert(fencing_token, found_fence);
-            if known.is_some_and(|known| known != found_fence)
+            let known = fences.insert(clock.fencing_token, in_store.fencing_token);
+            if known.is_some_and(|known| known != in_store.fencing_token)
                 || !fences.values().is_sorted_by(|a, b| a < b)
             {
                 return Err(format!("fencing tokens out of order: {fences:?}"));
@@ -157,47 +222,116 @@ impl Model {
 }
 
 /// What is left of a lease, and its fencing token.
-fn clock(reply: &LockReply) -> Option<(Duration, FencingToken)> {
+struct LeaseClock {
+    left: Duration,
+    fencing_token: FencingToken,
+}
+
+/// Those of each lease in a reply, by slot.
+fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
+    let of_lease = |lease: &Lease| {
+        vec![LeaseClock { left: lease.expires_in, fencing_token: lease.fencing_token }]
+    };
     match reply {
         LockReply::Acquire(AcquireReply::Granted(lease) | AcquireReply::Repeated(lease))
-        | LockReply::Renew(RenewReply::Renewed(lease)) => {
-            Some((lease.expires_in, lease.fencing_token))
+        | LockReply::Renew(RenewReply::Renewed(lease)) => of_lease(lease),
+        LockReply::Acquire(AcquireReply::Busy(contention) | AcquireReply::NotAlone(contention)) => {
+            contention.holding.as_ref().map(of_holding).unwrap_or_default()
         }
-        LockReply::Acquire(AcquireReply::Busy(Contention { holder: Some(holder), .. }))
-        | LockReply::Look(Some(holder)) => Some((holder.expires_in, holder.fencing_token)),
-        _ => None,
+        LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
+            of_holding(holding)
+        }
+        _ => Vec::new(),
     }
+}
+
+fn of_holding(holding: &Holding) -> Vec<LeaseClock> {
+    let mut holders: Vec<_> = holding.holders().collect();
+    holders.sort_unstable_by_key(|holder| holder.slot);
+    let clock = |holder: &&Holder| LeaseClock {
+        left: holder.expires_in,
+        fencing_token: holder.fencing_token,
+    };
+    holders.iter().map(clock).collect()
 }
 
 /// A reply without clocks and numbers.
 fn timeless(reply: LockReply) -> LockReply {
-    let lease = |lease: Lease| Lease {
-        fencing_token: FencingToken::NONE,
-        expires_in: Duration::ZERO,
-        ..lease
+    match reply {
+        LockReply::Acquire(reply) => LockReply::Acquire(timeless_acquire(reply)),
+        LockReply::Renew(RenewReply::Renewed(renewed)) => {
+            LockReply::Renew(RenewReply::Renewed(timeless_lease(renewed)))
+        }
+        LockReply::Renew(RenewReply::Broken(why)) => {
+            LockReply::Renew(RenewReply::Broken(timeless_break(&why)))
+        }
+        LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
+        // An end is that of the lease at the latest, of which the clocks of both differ.
+        LockReply::Break(BreakReply::Broken { .. }) => {
+            LockReply::Break(BreakReply::Broken { ends_in: Duration::ZERO })
+        }
+        LockReply::Break(BreakReply::Mismatch(holding)) => {
+            LockReply::Break(BreakReply::Mismatch(timeless_holding(holding)))
+        }
+        // Expiries are kept for as long as anything else is, which a sweep decides.
+        LockReply::Recall(ends) => {
+            let broken = ends.into_iter().filter(|end| end.broken().is_some());
+            LockReply::Recall(broken.map(timeless_end).collect())
+        }
+        other => other,
+    }
+}
+
+fn timeless_acquire(reply: AcquireReply) -> AcquireReply {
+    let of_contention = |contention: Contention| Contention {
+        holding: contention.holding.map(timeless_holding),
+        ..contention
     };
-    let holder = |holder: Holder| Holder {
+    match reply {
+        AcquireReply::Granted(lease) => AcquireReply::Granted(timeless_lease(lease)),
+        AcquireReply::Repeated(lease) => AcquireReply::Repeated(timeless_lease(lease)),
+        AcquireReply::Busy(contention) => AcquireReply::Busy(of_contention(contention)),
+        AcquireReply::NotAlone(contention) => AcquireReply::NotAlone(of_contention(contention)),
+        AcquireReply::Full => AcquireReply::Full,
+    }
+}
+
+fn timeless_lease(lease: Lease) -> Lease {
+    Lease { fencing_token: FencingToken::NONE, expires_in: Duration::ZERO, ..lease }
+}
+
+/// The holders by slot: which lease ends first is a matter of clocks.
+fn timeless_holding(holding: Holding) -> Holding {
+    let count = holding.count;
+    let timeless = |holder: Holder| Holder {
         fencing_token: FencingToken::NONE,
         expires_in: Duration::ZERO,
         acquired_at_millis: 0,
+        broken: holder.broken.as_ref().map(timeless_break),
         ..holder
     };
-    match reply {
-        LockReply::Acquire(AcquireReply::Granted(granted)) => {
-            LockReply::Acquire(AcquireReply::Granted(lease(granted)))
+    let mut holders: Vec<_> = holding.into_holders().map(timeless).collect();
+    holders.sort_unstable_by_key(|holder| holder.slot);
+    Holding { first: holders.remove(0), others: holders, count }
+}
+
+fn timeless_break(why: &Arc<Break>) -> Arc<Break> {
+    Arc::new(Break { at_millis: 0, ..(**why).clone() })
+}
+
+fn timeless_end(end: GrantEnd) -> GrantEnd {
+    let cause = match end.cause {
+        EndCause::Expiry => EndCause::Expiry,
+        EndCause::Break { why, .. } => {
+            EndCause::Break { why: timeless_break(&why), since: Duration::ZERO }
         }
-        LockReply::Acquire(AcquireReply::Repeated(again)) => {
-            LockReply::Acquire(AcquireReply::Repeated(lease(again)))
-        }
-        LockReply::Acquire(AcquireReply::Busy(contention)) => {
-            let holder = contention.holder.map(holder);
-            LockReply::Acquire(AcquireReply::Busy(Contention { holder, ..contention }))
-        }
-        LockReply::Renew(RenewReply::Renewed(renewed)) => {
-            LockReply::Renew(RenewReply::Renewed(lease(renewed)))
-        }
-        LockReply::Look(Some(seen)) => LockReply::Look(Some(holder(seen))),
-        other => other,
+    };
+    GrantEnd {
+        fencing_token: FencingToken::NONE,
+        acquired_at_millis: 0,
+        ended_at_millis: 0,
+        cause,
+        ..end
     }
 }
 

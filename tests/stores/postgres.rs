@@ -17,6 +17,7 @@ use keylatch_testkit::{
 use tokio::task::JoinHandle;
 
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
+use crate::queue_conformance::id_of;
 
 #[tokio::test]
 async fn role_without_rights_reads_the_grants_and_no_password() {
@@ -145,7 +146,7 @@ async fn change_that_waited_for_another_row_is_judged_when_its_turn_comes() {
     drop(second);
     soon("the release", behind).await.unwrap();
     granted(soon("the grant", granting).await.unwrap().unwrap());
-    let left = store.look(&name("c")).await.unwrap().expect("it is held").expires_in;
+    let left = store.look(&name("c")).await.unwrap().expect("it is held").first.expires_in;
     assert!(left > TTL / 2, "{left:?} are left of a lease that has just begun");
 }
 
@@ -259,7 +260,7 @@ pub(crate) async fn everything_works(store: &OpenStore) {
     held(store.acquire(&waiter).await.unwrap());
     store.release(&name("a"), &token("one")).await.unwrap();
     granted(store.acquire(&waiter).await.unwrap());
-    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 0);
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 0);
     assert!(store.health().await.is_ok());
 }
 
@@ -304,7 +305,7 @@ pub(crate) async fn hears_of(one: &OpenStore, other: &OpenStore, lock: &str) {
     })
     .await;
     one.release(&name(lock), &token("one")).await.unwrap();
-    let released = Hint::Changed(Change::Released(lease.fencing_token));
+    let released = Hint::Changed(Change::Released(id_of(&lease)));
     until(&mut changes, |hint| *hint == released).await;
 }
 

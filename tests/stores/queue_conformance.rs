@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use keylatch_core::lock::{AcquireReply, Contention, ReleaseReply};
+use keylatch_core::lock::{AcquireReply, Contention, HolderId, Lease, ReleaseReply};
 use keylatch_core::store::{Change, Hint, ListLocks};
 use keylatch_testkit::{Acquire, Locks, soon, store_test};
 
@@ -24,7 +24,7 @@ async fn first_waiter_is_served_first(store: &Locks) {
     for (last, first, second) in [("one", "two", "three"), ("two", "three", "four")] {
         assert_eq!(store.release(&name("a"), &token(last)).await.unwrap(), ReleaseReply::Released);
         let early = join(store, "a", second, 5).await;
-        assert_eq!((early.holder, early.ahead), (None, 1), "{second} before {first}");
+        assert_eq!((early.holding, early.ahead), (None, 1), "{second} before {first}");
         let lease = granted(store.acquire(&place("a", first, 6)).await.unwrap());
         assert!(fencing_token < Some(lease.fencing_token));
         fencing_token = Some(lease.fencing_token);
@@ -97,7 +97,7 @@ async fn request_outside_the_queue_does_not_overtake(store: &Locks) {
     store.release(&name("a"), &token("one")).await.unwrap();
     for attempt in 3..6 {
         let greedy = busy(store.acquire(&ask("a", "three", attempt)).await.unwrap());
-        assert_eq!(greedy, Contention { holder: None, ahead: 1 });
+        assert_eq!(greedy, Contention { holding: None, ahead: 1 });
     }
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
     // The last holder does not overtake either.
@@ -113,7 +113,7 @@ async fn expired_lock_goes_to_the_first_waiter(store: &Locks) {
     join(store, "a", "three", 3).await;
     store.advance(TTL).await;
     assert_eq!(busy(store.acquire(&ask("a", "four", 4)).await.unwrap()).ahead, 2);
-    assert_eq!(join(store, "a", "three", 5).await, Contention { holder: None, ahead: 1 });
+    assert_eq!(join(store, "a", "three", 5).await, Contention { holding: None, ahead: 1 });
     granted(store.acquire(&place("a", "two", 6)).await.unwrap());
 }
 
@@ -170,15 +170,15 @@ async fn holder_shows_the_number_of_waiters(store: &Locks) {
         granted(store.acquire(&ask(lock, "one", 1)).await.unwrap());
     }
     for number in 0..5 {
-        let holder = join(store, "a", &format!("waiter {number}"), number).await.holder;
-        assert_eq!(holder.expect("it is held").waiting, number + 1);
+        let holder = join(store, "a", &format!("waiter {number}"), number).await.holding;
+        assert_eq!(holder.expect("it is held").first.waiting, number + 1);
         assert_eq!(waiting(store, "a").await, number + 1);
     }
     assert_eq!(held(store.acquire(&ask("a", "two", 9)).await.unwrap()).waiting, 5);
     let all = ListLocks { prefix: String::new(), limit: 10, cursor: None };
     let page = store.list_locks(&all).await.unwrap().expect("a first page");
     let mut seen: Vec<_> =
-        page.entries.iter().map(|lock| (lock.name.as_str(), lock.waiting)).collect();
+        page.entries.iter().map(|lock| (lock.first.name.as_str(), lock.first.waiting)).collect();
     seen.sort_unstable();
     assert_eq!(seen, [("a", 5), ("b", 0)]);
 }
@@ -230,7 +230,7 @@ async fn joining_the_queue_of_a_free_lock_wakes_the_first_waiter(store: &Locks) 
     let turn = store.wakeup(&name("a"), &token("two"));
     // No store announces that a lease has expired.
     store.advance(TTL).await;
-    assert_eq!(join(store, "a", "three", 3).await, Contention { holder: None, ahead: 1 });
+    assert_eq!(join(store, "a", "three", 3).await, Contention { holding: None, ahead: 1 });
     soon("the turn", turn).await;
 }
 
@@ -257,10 +257,15 @@ async fn withdrawn_grant_is_reported_as_released(store: &Locks) {
         matches!(&acquired, Some(Hint::Changed(Change::Acquired(by))) if by.fencing_token == lease.fencing_token)
     );
     let released = soon("a change", changes.next()).await;
-    assert_eq!(released, Some(Hint::Changed(Change::Released(lease.fencing_token))));
+    assert_eq!(released, Some(Hint::Changed(Change::Released(id_of(&lease)))));
 }
 
 /// A place in the line of a lock that is not to be had.
+/// Which grant a lease is, as watchers know it.
+pub(crate) fn id_of(lease: &Lease) -> HolderId {
+    HolderId { fencing_token: lease.fencing_token, slot: lease.slot }
+}
+
 async fn join(store: &Locks, lock: &str, holder: &str, attempt: u64) -> Contention {
     busy(store.acquire(&place(lock, holder, attempt)).await.unwrap())
 }
@@ -275,7 +280,7 @@ fn long(lock: &str, holder: &str, attempt: u64) -> Acquire {
 }
 
 async fn waiting(store: &Locks, lock: &str) -> u64 {
-    store.look(&name(lock)).await.unwrap().expect("it is held").waiting
+    store.look(&name(lock)).await.unwrap().expect("it is held").first.waiting
 }
 
 /// Waits until the store hears of turns, and of all of them that were called before this.

@@ -73,7 +73,7 @@ async fn many_waiters_share_one_connection_and_one_is_woken() {
         waiters.iter().map(|waiter| store.wakeup(&waiter.name, &waiter.token)).collect();
     join_all(waiters.iter().map(|waiter| async { held(store.acquire(waiter).await.unwrap()) }))
         .await;
-    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 5000);
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 5000);
     assert_eq!(connections(&redis).await, 4);
 
     let (last, mut turns) = (store.wakeup(&name("b"), &token("two")), turns.into_iter());
@@ -198,7 +198,7 @@ async fn many_expired_entries_are_dropped_in_steps() {
         } else {
             withdraw(&store, "a", "two", attempt + 9000).await;
             assert_eq!(steps(&redis).await - before, 3);
-            assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 0);
+            assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 0);
         }
         withdraw(&store, "a", "two", 9000).await;
         store.release(&name("a"), &token("one")).await.unwrap();
@@ -217,7 +217,7 @@ async fn full_redis_keeps_serving_its_queue() {
     held(store.acquire(&place("a", "two", 3)).await.unwrap());
     redis.age(PLACE * 2 / 3).await;
     store.acquire(&place("b", "two", 4)).await.expect_err("Redis is full");
-    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").waiting, 1);
+    assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 1);
     store.release(&name("a"), &token("one")).await.unwrap();
     granted(store.acquire(&place("a", "two", 5)).await.unwrap());
 }

@@ -86,7 +86,7 @@ async fn records_and_locks_share_only_the_counters() {
     assert_eq!(redis.run::<String>(&["GET", &counter]).await, (ahead + 3).to_string());
     let all = ListLocks { prefix: String::new(), limit: 100, cursor: None };
     let page = store.list_locks(&all).await.unwrap().expect("a first page");
-    let names: Vec<_> = page.entries.iter().map(|held| held.name.as_str()).collect();
+    let names: Vec<_> = page.entries.iter().map(|held| held.first.name.as_str()).collect();
     assert_eq!(names, ["deploy"]);
 }
 

@@ -58,7 +58,7 @@ async fn concurrent_requests_of_one_token_get_one_grant() {
 fn lease(found: &AcquireReply) -> Option<&Lease> {
     match found {
         AcquireReply::Granted(lease) | AcquireReply::Repeated(lease) => Some(lease),
-        AcquireReply::Busy(_) => None,
+        _ => None,
     }
 }
 
@@ -79,7 +79,7 @@ async fn unreported_grant_is_neither_shown_nor_renewed() {
     assert_nobody_is_shown(&store).await;
     put_lock(&nodes[2], "one", 7, 0).await;
     assert_eq!(held(store.acquire(&ask("a", "two", 2)).await.unwrap()).fencing_token.get(), 7);
-    assert_eq!(store.look(&name("a")).await.unwrap().unwrap().fencing_token.get(), 7);
+    assert_eq!(store.look(&name("a")).await.unwrap().unwrap().first.fencing_token.get(), 7);
     assert_eq!(listed(&store).await, 1);
 }
 
@@ -89,7 +89,7 @@ async fn assert_nobody_is_shown(store: &OpenStore) {
     let AcquireReply::Busy(busy) = store.acquire(&ask("a", "two", 2)).await.unwrap() else {
         panic!("the nodes have it with another")
     };
-    assert_eq!(busy.holder, None);
+    assert_eq!(busy.holding, None);
 }
 
 async fn listed(store: &OpenStore) -> usize {

@@ -179,7 +179,7 @@ async fn names_of_all_buckets_are_listed_once() {
         loop {
             let page = store.list_locks(&query).await.unwrap().expect("the cursor is its own");
             assert!(page.entries.len() <= limit);
-            found.extend(page.entries.into_iter().map(|holder| holder.name.to_string()));
+            found.extend(page.entries.into_iter().map(|holder| holder.first.name.to_string()));
             query.cursor = page.next;
             if query.cursor.is_none() {
                 break;

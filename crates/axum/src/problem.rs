@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use keylatch_core::idempotency::IdempotencyError;
 use keylatch_core::store::{Effect, StoreError};
-use keylatch_wire::{self as wire, Code, Holder, ProblemDocument, millis};
+use keylatch_wire::{self as wire, BreakNote, Code, Holder, ProblemDocument, PublicHolder, millis};
 
 /// A refusal or a failure, as RFC 9457 has it.
 ///
@@ -60,6 +60,22 @@ impl Problem {
     pub fn with_holder(mut self, holder: Option<Holder>, ahead: u64) -> Self {
         self.0.document.holder = holder;
         self.0.document.ahead = Some(ahead);
+        self
+    }
+
+    /// Says which holders share the lock, how many they are, and how many waiters are before the client.
+    #[must_use]
+    pub fn with_holders(mut self, holders: Vec<PublicHolder>, holding: u64, ahead: u64) -> Self {
+        self.0.document.holders = holders;
+        self.0.document.holding = Some(holding);
+        self.0.document.ahead = Some(ahead);
+        self
+    }
+
+    /// Says why the lease was broken.
+    #[must_use]
+    pub fn with_break(mut self, broken: BreakNote) -> Self {
+        self.0.document.broken = Some(broken);
         self
     }
 

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, LockName, Owner, Ttl};
-use keylatch_wire::{self as wire, Code, Lease};
+use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, Owner, Token, Ttl};
+use keylatch_wire::{self as wire, Code, Lease, ProblemDocument};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::BootInstant;
@@ -40,12 +40,26 @@ pub struct AcquireOptions {
     pub wait: Duration,
     /// A label that says who holds the lock.
     pub owner: Option<Owner>,
+    /// How many may hold the lock together with this client.
+    pub limit: Limit,
+    /// The token, if it is to be one that holds the lock already; `None` makes one.
+    pub token: Option<Token>,
+    /// The name under which to enter the lock. With a name the guard's end leaves that entry, and else the
+    /// lock.
+    pub entry: Option<EntryName>,
 }
 
 impl Default for AcquireOptions {
-    /// 30 s, without waiting, without a label.
+    /// 30 s, without waiting, without a label, exclusively.
     fn default() -> Self {
-        Self { ttl: Ttl::DEFAULT, wait: Duration::ZERO, owner: None }
+        Self {
+            ttl: Ttl::DEFAULT,
+            wait: Duration::ZERO,
+            owner: None,
+            limit: Limit::Exclusive,
+            token: None,
+            entry: None,
+        }
     }
 }
 
@@ -54,8 +68,8 @@ impl Default for AcquireOptions {
 pub enum AcquireReply {
     /// The lock is the client's for as long as the guard lives and is not lost.
     Granted(LockGuard),
-    /// Another client held the lock until the wait was over; `None` where the lock was free then,
-    /// for a waiter that was before.
+    /// Others held the lock until the wait was over: the one whose lease ends first. `None` where the lock
+    /// was free then, for a waiter that was before.
     Held(Option<Holder>),
 }
 
@@ -96,15 +110,14 @@ impl Client {
         options: &AcquireOptions,
     ) -> Result<AcquireReply, Error> {
         let connection = Arc::clone(&self.connection);
-        let mut session = Session::new(connection, self.releases.clone(), name.clone())?;
+        let mut session = Session::new(connection, self.releases.clone(), name.clone(), options)?;
         let end = BootInstant::now() + options.wait.min(MAX_WAIT);
         let mut longest = REQUEST_WAIT;
         loop {
             let wait = whole_millis(end.left().min(longest));
             let (reply, pause) = match try_acquire(&mut session, options, wait).await {
                 AcquireStep::Granted(lease, until) => {
-                    let fencing_token = FencingToken::new(lease.fencing_token);
-                    let guard = LockGuard::start(session, options.ttl, fencing_token, until);
+                    let guard = LockGuard::start(session, options.ttl, &lease, until);
                     return Ok(AcquireReply::Granted(guard));
                 }
                 AcquireStep::WaitRefused => {
@@ -147,7 +160,9 @@ async fn try_acquire(
     let sent = BootInstant::now();
     let refusal = match session.create(options.ttl, options.owner.as_ref(), wait).await {
         Ok(Answer::Lease(lease)) => return granted(session, options.ttl, sent, lease).await,
-        Ok(Answer::Done) => return AcquireStep::Ended(Err(not_keylatch()), Duration::ZERO),
+        Ok(Answer::Done | Answer::Entered) => {
+            return AcquireStep::Ended(Err(not_keylatch()), Duration::ZERO);
+        }
         Ok(Answer::Refusal(refusal)) => refusal,
         Err(no_reply) => return AcquireStep::Ended(Err(no_reply.into()), PAUSE),
     };
@@ -161,8 +176,18 @@ async fn try_acquire(
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = sent + wait <= BootInstant::now() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { PAUSE };
-    let holder = refusal.problem.and_then(|problem| problem.holder);
-    AcquireStep::Ended(Ok(holder.map(Holder::from)), pause)
+    AcquireStep::Ended(Ok(refusal.problem.and_then(holder_of)), pause)
+}
+
+/// The holder that a problem names, or of several the one whose lease ends first.
+fn holder_of(problem: ProblemDocument) -> Option<Holder> {
+    let of_several = |holder: wire::PublicHolder| Holder {
+        owner: holder.owner,
+        fencing_token: FencingToken::new(holder.fencing_token),
+        expires_in: Duration::from_millis(holder.expires_in_ms),
+    };
+    let first = problem.holders.into_iter().min_by_key(|holder| holder.expires_in_ms);
+    problem.holder.map(Holder::from).or(first.map(of_several))
 }
 
 fn refuses_wait(refusal: &Refusal) -> bool {
@@ -188,7 +213,7 @@ async fn granted(
             AcquireStep::Granted(lease, until)
         }
         Err(RenewalError::Failed { error, .. }) => AcquireStep::Ended(Err(error), PAUSE),
-        Err(RenewalError::NotHeld | RenewalError::TakenOver) => {
+        Err(RenewalError::NotHeld | RenewalError::TakenOver | RenewalError::Broken(_)) => {
             let error = "the lease was over before it could be used".to_owned();
             AcquireStep::Ended(Err(Error::Unavailable(error)), Duration::ZERO)
         }

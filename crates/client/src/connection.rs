@@ -12,8 +12,8 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use keylatch_core::lock::{LockName, Token};
-use keylatch_wire::{Code, Lease, ProblemDocument, Retry};
+use keylatch_core::lock::{EntryName, LockName, Token};
+use keylatch_wire::{Code, Lease, LockEntries, ProblemDocument, Retry};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
 pub(crate) enum Answer {
     /// 200 or 201.
     Lease(Lease<'static>),
+    /// 200 to a release of one entry: the token holds the lock by others.
+    Entered,
     /// 204.
     Done,
     /// Anything else.
@@ -81,7 +83,35 @@ impl Connection {
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Answer, NoReply> {
-        let request = self.request(method, name, token, body);
+        self.send_to(method, self.uri(name), token, body, limit).await
+    }
+
+    /// Releases one entry of a lock, and gives up after `limit`.
+    pub(crate) async fn leave(
+        &self,
+        name: &LockName,
+        entry: &EntryName,
+        token: &Token,
+        limit: Duration,
+    ) -> Result<Answer, NoReply> {
+        let entry = utf8_percent_encode(entry.as_str(), SEGMENT);
+        let uri = format!("{}?entry={entry}", self.uri(name));
+        self.send_to(Method::DELETE, uri, token, Vec::new(), limit).await
+    }
+
+    fn uri(&self, name: &LockName) -> String {
+        format!("{}/v1/locks/{}", self.base, utf8_percent_encode(name.as_str(), SEGMENT))
+    }
+
+    async fn send_to(
+        &self,
+        method: Method,
+        uri: String,
+        token: &Token,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Answer, NoReply> {
+        let request = request(method, uri, token, body);
         let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
         let answered = async {
             let response = self.http.request(request).await.map_err(|error| {
@@ -93,24 +123,22 @@ impl Connection {
         let late = || NoReply::Unknown("no answer came in time".to_owned());
         timeout(limit, answered).await.unwrap_or_else(|_| Err(late()))
     }
+}
 
-    fn request(
-        &self,
-        method: Method,
-        name: &LockName,
-        token: &Token,
-        body: Vec<u8>,
-    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-        let segment = utf8_percent_encode(name.as_str(), SEGMENT);
-        let mut token = HeaderValue::from_str(token.expose())?;
-        token.set_sensitive(true);
-        Request::builder()
-            .method(method)
-            .uri(format!("{}/v1/locks/{segment}", self.base))
-            .header("lock-token", token)
-            .header("content-type", "application/json")
-            .body(Full::from(body))
-    }
+fn request(
+    method: Method,
+    uri: String,
+    token: &Token,
+    body: Vec<u8>,
+) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+    let mut token = HeaderValue::from_str(token.expose())?;
+    token.set_sensitive(true);
+    Request::builder()
+        .method(method)
+        .uri(uri)
+        .header("lock-token", token)
+        .header("content-type", "application/json")
+        .body(Full::from(body))
 }
 
 impl Refusal {
@@ -186,6 +214,7 @@ async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoRep
     Ok(match head.status {
         StatusCode::OK | StatusCode::CREATED => match serde_json::from_slice(&body) {
             Ok(lease) => Answer::Lease(lease),
+            Err(_) if serde_json::from_slice::<LockEntries>(&body).is_ok() => Answer::Entered,
             Err(_) => refusal(None),
         },
         StatusCode::NO_CONTENT => Answer::Done,

@@ -8,8 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Ttl};
+use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Token, Ttl};
 use keylatch_core::watchdog::LeaseSchedule;
+use keylatch_wire::Lease;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,6 +34,7 @@ pub struct LockGuard {
     watchdog: AbortOnDropHandle<()>,
     session: Session,
     fencing_token: FencingToken,
+    slot: Option<u32>,
     until: watch::Receiver<BootInstant>,
     status: watch::Receiver<LeaseStatus>,
     lost: CancellationToken,
@@ -40,19 +42,15 @@ pub struct LockGuard {
 
 impl LockGuard {
     /// Starts the watchdog of a lease that is valid until `until`.
-    pub(crate) fn start(
-        session: Session,
-        ttl: Ttl,
-        fencing_token: FencingToken,
-        until: BootInstant,
-    ) -> Self {
+    pub(crate) fn start(session: Session, ttl: Ttl, lease: &Lease<'_>, until: BootInstant) -> Self {
+        let (fencing_token, slot) = (FencingToken::new(lease.fencing_token), lease.slot);
         let (until, valid) = watch::channel(until);
         let (sender, status) = watch::channel(LeaseStatus::Held);
         let lost = CancellationToken::new();
         let claim = Arc::clone(session.claim());
         let watchdog = Watchdog { claim, ttl, until, status: sender, lost: lost.clone() };
         let watchdog = AbortOnDropHandle::new(tokio::spawn(watchdog.run()));
-        Self { watchdog, session, fencing_token, until: valid, status, lost }
+        Self { watchdog, session, fencing_token, slot, until: valid, status, lost }
     }
 
     /// The lock.
@@ -60,9 +58,21 @@ impl LockGuard {
         self.session.claim().name()
     }
 
-    /// Larger than that of every earlier grant of the lock: for the resource to compare.
+    /// The token that proves the lease, for a program that is to enter the lock again under it.
+    pub fn token(&self) -> &Token {
+        self.session.claim().token()
+    }
+
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together with: for
+    /// the resource to compare.
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
+    }
+
+    /// Which of the places is this guard's, from 0, where the lock was asked for with a number of them. No
+    /// other holder has it as long as the lease lasts.
+    pub fn slot(&self) -> Option<u32> {
+        self.slot
     }
 
     /// For how long the lock is exclusively this guard's from now on, unless it is renewed. Zero
@@ -116,6 +126,8 @@ pub enum LossReason {
     NotHeld,
     /// The service says that another client holds the lock.
     TakenOver,
+    /// Another client broke the lease, for this reason.
+    Broken(String),
     /// It could not be renewed, and its validity is about to end. Says why, if there was an answer.
     Unrenewed(String),
     /// This process was paused, and the validity ended meanwhile.
@@ -136,6 +148,7 @@ impl fmt::Display for LossReason {
         match self {
             Self::NotHeld => f.write_str("the lease has ended: no client holds the lock"),
             Self::TakenOver => f.write_str("the lease has ended: another client holds the lock"),
+            Self::Broken(why) => write!(f, "the lease was broken: {why}"),
             Self::Unrenewed(why) => write!(f, "the lease could not be renewed in time: {why}"),
             Self::Paused => f.write_str("the lease ended while this process was paused"),
         }
@@ -181,6 +194,7 @@ impl Watchdog {
                 }
                 Err(RenewalError::NotHeld) => return LossReason::NotHeld,
                 Err(RenewalError::TakenOver) => return LossReason::TakenOver,
+                Err(RenewalError::Broken(why)) => return LossReason::Broken(why),
                 Err(RenewalError::Failed { after, error }) => {
                     let now = BootInstant::now().since_boot();
                     schedule.failed(now, after.unwrap_or_default());

@@ -77,5 +77,7 @@ mod session;
 pub use client::{AcquireOptions, AcquireReply, Client, Holder};
 pub use error::Error;
 pub use guard::{LeaseStatus, LockGuard, LossReason};
-pub use keylatch_core::lock::{FencingToken, LockName, Owner, ReleaseReply, Ttl};
+pub use keylatch_core::lock::{
+    EntryName, FencingToken, Limit, LockName, Owner, ReleaseReply, Slots, Token, Ttl,
+};
 pub use keylatch_wire::Retry;

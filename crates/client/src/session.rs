@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use keylatch_core::lock::{LockName, Owner, ReleaseReply, Token, Ttl};
-use keylatch_wire::{Code, CreateLockRequest, Lease, RenewLockRequest, millis};
+use keylatch_core::lock::{EntryName, Limit, LockName, Owner, ReleaseReply, Token, Ttl};
+use keylatch_wire::{Code, CreateLockRequest, Lease, LockMode, RenewLockRequest, millis};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::Error;
 use crate::connection::{Answer, Connection, NoReply};
+use crate::{AcquireOptions, Error};
 
 /// How long an answer may take, beyond what the service was asked to wait.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,8 +40,11 @@ impl Session {
         connection: Arc<Connection>,
         releases: TaskTracker,
         name: LockName,
+        options: &AcquireOptions,
     ) -> Result<Self, Error> {
-        let claim = Arc::new(Claim { connection, name, token: Token::generate()? });
+        let token = options.token.clone().map_or_else(Token::generate, Ok)?;
+        let (limit, entry) = (options.limit, options.entry.clone());
+        let claim = Arc::new(Claim { connection, name, token, limit, entry });
         Ok(Self { claim, releases, open: false })
     }
 
@@ -104,6 +107,9 @@ pub(crate) struct Claim {
     connection: Arc<Connection>,
     name: LockName,
     token: Token,
+    limit: Limit,
+    /// The entry that the release ends; `None` ends all.
+    entry: Option<EntryName>,
 }
 
 /// Why a lease was not renewed.
@@ -113,6 +119,8 @@ pub(crate) enum RenewalError {
     NotHeld,
     /// Another client holds it.
     TakenOver,
+    /// The lease was broken, for this reason.
+    Broken(String),
     /// It may be tried again, after some time if the service says so.
     Failed { after: Option<Duration>, error: Error },
 }
@@ -121,6 +129,11 @@ impl Claim {
     /// The lock.
     pub(crate) fn name(&self) -> &LockName {
         &self.name
+    }
+
+    /// The token.
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
     }
 
     /// Starts the TTL of the lease again, unless the answer takes longer than `limit`.
@@ -138,10 +151,16 @@ impl Claim {
             Ok(Answer::Refusal(refusal)) if refusal.is(Code::TokenMismatch) => {
                 Err(RenewalError::TakenOver)
             }
+            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockBroken) => {
+                let broken = refusal.problem.and_then(|problem| problem.broken);
+                Err(RenewalError::Broken(broken.map(|broken| broken.reason).unwrap_or_default()))
+            }
             Ok(Answer::Refusal(refusal)) => {
                 Err(RenewalError::Failed { after: refusal.retry_after, error: refusal.into() })
             }
-            Ok(Answer::Done) => Err(RenewalError::Failed { after: None, error: not_keylatch() }),
+            Ok(Answer::Done | Answer::Entered) => {
+                Err(RenewalError::Failed { after: None, error: not_keylatch() })
+            }
             Err(no_reply) => Err(RenewalError::Failed { after: None, error: no_reply.into() }),
         }
     }
@@ -156,6 +175,12 @@ impl Claim {
             ttl_ms: Some(ttl.as_millis()),
             owner: owner.map(|owner| owner.as_str().to_owned()),
             wait_ms: Some(millis(wait)),
+            mode: self.limit.is_shared().then_some(LockMode::Shared),
+            limit: match self.limit {
+                Limit::Counted(slots) => Some(slots.get().into()),
+                Limit::Exclusive | Limit::Shared => None,
+            },
+            entry: self.entry.as_ref().map(|entry| entry.as_str().to_owned()),
         };
         self.send(Method::POST, &body, wait + ANSWER_TIMEOUT).await
     }
@@ -166,14 +191,7 @@ impl Claim {
         let trying = async {
             let mut may_be_done = false;
             loop {
-                let sent = self.connection.send(
-                    Method::DELETE,
-                    &self.name,
-                    &self.token,
-                    Vec::new(),
-                    ANSWER_TIMEOUT,
-                );
-                let answer = sent.await;
+                let answer = self.send_release().await;
                 let in_doubt = match &answer {
                     Ok(Answer::Refusal(refusal)) => refusal.is_passing(),
                     Ok(_) => false,
@@ -194,6 +212,14 @@ impl Claim {
         tried.unwrap_or(Err(failure))
     }
 
+    async fn send_release(&self) -> Result<Answer, NoReply> {
+        let Self { connection, name, token, entry, .. } = self;
+        match entry {
+            Some(entry) => connection.leave(name, entry, token, ANSWER_TIMEOUT).await,
+            None => connection.send(Method::DELETE, name, token, Vec::new(), ANSWER_TIMEOUT).await,
+        }
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -207,7 +233,7 @@ impl Claim {
 
 fn released(answer: Result<Answer, NoReply>) -> Result<ReleaseReply, Error> {
     match answer? {
-        Answer::Done => Ok(ReleaseReply::Released),
+        Answer::Done | Answer::Entered => Ok(ReleaseReply::Released),
         Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => Ok(ReleaseReply::NotHeld),
         Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => Ok(ReleaseReply::Mismatch),
         Answer::Refusal(refusal) => Err(refusal.into()),

@@ -20,8 +20,8 @@ use crate::idempotency::{
     RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
 };
 use crate::lock::{
-    AcquireCommand, AcquireReply, Attempt, FencingToken, Holder, LockCommand, LockName, LockReply,
-    ReleaseReply, RenewReply, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holder,
+    HolderId, Holding, LockCommand, LockName, LockReply, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 
 /// Where locks and records are kept.
@@ -37,7 +37,7 @@ use crate::lock::{
 /// - A lease, a queue entry or a record **expires by the store's clock**, judged at the moment of
 ///   the step. What crosses this port is a duration, so no two clocks are ever compared.
 /// - **Fencing tokens rise**: a grant's token is larger than that of every earlier grant of the same
-///   name, over release, expiry and restart, and also when the counter was lost, as long as the
+///   name that it cannot be held together with, over release, expiry and restart, and also when the counter was lost, as long as the
 ///   store's wall clock did not go back. The same holds for the runs of a record.
 /// - An unknown outcome is kept for 30 days, so that a person can resolve it.
 /// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
@@ -170,8 +170,10 @@ pub enum Change {
     Acquired(Holder),
     /// The lease of its grant was renewed, to a later or an earlier end.
     Renewed(Holder),
-    /// The grant with this fencing token was released or withdrawn.
-    Released(FencingToken),
+    /// The lease of its grant was broken: it ends, and cannot be renewed.
+    Broken(Holder),
+    /// The grant was released or withdrawn, or ended because it was broken.
+    Released(HolderId),
 }
 
 /// The store could not find out. The causes are for the log, not for the client.
@@ -242,7 +244,7 @@ pub enum ListQuery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListReply {
     /// Held locks.
-    Locks(Page<Holder>),
+    Locks(Page<Holding>),
     /// Records.
     Records(Page<RecordSummary>),
 }
@@ -276,6 +278,13 @@ pub struct Page<T> {
     pub entries: Vec<T>,
     /// Where the next page begins; `None` when this was the last.
     pub next: Option<Cursor>,
+}
+
+impl<T> Page<T> {
+    /// The page with each of its entries as another.
+    pub fn map<U>(self, of: impl FnMut(T) -> U) -> Page<U> {
+        Page { entries: self.entries.into_iter().map(of).collect(), next: self.next }
+    }
 }
 
 /// A position in a listing, meaningful to the store that gave it: 1 to 512 of
@@ -426,20 +435,62 @@ impl dyn Store + '_ {
         name: &LockName,
         token: &TokenHash,
     ) -> Result<ReleaseReply, StoreError> {
-        match self.lock(name, LockCommand::Release { token: *token }).await? {
+        self.leave(name, token, None).await
+    }
+
+    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn leave(
+        &self,
+        name: &LockName,
+        token: &TokenHash,
+        entry: Option<EntryName>,
+    ) -> Result<ReleaseReply, StoreError> {
+        match self.lock(name, LockCommand::Release { token: *token, entry }).await? {
             LockReply::Release(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
         }
     }
 
-    /// The holder of the lock.
+    /// Ends the lease of another holder, which cannot renew it any more.
     ///
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    pub async fn break_lease(
+        &self,
+        name: &LockName,
+        command: BreakCommand,
+    ) -> Result<BreakReply, StoreError> {
+        match self.lock(name, LockCommand::Break(command)).await? {
+            LockReply::Break(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// The holders of the lock.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
         match self.lock(name, LockCommand::Look).await? {
-            LockReply::Look(holder) => Ok(holder),
+            LockReply::Look(holding) => Ok(holding),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// How earlier grants of the lock ended that were not released, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
+        match self.lock(name, LockCommand::Recall).await? {
+            LockReply::Recall(ends) => Ok(ends),
             _ => Err(StoreError::mismatched_reply()),
         }
     }
@@ -449,7 +500,7 @@ impl dyn Store + '_ {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+    pub async fn list_locks(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         match self.list(&ListQuery::Locks(query.clone())).await? {
             None => Ok(None),
             Some(ListReply::Locks(page)) => Ok(Some(page)),

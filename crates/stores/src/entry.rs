@@ -38,8 +38,8 @@ pub(crate) trait Entry:
     fn fencing_token(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
     fn is_empty(&self) -> bool;
-    /// The waiter whose turn it is, if there is one.
-    fn next_waiter(key: &Self::Key, state: &Self) -> Option<(LockName, TokenHash)>;
+    /// The waiters whose turn it is.
+    fn turns(key: &Self::Key, state: &Self) -> Vec<(LockName, TokenHash)>;
     /// Reports to its watchers how it changed when it became `after`.
     fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
 }
@@ -73,12 +73,12 @@ impl Entry for LockState {
         self.is_empty()
     }
 
-    fn next_waiter(name: &LockName, state: &Self) -> Option<(LockName, TokenHash)> {
-        state.next_waiter().map(|token| (name.clone(), *token))
+    fn turns(name: &LockName, state: &Self) -> Vec<(LockName, TokenHash)> {
+        state.turns().map(|token| (name.clone(), *token)).collect()
     }
 
     fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
-        if let Some(change) = self.change(after, name, now) {
+        for change in self.changes(after, name, now) {
             changes.report(name, change);
         }
     }
@@ -118,8 +118,8 @@ impl Entry for RecordState {
         self.is_empty()
     }
 
-    fn next_waiter(_: &RecordKey, _: &Self) -> Option<(LockName, TokenHash)> {
-        None
+    fn turns(_: &RecordKey, _: &Self) -> Vec<(LockName, TokenHash)> {
+        Vec::new()
     }
 
     fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}

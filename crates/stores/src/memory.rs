@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::ruled::{Executor, Ruled};
 use super::table::Table;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holder, LockState, Ttl};
+use keylatch_core::lock::{FencingToken, Holding, LockState, Ttl};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
@@ -24,7 +24,7 @@ impl Executor for Table {
         std::future::ready(Ok(self.step(&command)))
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         Ok(self.list(query))
     }
 

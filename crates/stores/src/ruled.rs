@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::RecordSummary;
-use keylatch_core::lock::Holder;
+use keylatch_core::lock::Holding;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,7 +35,7 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     fn list(
         &self,
         query: &ListLocks,
-    ) -> impl Future<Output = Result<Option<Page<Holder>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Page<Holding>>, StoreError>> + Send;
 
     /// A page of records; `None` for a cursor that no listing gave.
     fn list_records(

@@ -120,9 +120,9 @@ impl Table {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
-        let waiter = change.and_then(|state| self.put(&mut shard, key, state));
+        let turns = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
         drop(shard);
-        self.wake(waiter);
+        self.wake(turns);
         reply
     }
 
@@ -142,8 +142,8 @@ impl Table {
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: Kept>(&self, key: &E::Key, state: E) {
-        let waiter = self.put(&mut self.shard(E::bucket(key)), key, state);
-        self.wake(waiter);
+        let turns = self.put(&mut self.shard(E::bucket(key)), key, state);
+        self.wake(turns);
     }
 
     /// Hints about an entry from now on.
@@ -171,8 +171,8 @@ impl Table {
         let moment = self.moment(shard.last_fencing_token);
         for key in shard.stale::<E>(&moment) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            let waiter = self.put(&mut shard, &key, live.unwrap_or_default());
-            self.wake(waiter);
+            let turns = self.put(&mut shard, &key, live.unwrap_or_default());
+            self.wake(turns);
         }
     }
 
@@ -194,7 +194,7 @@ impl Table {
         shard: &mut Shard,
         key: &E::Key,
         state: E,
-    ) -> Option<(LockName, TokenHash)> {
+    ) -> Vec<(LockName, TokenHash)> {
         if self.changes.any() {
             let none = E::default();
             let before = E::all(shard).get(key).unwrap_or(&none);
@@ -203,8 +203,8 @@ impl Table {
         shard.install(key, state)
     }
 
-    fn wake(&self, waiter: Option<(LockName, TokenHash)>) {
-        if let Some((name, token)) = waiter {
+    fn wake(&self, turns: Vec<(LockName, TokenHash)>) {
+        for (name, token) in turns {
             self.wakeups.wake(&name, &token);
         }
     }
@@ -226,9 +226,9 @@ impl Shard {
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    /// Gives the waiter whose turn it is now.
-    fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Option<(LockName, TokenHash)> {
-        let waiter = E::next_waiter(key, &state);
+    /// Gives the waiters whose turn it is now.
+    fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
+        let turns = E::turns(key, &state);
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);
@@ -240,7 +240,7 @@ impl Shard {
         } else {
             all.insert(key.clone(), state);
         }
-        waiter
+        turns
     }
 }
 

@@ -3,15 +3,15 @@
 //!
 //! An event's name says which type its data has. A hold sends `waiting`, `acquired` (a
 //! [`Lease`](crate::Lease)), `renewed`, and ends with `lost` or `refused` (a
-//! [`ProblemDocument`](crate::ProblemDocument)). A watch sends `snapshot`, `acquired` and
-//! `renewed` (a [`PublicLock`] each), `released`, `expired`, and `lagged` and `closing` without
-//! data. No event of a watch carries a token.
+//! [`ProblemDocument`](crate::ProblemDocument)). A watch sends `snapshot`, `acquired`, `renewed` and
+//! `broken` (a [`PublicLock`](crate::PublicLock) each), `released`, `expired`, and `lagged` and `closing`
+//! without data. No event of a watch carries a token.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PublicLock;
+use crate::{BreakNote, HeldLock};
 
 /// `waiting` of a hold: the lock is held, and the client waits in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct LossEvent {
     pub reason: Cow<'static, str>,
     /// Why, for people.
     pub detail: Cow<'static, str>,
+    /// Why the lease was broken; absent where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<BreakNote>,
 }
 
 /// `snapshot` of a watch: the present state of the lock.
@@ -49,7 +52,7 @@ pub struct SnapshotEvent {
     pub held: bool,
     /// The lock, if it is held.
     #[serde(flatten)]
-    pub lock: Option<PublicLock>,
+    pub lock: Option<HeldLock>,
 }
 
 /// `released` or `expired` of a watch: a grant ended.
@@ -61,6 +64,9 @@ pub struct EndEvent<'a> {
     pub owner: Option<Cow<'a, str>>,
     /// The fencing token of the grant.
     pub fencing_token: u64,
+    /// The slot of the holder; absent where one holds the lock alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
 }
 
 /// `lagged` or `closing` of a watch: an empty object.
@@ -70,6 +76,7 @@ pub struct EmptyEvent {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PublicLock;
 
     #[test]
     fn snapshot_of_a_free_lock_has_no_other_members() {
@@ -84,8 +91,12 @@ mod tests {
             acquired_at: "2026-05-27T16:40:00Z".to_owned(),
             expires_in_ms: 29_950,
             waiting: 0,
+            mode: None,
+            limit: None,
+            slot: None,
+            broken: None,
         };
-        let held = SnapshotEvent { held: true, lock: Some(lock) };
+        let held = SnapshotEvent { held: true, lock: Some(HeldLock::Exclusive(lock)) };
         let json = serde_json::to_string(&held).unwrap();
         assert!(json.starts_with(r#"{"held":true,"name":"deploy","owner":null,"#), "{json}");
         assert_eq!(serde_json::from_str::<SnapshotEvent>(&json).unwrap(), held);

@@ -41,8 +41,9 @@ use std::time::Duration;
 
 pub use event::{EmptyEvent, EndEvent, LossEvent, RenewalEvent, SnapshotEvent, WaitingEvent};
 pub use lock::{
-    CreateLockRequest, HoldLockRequest, Holder, Lease, LockPage, PublicLock, RenewLockRequest,
-    SecretToken,
+    BreakLockRequest, BreakNote, CreateLockRequest, EndKind, GrantEnd, HeldLock, HoldLockRequest,
+    Holder, Lease, LockBreak, LockEntries, LockHistory, LockMode, LockPage, PublicHolder,
+    PublicLock, RenewLockRequest, SecretToken, SharedLock,
 };
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{

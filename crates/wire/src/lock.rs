@@ -59,6 +59,31 @@ pub struct CreateLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
+    /// `exclusive`, or `shared` with others that ask for `shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
+    pub mode: Option<LockMode>,
+    /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    pub limit: Option<u64>,
+    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
+    /// again under other names, and the lock is free when the last is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64))]
+    pub entry: Option<String>,
+}
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LockMode {
+    /// By one holder alone.
+    Exclusive,
+    /// By any number of holders together, or by as many as they ask for.
+    Shared,
 }
 
 /// What to hold a lock with. Every member is optional, and so is the whole.
@@ -91,6 +116,19 @@ pub struct HoldLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(default = 86400000, minimum = 1, maximum = 86400000))]
     pub max_hold_ms: Option<u64>,
+    /// `exclusive`, or `shared` with others that ask for `shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
+    pub mode: Option<LockMode>,
+    /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    pub limit: Option<u64>,
+    /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
+    /// again under other names, and the lock is free when the last is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64))]
+    pub entry: Option<String>,
 }
 
 /// What to renew a lock with. Every member is optional, and so is the whole.
@@ -121,8 +159,9 @@ pub struct Lease<'a> {
     /// The proof that renewing and releasing ask for. Keep it secret.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub token: SecretToken<'a>,
-    /// Larger than that of every earlier grant of this lock. Hand it to the resource that the
-    /// lock protects, which refuses a smaller one, and an equal one from another holder.
+    /// Larger than that of every earlier grant of this lock that this one cannot be held together with.
+    /// Hand it to the resource that the lock protects, which refuses a smaller one. With a `limit` the
+    /// resource compares the tokens of each `slot` by themselves.
     pub fencing_token: u64,
     /// The label that came with the request.
     pub owner: Option<Cow<'a, str>>,
@@ -138,6 +177,19 @@ pub struct Lease<'a> {
     /// `waited_ms` and `valid_for_ms` on a monotonic clock of their own.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub expires_at: String,
+    /// `shared`; absent where the lock is held exclusively.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<LockMode>,
+    /// At most so many hold the lock at a time; absent where no limit was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Which of the `limit` places is the holder's, from 0, as long as the lease lasts: no other holder has
+    /// it. Absent where no limit was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// The names under which the holder entered the lock; absent where it named none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Cow<'a, str>>,
 }
 
 impl Lease<'_> {
@@ -147,7 +199,170 @@ impl Lease<'_> {
     }
 }
 
-/// A held lock as everybody sees it.
+/// A held lock as everybody sees it: by its one holder, or by those that share it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum HeldLock {
+    /// Several hold it together, or might.
+    Shared(SharedLock),
+    /// One holds it alone.
+    Exclusive(PublicLock),
+}
+
+/// A lock that several hold together, or might.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "name": "reports", "mode": "shared", "limit": 5, "holders": [{
+        "owner": "worker 3", "fencing_token": 1_779_900_000_000_000_u64, "slot": 0,
+        "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950
+    }], "holding": 1, "waiting": 0
+})))]
+pub struct SharedLock {
+    /// The lock.
+    pub name: String,
+    /// How it is held.
+    pub mode: LockMode,
+    /// At most so many hold it at a time: the smallest limit among the holders that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The holders; in a list of locks, and where a lock was not to be had, ten at most.
+    pub holders: Vec<PublicHolder>,
+    /// How many hold it.
+    pub holding: u64,
+    /// How many wait in line for the lock.
+    pub waiting: u64,
+}
+
+/// One of those that hold a lock together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PublicHolder {
+    /// The holder's label.
+    pub owner: Option<String>,
+    /// The holder's fencing token.
+    pub fencing_token: u64,
+    /// The number of the holder among those that hold the lock together.
+    pub slot: u32,
+    /// When the lock was granted by the store's clock (RFC 3339, UTC).
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub acquired_at: String,
+    /// How long the holder's lease lasts unless renewed.
+    pub expires_in_ms: u64,
+    /// Why the lease ends and cannot be renewed; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<BreakNote>,
+}
+
+/// Why a lease ends and cannot be renewed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BreakNote {
+    /// The reason that was given.
+    pub reason: String,
+    /// The label of the one who broke it.
+    pub by: Option<String>,
+    /// When it was broken by the store's clock (RFC 3339, UTC).
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub at: String,
+}
+
+/// Whose lease to break, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+#[cfg_attr(feature = "openapi", schema(as = BreakLock, example = json!({
+    "reason": "runner 7 is gone", "fencing_token": 1_779_900_000_000_000_u64, "by": "alice"
+})))]
+pub struct BreakLockRequest {
+    /// Why, for the holder and for the history: 1 to 256 bytes. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required, min_length = 1, max_length = 256))]
+    pub reason: Option<String>,
+    /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub fencing_token: Option<u64>,
+    /// The slot of the holder; all that share the fencing token where it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// A label for people that says who breaks the lease: at most 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
+    pub by: Option<String>,
+    /// Lets the lease end so soon, in milliseconds from now, be that before its holder's validity ends.
+    /// Absent, the lease ends when it would have ended unless renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400000))]
+    pub grace_ms: Option<u64>,
+}
+
+/// A lease that was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LockBreak {
+    /// The fencing token of the grant.
+    pub fencing_token: u64,
+    /// When the lease ends at the latest, in milliseconds.
+    pub ends_in_ms: u64,
+}
+
+/// The named entries by which a token still holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"entries": ["step-1"]})))]
+pub struct LockEntries {
+    /// Their names. There is none where the unnamed entry alone is left.
+    pub entries: Vec<String>,
+}
+
+/// How earlier grants of a lock ended that were not released.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LockHistory {
+    /// The ends, oldest first, 16 at most. A break is kept for a day, and an expiry for as long as the lock
+    /// has anything else to keep.
+    pub ends: Vec<GrantEnd>,
+}
+
+/// How one grant of a lock ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GrantEnd {
+    /// The fencing token of the grant.
+    pub fencing_token: u64,
+    /// The label of the client that held the lock.
+    pub owner: Option<String>,
+    /// When the lock was granted by the store's clock (RFC 3339, UTC).
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub acquired_at: String,
+    /// When the grant ended by the same clock.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub ended_at: String,
+    /// How it ended.
+    pub how: EndKind,
+    /// Why it was broken; absent for an expiry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The label of the one who broke it; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// How a grant ended that was not released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum EndKind {
+    /// Its lease was broken.
+    Broken,
+    /// Its lease expired.
+    Expired,
+}
+
+/// A holder of a lock as everybody sees it, with the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
@@ -168,6 +383,18 @@ pub struct PublicLock {
     pub expires_in_ms: u64,
     /// How many wait in line for the lock.
     pub waiting: u64,
+    /// `shared`; absent where the lock is held exclusively.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<LockMode>,
+    /// At most so many hold the lock at a time; absent where the holder asked for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The number of the holder among those that hold the lock together; absent where one holds it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+    /// Why the lease ends and cannot be renewed; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<BreakNote>,
 }
 
 /// Some of the held locks, in no order.
@@ -175,7 +402,7 @@ pub struct PublicLock {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockPage {
     /// The locks. There may be fewer than asked for, or none, although more follow.
-    pub locks: Vec<PublicLock>,
+    pub locks: Vec<HeldLock>,
     /// Pass it as `cursor` to read on; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,

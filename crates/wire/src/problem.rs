@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Holder;
+use crate::{BreakNote, Holder, PublicHolder};
 
 /// What the table says of a [`Code`].
 struct Row {
@@ -79,6 +79,9 @@ problem_table! {
     CrossOrigin = 403 "cross-origin" NewKey
         "A web page of another origin sent this"
         "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";
+    BreakDisabled = 403 "break-disabled" Never
+        "No lease is broken here"
+        "`lock.break` says where a client may break the lease of another: by default on loopback alone. Nothing was done.";
     NotFound = 404 "not-found" NewKey
         "There is nothing here"
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";
@@ -96,7 +99,10 @@ problem_table! {
         "The body took too long. Nothing was done; send the request again.";
     LockHeld = 409 "lock-held" SameKey
         "The lock is held"
-        "Another client holds it; `holder` says who and for how long. Try again after `Retry-After` seconds.";
+        "Another client holds it; `holder` says who and for how long, or `holders` where several do. Try again after `Retry-After` seconds.";
+    LockBroken = 409 "lock-broken" NewKey
+        "The lease was broken"
+        "Someone ended your lease; `broken` says who and why. It cannot be renewed. Stop what you did under it.";
     RequestInProgress = 409 "request-in-progress" SameKey
         "The request is being carried out"
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
@@ -112,6 +118,9 @@ problem_table! {
     TokenMismatch = 412 "token-mismatch" NewKey
         "The lock is held with another token"
         "Your lease is over and another client has the lock. Stop what you did under it.";
+    FenceMismatch = 412 "fence-mismatch" NewKey
+        "Another grant holds the lock"
+        "The grant with this fencing token is over, and `holder` or `holders` say who holds the lock now. Nothing was broken.";
     PayloadTooLarge = 413 "payload-too-large" NewKey
         "The request body is too large"
         "A request for a lock takes some dozens of bytes. A guarded route has a `body_limit_bytes` of its own. Nothing was done.";
@@ -133,12 +142,15 @@ problem_table! {
     TooManyWaiters = 429 "too-many-waiters" SameKey
         "Too many wait"
         "As many are in line for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
+    TooManyHolders = 429 "too-many-holders" SameKey
+        "Too many hold the lock"
+        "At most 1000 hold a lock together, and a holder enters it under at most 64 names. Nothing was done.";
     Internal = 500 "internal" SameKey
         "Something went wrong in the service"
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
     NotSupported = 501 "not-supported" Never
         "The store cannot do this"
-        "Not every store can do everything: `redlock:` keeps no records of idempotency keys, for one. `GET /v1/info` says what the store is. Nothing was done.";
+        "Not every store can do everything: `redlock:` keeps no records of idempotency keys and no shared locks, for one. `GET /v1/info` says what the store is. Nothing was done.";
     UpstreamUnreachable = 502 "upstream-unreachable" SameKey
         "The service behind keylatch cannot be reached"
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";
@@ -251,6 +263,15 @@ pub struct ProblemDocument {
     /// Who holds the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
+    /// Those that hold the lock together, ten at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<PublicHolder>,
+    /// How many hold the lock together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holding: Option<u64>,
+    /// Why the lease was broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<BreakNote>,
     /// How many were in line before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
@@ -282,6 +303,9 @@ impl ProblemDocument {
             code: code.slug().into(),
             field: None,
             holder: None,
+            holders: Vec::new(),
+            holding: None,
+            broken: None,
             ahead: None,
             waited_ms: None,
             retry_after_ms: None,

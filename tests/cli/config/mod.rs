@@ -93,7 +93,7 @@ fn shown(key: &str, value: &Value) -> String {
             format!("store: StoreUrl({}:..)", url.split(':').next().expect("a scheme"))
         }
         // These are enums.
-        Value::String(name) if ["sandbox", "format", "access"].contains(&key) => {
+        Value::String(name) if ["sandbox", "break", "format", "access"].contains(&key) => {
             let (first, rest) = name.split_at(1);
             format!("{key}: {}{rest}", first.to_uppercase())
         }
@@ -112,7 +112,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("level", _) => "debug".into(),
         ("format", _) => "json".into(),
         ("access", _) => "all".into(),
-        ("sandbox", _) => "off".into(),
+        ("sandbox" | "break", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),
     }
 }

@@ -3,9 +3,13 @@
 //! A command names no lock: the store runs it under a [`LockName`](super::LockName). Every command
 //! is safe to repeat. What each one does is in `rules.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, Holder, Lease, Owner, TokenHash, Ttl};
+use super::{
+    Attempt, Break, EntryName, FencingToken, GrantEnd, Holding, Lease, Limit, Owner, Reason,
+    TokenHash, Ttl,
+};
 
 /// One step on one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,16 +31,32 @@ pub enum LockCommand {
         /// The new TTL.
         ttl: Ttl,
     },
-    /// Ends a lease.
+    /// Ends a lease, or one entry of it.
     Release {
         /// The holder's token.
         token: TokenHash,
+        /// The entry to leave; `None` leaves all.
+        entry: Option<EntryName>,
     },
-    /// Reads the holder.
+    /// Ends the lease of another holder, which cannot renew it any more.
+    Break(BreakCommand),
+    /// Reads the holders.
     Look,
+    /// Reads how earlier grants ended.
+    Recall,
 }
 
 impl LockCommand {
+    /// Whether a store runs it only that knows more than locks which one holder has alone.
+    pub fn needs_modes(&self) -> bool {
+        match self {
+            Self::Acquire(command) => command.limit.is_shared() || command.entry.is_some(),
+            Self::Release { entry, .. } => entry.is_some(),
+            Self::Break(_) | Self::Recall => true,
+            Self::Withdraw { .. } | Self::Renew { .. } | Self::Look => false,
+        }
+    }
+
     /// Whether it undoes another command, which may still be on its way.
     pub fn is_undo(&self) -> bool {
         matches!(self, Self::Withdraw { .. })
@@ -57,13 +77,34 @@ pub struct AcquireCommand {
     /// How long a queue entry lasts that the command keeps when the lock is not to be had now.
     /// Acquiring again with the same token keeps the entry. `None` keeps no entry.
     pub queue: Option<Duration>,
+    /// How many may hold the lock together with the token.
+    pub limit: Limit,
+    /// The name of the entry; `None` for the unnamed one.
+    pub entry: Option<EntryName>,
 }
 
 impl AcquireCommand {
-    /// An acquire by `token`, without a label and without a queue entry.
+    /// An acquire by `token` alone, without a label and without a queue entry.
     pub fn new(token: TokenHash, ttl: Ttl, attempt: Attempt) -> Self {
-        Self { token, ttl, owner: None, attempt, queue: None }
+        let (limit, entry) = (Limit::Exclusive, None);
+        Self { token, ttl, owner: None, attempt, queue: None, limit, entry }
     }
+}
+
+/// Whose lease to break, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BreakCommand {
+    /// The fencing token of the grant, so that no later grant is broken in its place. Several holders may
+    /// have it.
+    pub fencing_token: FencingToken,
+    /// The slot of the holder; `None` for all that have the fencing token.
+    pub slot: Option<u32>,
+    /// The reason that the holder reads.
+    pub reason: Reason,
+    /// The label of the one who breaks it.
+    pub by: Option<Owner>,
+    /// How long the lease lasts at most from now; `None` for as long as it lasts anyway.
+    pub grace: Option<Duration>,
 }
 
 /// What a [`LockCommand`] found.
@@ -77,27 +118,37 @@ pub enum LockReply {
     Renew(RenewReply),
     /// To [`LockCommand::Release`].
     Release(ReleaseReply),
-    /// To [`LockCommand::Look`]: the holder, if the lock is held.
-    Look(Option<Holder>),
+    /// To [`LockCommand::Break`].
+    Break(BreakReply),
+    /// To [`LockCommand::Look`]: the holders, if the lock is held.
+    Look(Option<Holding>),
+    /// To [`LockCommand::Recall`]: the ends of earlier grants, oldest first.
+    Recall(Vec<GrantEnd>),
 }
 
 /// What became of an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquireReply {
-    /// The lock was free and is now the token's.
+    /// The lock was to be had and is now the token's.
     Granted(Lease),
     /// The token held the lock already: the same grant, with what is left of it.
     Repeated(Lease),
-    /// Another token holds it, or has a queue entry before this one.
+    /// Others hold it, or have queue entries before this one.
     Busy(Contention),
+    /// The token holds it already, and would have to be alone for what it asks: others hold it or wait for
+    /// it, or its lease is broken. That is never waited for, because two such holders would wait for each
+    /// other.
+    NotAlone(Contention),
+    /// As many hold it as may, or the token has as many entries as it may.
+    Full,
 }
 
 /// Why a lock is not to be had now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contention {
-    /// The holder; `None` when the lock is free for the first in its queue, or several nodes have
+    /// The holders; `None` when the lock is free for the first in its queue, or several nodes have
     /// not agreed yet on its holder.
-    pub holder: Option<Holder>,
+    pub holding: Option<Holding>,
     /// How many waiters are before this token.
     pub ahead: u64,
 }
@@ -107,19 +158,37 @@ pub struct Contention {
 pub enum RenewReply {
     /// The lease lasts a full TTL from now; its fencing token is what it was.
     Renewed(Lease),
+    /// The lease is broken, or was.
+    Broken(Arc<Break>),
     /// No token holds the lock.
     NotHeld,
-    /// Another token holds it.
+    /// Other tokens hold it.
     Mismatch,
 }
 
 /// What became of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReleaseReply {
     /// The token held the lock and no longer does.
     Released,
+    /// The token still holds the lock, by other entries: these are the named ones.
+    Entered(Vec<EntryName>),
     /// No token holds the lock.
     NotHeld,
-    /// Another token holds it.
+    /// Other tokens hold it.
     Mismatch,
+}
+
+/// What became of a break.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BreakReply {
+    /// The lease is broken.
+    Broken {
+        /// When it ends at the latest.
+        ends_in: Duration,
+    },
+    /// No token holds the lock.
+    NotHeld,
+    /// The grant is over, and others hold the lock.
+    Mismatch(Holding),
 }

@@ -1,4 +1,4 @@
-//! The number that rises with every grant, and the moment at which a command runs.
+//! The number by which a resource refuses a late holder, and the moment at which a command runs.
 //!
 //! A fencing token is above the bucket's last and never below the store's wall clock in
 //! microseconds, so it rises also when the counter was lost.
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// A number that is larger for every new grant of a lock, for the resource to compare.
+/// A number for the resource to compare: that of a grant is larger than that of every earlier grant of the
+/// lock that it cannot be held together with.
 ///
 /// It fits in 53 bits, so that JavaScript reads it exactly. The idea is from Kleppmann, "How to
 /// do distributed locking" (2016), after Chubby's sequencers (Burrows, OSDI 2006).

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Contention, Grant, Lease, LockError, LockName, LockService, Owner,
-    Renewal, Token, Ttl, Validity,
+    AcquireRequest, Acquisition, Break, Contention, EntryName, Grant, Lease, Limit, LockError,
+    LockName, LockService, Owner, Renewal, Token, Ttl, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -39,6 +39,10 @@ pub struct HoldRequest {
     pub wait: Duration,
     /// For how long it is held at most, from when it is acquired.
     pub max_hold: Duration,
+    /// How many may hold the lock together with the client.
+    pub limit: Limit,
+    /// The name of the entry; `None` for the unnamed one.
+    pub entry: Option<EntryName>,
 }
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
@@ -65,7 +69,7 @@ pub enum HoldEvent {
 }
 
 /// Why a lock that was held is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
     /// It was held for as long as it may be.
@@ -76,6 +80,8 @@ pub enum LossReason {
     NotHeld,
     /// Another client holds it.
     TakenOver,
+    /// The lease was broken. It may last a little, and cannot be renewed.
+    Broken(Arc<Break>),
     /// It could not be renewed, and its validity is about to end.
     Unrenewed,
 }
@@ -90,6 +96,10 @@ pub enum HoldRefusal {
         /// How long the client has waited.
         waited: Duration,
     },
+    /// The client holds it already, and would have to hold it alone for what it asks.
+    NotAlone(Contention),
+    /// As many hold it as may, or the client entered it as often as it may.
+    Full,
     /// The service has no answer.
     Failed(LockError),
     /// The service shuts down.
@@ -109,11 +119,19 @@ impl LockService {
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
-        let HoldRequest { name, token, ttl, owner, wait, max_hold } = hold;
-        let request =
-            AcquireRequest { name: name.clone(), token: Some(token.clone()), ttl, owner, wait };
+        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry } = hold;
+        let request = AcquireRequest {
+            name: name.clone(),
+            token: Some(token.clone()),
+            ttl,
+            owner,
+            wait,
+            limit,
+            entry: entry.clone(),
+        };
         let service = Arc::clone(self);
-        let task = HoldTask { service, name, token, ttl, max_hold, arrived, events, leaving };
+        let task =
+            HoldTask { service, name, token, ttl, entry, max_hold, arrived, events, leaving };
         self.streams.spawn(task.run(request));
         receiver
     }
@@ -125,6 +143,8 @@ struct HoldTask {
     name: LockName,
     token: Token,
     ttl: Ttl,
+    /// The entry that ends with the hold; `None` ends all.
+    entry: Option<EntryName>,
     max_hold: Duration,
     /// When the request arrived: the schedule counts from here.
     arrived: Instant,
@@ -154,8 +174,9 @@ impl HoldTask {
             lost = self.renew_until_lost(schedule) => Some(lost),
         };
         if let Some(lost) = lost {
+            let is_over = matches!(lost, LossReason::NotHeld | LossReason::TakenOver);
             last.send(HoldEvent::Lost(lost));
-            if matches!(lost, LossReason::NotHeld | LossReason::TakenOver) {
+            if is_over {
                 return;
             }
             // The reader needs a moment to stop, and may close the connection when it has.
@@ -190,6 +211,8 @@ impl HoldTask {
             Ok(Acquisition::Held { contention, waited }) => {
                 Err(HoldRefusal::Held { contention, waited })
             }
+            Ok(Acquisition::NotAlone(contention)) => Err(HoldRefusal::NotAlone(contention)),
+            Ok(Acquisition::Full) => Err(HoldRefusal::Full),
             Err(error) => Err(HoldRefusal::Failed(error)),
         })
     }
@@ -215,6 +238,7 @@ impl HoldTask {
                 }
                 Ok(Ok(Renewal::NotHeld)) => return LossReason::NotHeld,
                 Ok(Ok(Renewal::Mismatch)) => return LossReason::TakenOver,
+                Ok(Ok(Renewal::Broken(why))) => return LossReason::Broken(why),
                 Ok(Err(error)) => tracing::debug!(%error, "a held lock is not yet renewed"),
                 Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }
@@ -232,11 +256,11 @@ impl HoldTask {
     /// try, whatever comes of it.
     async fn release(self) {
         let ttl = self.ttl.get();
-        let Self { service, name, token, events, .. } = self;
-        let released = service.release(&name, &token).await;
+        let Self { service, name, token, entry, events, .. } = self;
+        let released = service.leave(&name, &token, entry.clone()).await;
         drop(events);
         let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
-        let step = || service.release(&name, &token);
+        let step = || service.leave(&name, &token, entry.clone());
         if released.is_err() && retry.run("the release of a held lock", step).await.is_none() {
             tracing::warn!("a held lock could not be released and was left to expire");
         }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FencingToken, LockName};
+use super::{Break, EntryName, FencingToken, Limit, LockName};
 
 /// How long a lease lasts unless renewed: 100 ms to 24 h, in whole milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,7 +120,7 @@ impl Attempt {
 /// A grant as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Larger than that of every earlier grant of the lock.
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together with.
     pub fencing_token: FencingToken,
     /// The label that came with the grant.
     pub owner: Option<Owner>,
@@ -128,9 +128,65 @@ pub struct Lease {
     pub ttl: Duration,
     /// What is left of it, by the store's clock.
     pub expires_in: Duration,
+    /// How many may hold the lock together with the holder.
+    pub limit: Limit,
+    /// The number of the holder among those that hold the lock together, as long as the lease lasts.
+    pub slot: u32,
+    /// The names of the holder's entries that have one.
+    pub entries: Vec<EntryName>,
 }
 
-/// A held lock as any client may see it.
+impl Lease {
+    /// That of a holder that holds the lock alone and entered it without a name.
+    pub fn exclusive(
+        fencing_token: FencingToken,
+        owner: Option<Owner>,
+        ttl: Duration,
+        expires_in: Duration,
+    ) -> Self {
+        let (limit, slot, entries) = (Limit::Exclusive, 0, Vec::new());
+        Self { fencing_token, owner, ttl, expires_in, limit, slot, entries }
+    }
+}
+
+/// Which grant a holder has, for those that may not see its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HolderId {
+    /// The grant's fencing token, which holders that came together share.
+    pub fencing_token: FencingToken,
+    /// The holder's slot.
+    pub slot: u32,
+}
+
+/// Those that hold a lock, as any client may see them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The holder whose lease ends first.
+    pub first: Holder,
+    /// Others that hold the lock together with it, by slot. There may be fewer than there are.
+    pub others: Vec<Holder>,
+    /// How many hold the lock.
+    pub count: usize,
+}
+
+impl Holding {
+    /// That of a single holder.
+    pub fn by_one(holder: Holder) -> Self {
+        Self { first: holder, others: Vec::new(), count: 1 }
+    }
+
+    /// The holders that are known, in no order.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        [&self.first].into_iter().chain(&self.others)
+    }
+
+    /// The same, by value.
+    pub fn into_holders(self) -> impl Iterator<Item = Holder> {
+        [self.first].into_iter().chain(self.others)
+    }
+}
+
+/// A holder of a lock as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The lock.
@@ -146,4 +202,17 @@ pub struct Holder {
     pub expires_in: Duration,
     /// How many are in line for it.
     pub waiting: u64,
+    /// How many may hold the lock together with the holder.
+    pub limit: Limit,
+    /// The number of the holder among those that hold the lock together.
+    pub slot: u32,
+    /// Why the lease ends and cannot be renewed; `None` for one that can.
+    pub broken: Option<Arc<Break>>,
+}
+
+impl Holder {
+    /// Which grant it has.
+    pub fn id(&self) -> HolderId {
+        HolderId { fencing_token: self.fencing_token, slot: self.slot }
+    }
 }

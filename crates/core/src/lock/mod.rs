@@ -5,9 +5,13 @@
 //! handler calls.
 
 mod command;
+mod entries;
 mod fencing_token;
+mod history;
 mod hold;
+mod holders;
 mod lease;
+mod limit;
 mod name;
 mod queue;
 mod rules;
@@ -19,14 +23,19 @@ mod watch;
 mod withdrawal;
 
 pub use command::{
-    AcquireCommand, AcquireReply, Contention, LockCommand, LockReply, ReleaseReply, RenewReply,
+    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
+    ReleaseReply, RenewReply,
 };
+pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
 pub use fencing_token::{FencingToken, Moment};
+pub use history::{Break, EndCause, GrantEnd, History, InvalidReason, Reason};
 pub use hold::{HoldEvent, HoldRefusal, HoldRequest, LossReason};
-pub use lease::{Attempt, Holder, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
+pub use holders::HolderState;
+pub use lease::{Attempt, Holder, HolderId, Holding, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
+pub use limit::{InvalidSlots, Limit, Slots};
 pub use name::{InvalidName, LockName};
 pub use queue::{QueueEntry, WaitQueue};
-pub use rules::{HolderState, LockState};
+pub use rules::LockState;
 pub use service::{
     AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
     WaiterLimits,

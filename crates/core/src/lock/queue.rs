@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, TokenHash};
+use super::{Attempt, Limit, TokenHash};
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct QueueEntry {
     pub since: Duration,
     /// How long the entry lasts from then.
     pub lasts: Duration,
+    /// How many may hold the lock together with the waiter, once it holds it.
+    pub limit: Limit,
 }
 
 impl QueueEntry {
@@ -61,11 +63,6 @@ impl WaitQueue {
             let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
             *self = rest.map(|(_, entry)| entry.clone()).collect();
         }
-    }
-
-    /// The first waiter.
-    pub(super) fn first(&self) -> Option<&TokenHash> {
-        self.entries().first().map(|entry| &entry.token)
     }
 
     pub(super) fn len(&self) -> u64 {

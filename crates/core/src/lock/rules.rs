@@ -3,59 +3,61 @@
 //! [`LockState::apply`] is a function of the state, a command and the moment, so that a store which
 //! executes Rust runs it, and a store with scripts is tested against it. Every timed thing is `since`
 //! plus a span, so that a state can be written down and read on another clock without loss
-//! (`snapshot.rs`). Invariants: a lock has at most one holder; a free lock goes to the first in its
-//! queue; a grant's fencing token is above the bucket's last. The differential tests hold every
-//! store to these rules.
+//! (`snapshot.rs`).
+//!
+//! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A lock goes
+//! to a waiter when those before it in line have room as well, and then no more hold it than the smallest
+//! limit among them says. Invariants: no limit is ever exceeded, and no waiter is passed by one that came
+//! later; no two holders have the same slot; a grant's fencing token is above that of every earlier
+//! grant that it cannot be held together with. The differential tests hold every store to these rules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::history::{Break, GrantEnd, History};
+use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, Contention, FencingToken, Holder, Lease, LockCommand,
-    LockName, LockReply, Moment, Owner, ReleaseReply, RenewReply, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Contention, Entries, Entry,
+    EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment,
+    ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 use crate::store::Change;
+
+/// How many holders of a lock a client reads that did not ask for the holders.
+const HOLDERS_TOLD: usize = 10;
 
 /// What a store remembers of one lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockState {
-    holder: Option<HolderState>,
+    holders: Holders,
     queue: WaitQueue,
-}
-
-/// A holder as the store keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HolderState {
-    /// The proof of the grant.
-    pub token: TokenHash,
-    /// The grant's fencing token.
-    pub fencing_token: FencingToken,
-    /// The holder's label.
-    pub owner: Option<Owner>,
-    /// When the lease began or was last renewed, on the store's monotonic clock.
-    pub since: Duration,
-    /// How long the lease lasts from then.
-    pub ttl: Duration,
-    /// When the lock was granted by the store's wall clock, in milliseconds since 1970.
-    pub acquired_at_millis: u64,
-    /// The attempt that got the grant, for as long as no other attempt got it too.
-    pub sole_attempt: Option<Attempt>,
+    history: History,
 }
 
 impl LockState {
-    /// A state of these parts, as a snapshot has them.
-    pub fn new(holder: Option<HolderState>, queue: WaitQueue) -> Self {
-        Self { holder, queue }
+    /// A state of these parts, as a snapshot has them: holders in the order of their slots.
+    pub fn new(
+        holders: impl IntoIterator<Item = HolderState>,
+        queue: WaitQueue,
+        history: History,
+    ) -> Self {
+        Self { holders: holders.into_iter().collect(), queue, history }
     }
 
-    /// The holder, its lease expired or not.
-    pub fn holder_state(&self) -> Option<&HolderState> {
-        self.holder.as_ref()
+    /// The holders by slot, their leases expired or not.
+    pub fn holders(&self) -> &[HolderState] {
+        self.holders.as_slice()
     }
 
     /// The waiters, expired entries included.
     pub fn queue(&self) -> &WaitQueue {
         &self.queue
+    }
+
+    /// How earlier grants ended that were not released.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// The state after `command`, and what the command found.
@@ -75,14 +77,22 @@ impl LockState {
                 LockReply::Acquire(state.acquire(name, command, moment))
             }
             LockCommand::Withdraw { token, attempt } => {
-                state.withdraw(token, *attempt);
+                state.withdraw(token, *attempt, moment);
                 LockReply::Withdraw
             }
             LockCommand::Renew { token, ttl } => {
                 LockReply::Renew(state.renew(token, *ttl, moment.now))
             }
-            LockCommand::Release { token } => LockReply::Release(state.release(token)),
-            LockCommand::Look => LockReply::Look(state.holder(name, moment.now)),
+            LockCommand::Release { token, entry } => {
+                LockReply::Release(state.release(token, entry.as_ref(), moment))
+            }
+            LockCommand::Break(command) => {
+                LockReply::Break(state.break_lease(name, command, moment))
+            }
+            LockCommand::Look => {
+                LockReply::Look(state.holding(name, moment.now, Limit::HOLDERS_MAX))
+            }
+            LockCommand::Recall => LockReply::Recall(state.history.ends().to_vec()),
         };
         (state, reply)
     }
@@ -91,60 +101,111 @@ impl LockState {
     #[must_use]
     pub fn live(&self, moment: &Moment) -> Self {
         let now = moment.now;
-        let holder = self.holder.as_ref().filter(|holder| !holder.has_expired(now)).cloned();
-        Self { holder, queue: self.queue.live(now) }
+        let queue = self.queue.live(now);
+        let mut history = self.history.live(now);
+        let expired = self.holders().iter().filter(|holder| holder.has_expired(now));
+        history.extend(expired.map(|holder| GrantEnd::of(holder, holder.expires(), moment)));
+        let mut holders = self.holders.clone();
+        holders.retain(|holder| !holder.has_expired(now));
+        Self { holders, queue, history }
     }
 
     /// Whether [`LockState::live`] differs from the state at `moment`.
     pub fn is_stale(&self, moment: &Moment) -> bool {
-        self.holder.as_ref().is_some_and(|holder| holder.has_expired(moment.now))
+        self.holders().iter().any(|holder| holder.has_expired(moment.now))
             || self.queue.is_stale(moment.now)
+            || self.history.is_stale(moment.now)
     }
 
     /// The times at which something in the state ends by itself: a decision on the state holds between
     /// the last of them before it and the first after it.
     pub fn ends(&self) -> impl Iterator<Item = Duration> {
         let queue = self.queue.entries().iter().map(QueueEntry::expires);
-        self.holder.iter().map(HolderState::expires).chain(queue)
+        let history = self.history.ends().iter().filter_map(GrantEnd::kept_until);
+        self.holders().iter().map(HolderState::expires).chain(queue).chain(history)
     }
 
-    /// The state with each of its times on another clock: when the lease began, and each queue entry.
+    /// The state with each of its times on another clock: when leases began, queue entries, and breaks.
     #[must_use]
     pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
-        let holder = self.holder.clone();
-        let holder = holder.map(|holder| HolderState { since: on_other(holder.since), ..holder });
+        let holders = self.holders().iter().cloned();
+        let holders = holders.map(|holder| HolderState { since: on_other(holder.since), ..holder });
+        let holders = holders.collect();
         let entries = self.queue.entries().iter().cloned();
         let queue = entries.map(|entry| QueueEntry { since: on_other(entry.since), ..entry });
-        Self { holder, queue: queue.collect() }
+        let queue = queue.collect();
+        Self { holders, queue, history: self.history.map_times(on_other) }
     }
 
-    /// The waiter whose turn it is, if the lock is free.
-    pub fn next_waiter(&self) -> Option<&TokenHash> {
-        if self.holder.is_some() { None } else { self.queue.first() }
+    /// The waiters whose turn it is, first come first: each has room beside those before it.
+    pub fn turns(&self) -> impl Iterator<Item = &TokenHash> {
+        let mut room = self.room();
+        let turns = self.queue.entries().iter().take_while(move |entry| room.take(entry.limit));
+        turns.map(|entry| &entry.token)
     }
 
-    /// How the lock changed for its watchers when it became `after` at `now`.
-    pub fn change(&self, after: &Self, name: &LockName, now: Duration) -> Option<Change> {
-        let before = self.holder.as_ref().filter(|holder| !holder.has_expired(now));
-        match (before, &after.holder) {
-            (Some(before), Some(holder)) if before.is_same_lease(holder) => None,
-            (Some(before), Some(holder)) if before.fencing_token == holder.fencing_token => {
-                after.holder(name, now).map(Change::Renewed)
+    /// How the lock changed for its watchers when it became `after` at `now`: what ended comes first.
+    pub fn changes(&self, after: &Self, name: &LockName, now: Duration) -> Vec<Change> {
+        let waiting = after.queue.len();
+        let public = |holder: &HolderState| holder.public(name, waiting, now);
+        let mut changes = Vec::new();
+        for before in self.holders().iter().filter(|holder| !holder.has_expired(now)) {
+            match after.holders.find(&before.token).filter(|holder| holder.id() == before.id()) {
+                None => {
+                    if let Some(why) = after.history.find_break(&before.token) {
+                        let broken = before.broken.clone().or_else(|| Some(Arc::clone(why)));
+                        let holder = HolderState { broken, ..before.clone() };
+                        changes.extend(
+                            before.broken.is_none().then(|| Change::Broken(public(&holder))),
+                        );
+                    }
+                    changes.push(Change::Released(before.id()));
+                }
+                Some(holder) if holder.broken.is_some() && before.broken.is_none() => {
+                    changes.push(Change::Broken(public(holder)));
+                }
+                Some(holder) if holder.expires() != before.expires() => {
+                    changes.push(Change::Renewed(public(holder)));
+                }
+                Some(_) => {}
             }
-            (_, Some(_)) => after.holder(name, now).map(Change::Acquired),
-            (Some(before), None) => Some(Change::Released(before.fencing_token)),
-            (None, None) => None,
         }
+        for holder in after.holders() {
+            let before = self.holders.find(&holder.token).filter(|old| old.id() == holder.id());
+            if before.is_none_or(|before| before.has_expired(now)) {
+                changes.push(Change::Acquired(public(holder)));
+            }
+        }
+        changes
     }
 
-    /// Whether there is neither a holder nor a waiter, expired ones included.
+    /// Whether there is nothing to keep: no holder, no waiter, no break. What has expired counts as well.
     pub fn is_empty(&self) -> bool {
-        self.holder.is_none() && self.queue.is_empty()
+        self.holders().is_empty() && self.queue.is_empty() && !self.history.keeps_lock()
     }
 
-    /// The fencing token of the last grant, if the state still knows it.
+    /// The largest fencing token of a grant that the state still knows.
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.holder.as_ref().map(|holder| holder.fencing_token)
+        self.holders().iter().map(|holder| holder.fencing_token).max()
+    }
+
+    /// Some of the holders, as a client reads them that asked for more than this lock.
+    pub fn holding_told(&self, name: &LockName, now: Duration) -> Option<Holding> {
+        self.holding(name, now, HOLDERS_TOLD)
+    }
+
+    /// The holders as any client may see them, at most so many, their leases expired or not.
+    pub fn holding(&self, name: &LockName, now: Duration, most: usize) -> Option<Holding> {
+        let waiting = self.queue.len();
+        let holders = self.holders();
+        let first = holders.iter().min_by_key(|holder| holder.expires())?;
+        let others = holders.iter().filter(|holder| holder.slot != first.slot);
+        let others = others.take(most - 1).map(|holder| holder.public(name, waiting, now));
+        Some(Holding {
+            first: first.public(name, waiting, now),
+            others: others.collect(),
+            count: holders.len(),
+        })
     }
 
     fn acquire(
@@ -153,118 +214,236 @@ impl LockState {
         command: &AcquireCommand,
         moment: &Moment,
     ) -> AcquireReply {
-        let now = moment.now;
-        if let Some(holder) = &mut self.holder
-            && holder.token == command.token
-        {
-            holder.sole_attempt = holder.sole_attempt.filter(|&sole| sole == command.attempt);
-            let lease = holder.lease(now);
+        if let Some(holder) = self.holders.find(&command.token) {
+            let limit = holder.limit;
             self.queue.leave(&command.token, None);
-            return AcquireReply::Repeated(lease);
+            return if limit == command.limit {
+                self.enter(command, moment.now)
+            } else {
+                self.change_limit(name, command, moment)
+            };
         }
         let ahead = self.queue.ahead_of(&command.token);
-        if self.holder.is_none() && ahead == 0 {
+        if self.has_room_behind(ahead, command.limit) {
             self.queue.leave(&command.token, None);
-            let holder = command.grant(moment);
-            let lease = holder.lease(now);
-            self.holder = Some(holder);
+            if self.holders().len() >= Limit::HOLDERS_MAX {
+                return AcquireReply::Full;
+            }
+            let holder = self.grant(command, moment);
+            let lease = holder.lease(moment.now);
+            self.holders.insert(holder);
             return AcquireReply::Granted(lease);
         }
         if let Some(lasts) = command.queue {
-            let (token, attempt) = (command.token, command.attempt);
-            self.queue.join(QueueEntry { token, attempt, since: now, lasts });
+            let AcquireCommand { token, attempt, limit, .. } = *command;
+            self.queue.join(QueueEntry { token, attempt, since: moment.now, lasts, limit });
         }
-        AcquireReply::Busy(Contention { holder: self.holder(name, now), ahead })
+        AcquireReply::Busy(self.contention(name, moment.now, ahead))
+    }
+
+    /// Enters a lock that the token holds already.
+    fn enter(&mut self, command: &AcquireCommand, now: Duration) -> AcquireReply {
+        let Some(holder) = self.holders.find_mut(&command.token) else {
+            return AcquireReply::Full;
+        };
+        if !holder.entries.enter(command.entry.as_ref(), command.attempt) {
+            return AcquireReply::Full;
+        }
+        AcquireReply::Repeated(holder.lease(now))
+    }
+
+    /// Changes the limit of a holder. More may hold the lock with it at once, always; for fewer it has to
+    /// be alone, and gets a grant of its own, so that those who held it together with others are refused.
+    fn change_limit(
+        &mut self,
+        name: &LockName,
+        command: &AcquireCommand,
+        moment: &Moment,
+    ) -> AcquireReply {
+        let is_alone = self.holders().len() == 1 && self.queue.is_empty();
+        let era = self.era();
+        let next = moment.last_fencing_token.next(moment.unix_micros);
+        let Some(holder) = self.holders.find_mut(&command.token) else {
+            return AcquireReply::Full;
+        };
+        let is_widened = holder.limit.is_widened_by(command.limit);
+        if holder.broken.is_some() || !is_widened && !is_alone {
+            let ahead = self.queue.len();
+            return AcquireReply::NotAlone(self.contention(name, moment.now, ahead));
+        }
+        if !holder.entries.enter(command.entry.as_ref(), command.attempt) {
+            return AcquireReply::Full;
+        }
+        holder.limit = command.limit;
+        if is_widened {
+            if let (Limit::Shared, Some(era)) = (command.limit, era) {
+                holder.fencing_token = era;
+            }
+            return AcquireReply::Repeated(holder.lease(moment.now));
+        }
+        holder.fencing_token = next;
+        holder.slot = 0;
+        (holder.since, holder.ttl) = (moment.now, command.ttl.get());
+        holder.acquired_at_millis = moment.unix_micros / 1000;
+        AcquireReply::Granted(holder.lease(moment.now))
     }
 
     /// Undoes what one attempt got, unless another attempt got the same.
-    fn withdraw(&mut self, token: &TokenHash, attempt: Attempt) {
-        let belongs =
-            |holder: &HolderState| holder.token == *token && holder.sole_attempt == Some(attempt);
-        if self.holder.as_ref().is_some_and(belongs) {
-            self.holder = None;
-        }
+    fn withdraw(&mut self, token: &TokenHash, attempt: Attempt, moment: &Moment) {
+        self.leave(token, |entry| entry.sole_attempt == Some(attempt), moment);
         self.queue.leave(token, Some(attempt));
     }
 
     /// Lets a lease last a full TTL from now.
     fn renew(&mut self, token: &TokenHash, ttl: Ttl, now: Duration) -> RenewReply {
-        match &mut self.holder {
-            None => RenewReply::NotHeld,
-            Some(holder) if holder.token == *token => {
+        match self.holders.find_mut(token) {
+            None => match self.history.find_break(token) {
+                Some(why) => RenewReply::Broken(Arc::clone(why)),
+                None if self.holders().is_empty() => RenewReply::NotHeld,
+                None => RenewReply::Mismatch,
+            },
+            Some(HolderState { broken: Some(why), .. }) => RenewReply::Broken(Arc::clone(why)),
+            Some(holder) => {
                 (holder.since, holder.ttl) = (now, ttl.get());
                 // A client that renews has read the grant, so no attempt may withdraw it any more.
-                holder.sole_attempt = None;
+                holder.entries.settle();
                 RenewReply::Renewed(holder.lease(now))
             }
-            Some(_) => RenewReply::Mismatch,
         }
     }
 
-    fn release(&mut self, token: &TokenHash) -> ReleaseReply {
-        match &self.holder {
-            None => ReleaseReply::NotHeld,
-            Some(holder) if holder.token == *token => {
-                self.holder = None;
-                ReleaseReply::Released
+    fn release(
+        &mut self,
+        token: &TokenHash,
+        entry: Option<&EntryName>,
+        moment: &Moment,
+    ) -> ReleaseReply {
+        if self.holders.find(token).is_none() {
+            let is_free = self.holders().is_empty();
+            return if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
+        }
+        let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
+        match self.leave(token, is_left, moment) {
+            Some(entries) => ReleaseReply::Entered(entries.names().cloned().collect()),
+            None => ReleaseReply::Released,
+        }
+    }
+
+    /// Takes the entries that `is_left` admits from the token's holder, and gives those that remain. With
+    /// the last one the token holds the lock no longer.
+    fn leave(
+        &mut self,
+        token: &TokenHash,
+        is_left: impl Fn(&Entry) -> bool,
+        moment: &Moment,
+    ) -> Option<Entries> {
+        let holder = self.holders.find_mut(token)?;
+        let rest = holder.entries.without(is_left);
+        if let Some(entries) = &rest {
+            // What is the same stays shared with the state before.
+            if holder.entries != *entries {
+                holder.entries = entries.clone();
             }
-            Some(_) => ReleaseReply::Mismatch,
+        } else if let Some(holder) = self.holders.remove(token) {
+            self.history
+                .extend(holder.broken.is_some().then(|| GrantEnd::of(&holder, moment.now, moment)));
+        }
+        rest
+    }
+
+    fn break_lease(
+        &mut self,
+        name: &LockName,
+        command: &BreakCommand,
+        moment: &Moment,
+    ) -> BreakReply {
+        let BreakCommand { fencing_token, slot, reason, by, grace } = command;
+        let is_broken = |fence: FencingToken, its_slot: u32| {
+            fence == *fencing_token && slot.is_none_or(|slot| slot == its_slot)
+        };
+        let at_millis = moment.unix_micros / 1000;
+        let why = Arc::new(Break { reason: reason.clone(), by: by.clone(), at_millis });
+        let mut ends_in = None;
+        for holder in self.holders.as_mut_slice() {
+            if is_broken(holder.fencing_token, holder.slot) {
+                holder.broken.get_or_insert_with(|| Arc::clone(&why));
+                if let Some(grace) = grace.filter(|grace| *grace < holder.expires_in(moment.now)) {
+                    (holder.since, holder.ttl) = (moment.now, grace);
+                }
+                ends_in = ends_in.max(Some(holder.expires_in(moment.now)));
+            }
+        }
+        let mut earlier = self.history.ends().iter();
+        let is_known =
+            earlier.any(|end| end.fencing_token == *fencing_token && end.broken().is_some());
+        match ends_in.or(is_known.then_some(Duration::ZERO)) {
+            Some(ends_in) => {
+                *self = self.live(moment);
+                BreakReply::Broken { ends_in }
+            }
+            None => match self.holding_told(name, moment.now) {
+                Some(holding) => BreakReply::Mismatch(holding),
+                None => BreakReply::NotHeld,
+            },
         }
     }
 
-    /// The holder as any client may see it, its lease expired or not.
-    pub fn holder(&self, name: &LockName, now: Duration) -> Option<Holder> {
-        let holder = self.holder.as_ref()?;
-        Some(Holder {
-            name: name.clone(),
-            owner: holder.owner.clone(),
-            fencing_token: holder.fencing_token,
-            acquired_at_millis: holder.acquired_at_millis,
-            expires_in: holder.expires_in(now),
-            waiting: self.queue.len(),
-        })
-    }
-}
-
-impl HolderState {
-    fn expires(&self) -> Duration {
-        self.since + self.ttl
+    fn contention(&self, name: &LockName, now: Duration, ahead: u64) -> Contention {
+        Contention { holding: self.holding_told(name, now), ahead }
     }
 
-    /// Never more than the TTL, although `now` may be before `since`: two processes of one store estimate
-    /// its clock, and one may be ahead of the other.
-    fn expires_in(&self, now: Duration) -> Duration {
-        self.expires().saturating_sub(now).min(self.ttl)
-    }
-
-    fn has_expired(&self, now: Duration) -> bool {
-        self.expires() <= now
-    }
-
-    fn is_same_lease(&self, other: &Self) -> bool {
-        self.fencing_token == other.fencing_token && self.expires() == other.expires()
-    }
-
-    fn lease(&self, now: Duration) -> Lease {
-        Lease {
-            fencing_token: self.fencing_token,
-            owner: self.owner.clone(),
-            ttl: self.ttl,
-            expires_in: self.expires_in(now),
-        }
-    }
-}
-
-impl AcquireCommand {
-    fn grant(&self, moment: &Moment) -> HolderState {
+    fn grant(&self, command: &AcquireCommand, moment: &Moment) -> HolderState {
+        let era = self.era().filter(|_| command.limit == Limit::Shared);
+        let next = || moment.last_fencing_token.next(moment.unix_micros);
         HolderState {
-            token: self.token,
-            fencing_token: moment.last_fencing_token.next(moment.unix_micros),
-            owner: self.owner.clone(),
+            token: command.token,
+            fencing_token: era.unwrap_or_else(next),
+            owner: command.owner.clone(),
             since: moment.now,
-            ttl: self.ttl.get(),
+            ttl: command.ttl.get(),
             acquired_at_millis: moment.unix_micros / 1000,
-            sole_attempt: Some(self.attempt),
+            limit: command.limit,
+            slot: self.holders.free_slot(),
+            entries: Entries::of(Entry {
+                name: command.entry.clone(),
+                sole_attempt: Some(command.attempt),
+            }),
+            broken: None,
         }
+    }
+
+    /// The fencing token that all who share the lock without a number have at this time: that of the first
+    /// of them, so that no resource refuses one of them for the sake of another.
+    fn era(&self) -> Option<FencingToken> {
+        let mut shared = self.holders().iter().filter(|holder| holder.limit == Limit::Shared);
+        shared.next().map(|holder| holder.fencing_token)
+    }
+
+    /// Whether one with this limit has room beside the holders and the first `ahead` waiters.
+    fn has_room_behind(&self, ahead: u64, limit: Limit) -> bool {
+        let mut room = self.room();
+        let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
+        let before = self.queue.entries().iter().take(ahead).map(|entry| entry.limit);
+        before.chain([limit]).all(|limit| room.take(limit))
+    }
+
+    fn room(&self) -> Room {
+        let limits = self.holders().iter().map(|holder| holder.limit.holders());
+        Room { taken: self.holders().len(), most: limits.min().unwrap_or(usize::MAX) }
+    }
+}
+
+/// How many hold a lock, and how many may.
+struct Room {
+    taken: usize,
+    most: usize,
+}
+
+impl Room {
+    /// Takes the place of one more, if there is room by its limit and by those of the others.
+    fn take(&mut self, limit: Limit) -> bool {
+        self.most = self.most.min(limit.holders());
+        self.taken += 1;
+        self.taken <= self.most
     }
 }

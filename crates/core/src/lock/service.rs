@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use super::withdrawal::{self, PendingAttempt};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, Contention, Holder, Lease, LockName, Owner,
-    ReleaseReply, RenewReply, Token, Ttl,
+    AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
+    GrantEnd, Holding, Lease, Limit, LockName, Owner, ReleaseReply, RenewReply, Token, Ttl,
 };
 use crate::store::{ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
@@ -38,6 +38,18 @@ pub struct AcquireRequest {
     pub owner: Option<Owner>,
     /// How long to wait for the lock.
     pub wait: Duration,
+    /// How many may hold the lock together with the client.
+    pub limit: Limit,
+    /// The name of the entry; `None` for the unnamed one.
+    pub entry: Option<EntryName>,
+}
+
+impl AcquireRequest {
+    /// A request for the lock alone, under a new token, without a label and without waiting.
+    pub fn new(name: LockName, ttl: Ttl) -> Self {
+        let (limit, entry) = (Limit::Exclusive, None);
+        Self { name, token: None, ttl, owner: None, wait: Duration::ZERO, limit, entry }
+    }
 }
 
 /// What a client reads.
@@ -54,6 +66,10 @@ pub enum Acquisition {
         /// How long the client has waited.
         waited: Duration,
     },
+    /// The client holds the lock already, and would have to hold it alone for what it asks.
+    NotAlone(Contention),
+    /// As many hold the lock as may, or the client entered it as often as it may.
+    Full,
 }
 
 /// A grant with what its holder needs to use it.
@@ -102,9 +118,11 @@ pub enum Renewal {
         /// Until when it is exclusive.
         validity: Validity,
     },
+    /// The lease is broken, or was.
+    Broken(Arc<Break>),
     /// No client holds the lock.
     NotHeld,
-    /// Another token holds it.
+    /// Other tokens hold it.
     Mismatch,
 }
 
@@ -217,6 +235,8 @@ impl LockService {
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
             owner: request.owner,
+            limit: request.limit,
+            entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
         let attempt = PendingAttempt { name: request.name, command };
@@ -240,6 +260,8 @@ impl LockService {
             AcquireReply::Busy(contention) => {
                 Acquisition::Held { contention, waited: arrived.elapsed() }
             }
+            AcquireReply::NotAlone(contention) => Acquisition::NotAlone(contention),
+            AcquireReply::Full => Acquisition::Full,
         })
     }
 
@@ -261,6 +283,7 @@ impl LockService {
                 let validity = validity(&lease, sent, sent).ok_or(LockError::TooLate)?;
                 Renewal::Renewed { lease, validity }
             }
+            RenewReply::Broken(why) => Renewal::Broken(why),
             RenewReply::NotHeld => Renewal::NotHeld,
             RenewReply::Mismatch => Renewal::Mismatch,
         })
@@ -276,16 +299,52 @@ impl LockService {
         name: &LockName,
         token: &Token,
     ) -> Result<ReleaseReply, StoreError> {
-        with_deadline(self.deadline, self.store.release(name, &token.hash())).await
+        self.leave(name, token, None).await
     }
 
-    /// The holder of a lock.
+    /// Ends one entry of a lease, or the lease; the lease ends with the last entry.
     ///
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn look(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    pub async fn leave(
+        &self,
+        name: &LockName,
+        token: &Token,
+        entry: Option<EntryName>,
+    ) -> Result<ReleaseReply, StoreError> {
+        with_deadline(self.deadline, self.store.leave(name, &token.hash(), entry)).await
+    }
+
+    /// Ends the lease of another client, which cannot renew it any more.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn break_lease(
+        &self,
+        name: &LockName,
+        command: BreakCommand,
+    ) -> Result<BreakReply, StoreError> {
+        with_deadline(self.deadline, self.store.break_lease(name, command)).await
+    }
+
+    /// The holders of a lock.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
         with_deadline(self.deadline, self.store.look(name)).await
+    }
+
+    /// How earlier grants of a lock ended that were not released, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn recall(&self, name: &LockName) -> Result<Vec<GrantEnd>, StoreError> {
+        with_deadline(self.deadline, self.store.recall(name)).await
     }
 
     /// A page of held locks; `None` when the cursor is not one that the store gave.
@@ -293,7 +352,7 @@ impl LockService {
     /// # Errors
     ///
     /// The store could not find out.
-    pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+    pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         with_deadline(self.deadline, self.store.list_locks(query)).await
     }
 

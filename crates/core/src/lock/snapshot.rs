@@ -5,27 +5,76 @@
 //! there hold every published format for ever. Times are those of the store's monotonic clock, so
 //! a store that is opened on another clock decides what they mean there.
 //!
-//! The format has room for what later versions remember: several holders with a limit, a slot and
-//! named entries each, and how earlier grants ended. This version writes none of these, and refuses a
-//! snapshot that has them.
+//! Format 1 has one holder, which holds the lock alone and entered it without a name, and is written for
+//! every such state: an instance of an older version reads it. Format 2 has all that the rules reach, and
+//! an older version refuses it, so it grants nothing that it does not understand.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::{QueueEntry, WaitQueue};
-use super::rules::{HolderState, LockState};
-use super::{Attempt, FencingToken, Owner, TokenHash};
+use super::entries::{Entries, Entry, EntryName};
+use super::history::{Break, EndCause, GrantEnd, History, Reason};
+use super::holders::HolderState;
+use super::queue::QueueEntry;
+use super::rules::LockState;
+use super::{Attempt, FencingToken, Limit, Owner, Slots, TokenHash};
 use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
 
-/// The format that [`LockState::encode`] writes.
-const FORMAT: u8 = 1;
+/// The format of a lock that one holder at most has, alone.
+const PLAIN_FORMAT: u8 = 1;
+/// The format of every other lock.
+const FORMAT: u8 = 2;
+
+#[derive(Serialize, Deserialize)]
+struct PlainParts {
+    holders: Vec<PlainHolder>,
+    queue: Vec<PlainEntry>,
+    /// No version wrote any.
+    ends: Vec<()>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlainHolder {
+    token: [u8; 32],
+    fencing_token: u64,
+    owner: Option<String>,
+    since: Duration,
+    ttl: Duration,
+    acquired_at_millis: u64,
+    sole_attempt: Option<u64>,
+    /// The limit, the slot, the entries and why it is broken, as every version wrote them.
+    rest: PlainRest,
+}
+
+/// Fields that have one value each.
+#[derive(Serialize, Deserialize, PartialEq, Eq)]
+struct PlainRest {
+    limit: Option<u32>,
+    slot: u32,
+    entries: Vec<()>,
+    broken: Option<()>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlainEntry {
+    token: [u8; 32],
+    attempt: u64,
+    since: Duration,
+    lasts: Duration,
+    limit: Option<u32>,
+}
+
+/// The limit in format 1.
+const PLAIN_LIMIT: Option<u32> = Some(1);
+const PLAIN_REST: PlainRest =
+    PlainRest { limit: PLAIN_LIMIT, slot: 0, entries: Vec::new(), broken: None };
 
 #[derive(Serialize, Deserialize)]
 struct Parts {
     holders: Vec<HolderParts>,
-    queue: Vec<EntryParts>,
-    /// How earlier grants ended other than by a release.
+    queue: Vec<QueueParts>,
     ends: Vec<EndParts>,
 }
 
@@ -37,33 +86,43 @@ struct HolderParts {
     since: Duration,
     ttl: Duration,
     acquired_at_millis: u64,
-    sole_attempt: Option<u64>,
-    /// At most so many hold the lock together, this one included; `None` for any number.
-    limit: Option<u32>,
-    /// The number of the holder among those that hold the lock together.
+    limit: LimitPart,
     slot: u32,
-    /// The names under which the holder entered the lock again.
-    entries: Vec<String>,
-    /// Why the lease ends and cannot be renewed.
+    entries: Vec<EntryParts>,
     broken: Option<BreakParts>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum LimitPart {
+    Exclusive,
+    Counted(u32),
+    Shared,
 }
 
 #[derive(Serialize, Deserialize)]
 struct EntryParts {
+    name: Option<String>,
+    sole_attempt: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct QueueParts {
     token: [u8; 32],
     attempt: u64,
     since: Duration,
     lasts: Duration,
-    limit: Option<u32>,
+    limit: LimitPart,
 }
 
 #[derive(Serialize, Deserialize)]
 struct EndParts {
+    token: [u8; 32],
     fencing_token: u64,
     owner: Option<String>,
     acquired_at_millis: u64,
     ended_at_millis: u64,
-    broken: Option<BreakParts>,
+    /// Why it was broken, and when that ended it; `None` for an expiry.
+    broken: Option<(BreakParts, Duration)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -73,9 +132,6 @@ struct BreakParts {
     at_millis: u64,
 }
 
-/// The limit of a holder that holds the lock alone.
-const EXCLUSIVE: Option<u32> = Some(1);
-
 impl LockState {
     /// The state as bytes.
     ///
@@ -83,12 +139,24 @@ impl LockState {
     ///
     /// The codec failed, which it does on no state that the rules reach.
     pub fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
-        let parts = Parts {
-            holders: self.holder_state().map(HolderParts::of).into_iter().collect(),
-            queue: self.queue().entries().iter().map(EntryParts::of).collect(),
-            ends: Vec::new(),
-        };
-        encode_parts(FORMAT, &parts)
+        if is_plain(self) {
+            return encode_parts(
+                PLAIN_FORMAT,
+                &PlainParts {
+                    holders: self.holders().iter().map(PlainHolder::of).collect(),
+                    queue: self.queue().entries().iter().map(PlainEntry::of).collect(),
+                    ends: Vec::new(),
+                },
+            );
+        }
+        encode_parts(
+            FORMAT,
+            &Parts {
+                holders: self.holders().iter().map(HolderParts::of).collect(),
+                queue: self.queue().entries().iter().map(QueueParts::of).collect(),
+                ends: self.history().ends().iter().map(EndParts::of).collect(),
+            },
+        )
     }
 
     /// The state that [`LockState::encode`] wrote.
@@ -97,13 +165,96 @@ impl LockState {
     ///
     /// The bytes are no snapshot, or one of a newer version.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let Parts { mut holders, queue, ends } = decode_parts(FORMAT, bytes)?;
-        let holder = holders.pop().map(HolderParts::into_state).transpose()?;
-        if !holders.is_empty() || !ends.is_empty() {
-            return Err(SnapshotError::Newer);
+        if bytes.first() == Some(&PLAIN_FORMAT) {
+            let PlainParts { holders, queue, ends } = decode_parts(PLAIN_FORMAT, bytes)?;
+            if holders.len() > 1 || !ends.is_empty() {
+                return Err(SnapshotError::Malformed);
+            }
+            let holders: Vec<_> =
+                holders.into_iter().map(PlainHolder::into_state).collect::<Result<_, _>>()?;
+            let queue: Vec<_> =
+                queue.into_iter().map(PlainEntry::into_entry).collect::<Result<_, _>>()?;
+            return Ok(Self::new(holders, queue.into_iter().collect(), History::default()));
         }
-        let queue: Result<WaitQueue, _> = queue.into_iter().map(EntryParts::into_entry).collect();
-        Ok(Self::new(holder, queue?))
+        let Parts { holders, queue, ends } = decode_parts(FORMAT, bytes)?;
+        let holders: Vec<_> =
+            holders.into_iter().map(HolderParts::into_state).collect::<Result<_, _>>()?;
+        if !holders.is_sorted_by(|one, next| one.slot < next.slot) {
+            return Err(SnapshotError::Malformed);
+        }
+        let queue: Vec<_> =
+            queue.into_iter().map(QueueParts::into_entry).collect::<Result<_, _>>()?;
+        let ends: Vec<_> = ends.into_iter().map(EndParts::into_end).collect::<Result<_, _>>()?;
+        Ok(Self::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
+    }
+}
+
+/// Whether format 1 has all of the state.
+fn is_plain(state: &LockState) -> bool {
+    let is_plain = |holder: &HolderState| {
+        holder.limit == Limit::Exclusive
+            && holder.slot == 0
+            && holder.broken.is_none()
+            && holder.entries.iter().map(|entry| &entry.name).eq([&None])
+    };
+    state.holders().iter().all(is_plain)
+        && state.queue().entries().iter().all(|entry| entry.limit == Limit::Exclusive)
+        && state.history().ends().is_empty()
+}
+
+impl PlainHolder {
+    fn of(holder: &HolderState) -> Self {
+        Self {
+            token: *holder.token.as_bytes(),
+            fencing_token: holder.fencing_token.get(),
+            owner: text(holder.owner.as_ref()),
+            since: holder.since,
+            ttl: holder.ttl,
+            acquired_at_millis: holder.acquired_at_millis,
+            sole_attempt: sole_attempt(&holder.entries),
+            rest: PLAIN_REST,
+        }
+    }
+
+    fn into_state(self) -> Result<HolderState, SnapshotError> {
+        if self.rest != PLAIN_REST {
+            return Err(SnapshotError::Malformed);
+        }
+        let sole_attempt = self.sole_attempt.map(Attempt::new);
+        Ok(HolderState {
+            token: TokenHash::from_bytes(self.token),
+            fencing_token: FencingToken::new(self.fencing_token),
+            owner: owner(self.owner)?,
+            since: self.since,
+            ttl: self.ttl,
+            acquired_at_millis: self.acquired_at_millis,
+            limit: Limit::Exclusive,
+            slot: 0,
+            entries: Entries::of(Entry { name: None, sole_attempt }),
+            broken: None,
+        })
+    }
+}
+
+/// That of the one entry of a plain holder.
+fn sole_attempt(entries: &Entries) -> Option<u64> {
+    entries.iter().next().and_then(|entry| entry.sole_attempt).map(Attempt::get)
+}
+
+impl PlainEntry {
+    fn of(entry: &QueueEntry) -> Self {
+        let QueueEntry { token, attempt, since, lasts, .. } = entry;
+        let (token, attempt) = (*token.as_bytes(), attempt.get());
+        Self { token, attempt, since: *since, lasts: *lasts, limit: PLAIN_LIMIT }
+    }
+
+    fn into_entry(self) -> Result<QueueEntry, SnapshotError> {
+        let Self { token, attempt, since, lasts, limit } = self;
+        if limit != PLAIN_LIMIT {
+            return Err(SnapshotError::Malformed);
+        }
+        let (token, attempt) = (TokenHash::from_bytes(token), Attempt::new(attempt));
+        Ok(QueueEntry { token, attempt, since, lasts, limit: Limit::Exclusive })
     }
 }
 
@@ -112,51 +263,138 @@ impl HolderParts {
         Self {
             token: *holder.token.as_bytes(),
             fencing_token: holder.fencing_token.get(),
-            owner: holder.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            owner: text(holder.owner.as_ref()),
             since: holder.since,
             ttl: holder.ttl,
             acquired_at_millis: holder.acquired_at_millis,
-            sole_attempt: holder.sole_attempt.map(Attempt::get),
-            limit: EXCLUSIVE,
-            slot: 0,
-            entries: Vec::new(),
-            broken: None,
+            limit: LimitPart::of(holder.limit),
+            slot: holder.slot,
+            entries: holder.entries.iter().map(EntryParts::of).collect(),
+            broken: holder.broken.as_deref().map(BreakParts::of),
         }
     }
 
     fn into_state(self) -> Result<HolderState, SnapshotError> {
-        if self.limit != EXCLUSIVE
-            || self.slot != 0
-            || !self.entries.is_empty()
-            || self.broken.is_some()
-        {
-            return Err(SnapshotError::Newer);
-        }
-        let owner = Owner::parse(&self.owner.unwrap_or_default());
+        let entries = self.entries.into_iter().map(EntryParts::into_entry);
+        let entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+        let broken = self.broken.map(BreakParts::into_break).transpose()?;
         Ok(HolderState {
             token: TokenHash::from_bytes(self.token),
             fencing_token: FencingToken::new(self.fencing_token),
-            owner: owner.map_err(|_| SnapshotError::Malformed)?,
+            owner: owner(self.owner)?,
             since: self.since,
             ttl: self.ttl,
             acquired_at_millis: self.acquired_at_millis,
-            sole_attempt: self.sole_attempt.map(Attempt::new),
+            limit: self.limit.into_limit()?,
+            slot: self.slot,
+            entries: entries.try_into().map_err(|_| SnapshotError::Malformed)?,
+            broken: broken.map(Arc::new),
+        })
+    }
+}
+
+impl LimitPart {
+    fn of(limit: Limit) -> Self {
+        match limit {
+            Limit::Exclusive => Self::Exclusive,
+            Limit::Counted(slots) => Self::Counted(slots.get()),
+            Limit::Shared => Self::Shared,
+        }
+    }
+
+    fn into_limit(self) -> Result<Limit, SnapshotError> {
+        Ok(match self {
+            Self::Exclusive => Limit::Exclusive,
+            Self::Counted(slots) => {
+                let slots = Slots::new(slots.into()).map_err(|_| SnapshotError::Malformed)?;
+                Limit::Counted(slots)
+            }
+            Self::Shared => Limit::Shared,
         })
     }
 }
 
 impl EntryParts {
+    fn of(entry: &Entry) -> Self {
+        Self {
+            name: entry.name.as_ref().map(|name| name.as_str().to_owned()),
+            sole_attempt: entry.sole_attempt.map(Attempt::get),
+        }
+    }
+
+    fn into_entry(self) -> Result<Entry, SnapshotError> {
+        let name = self.name.map(|name| EntryName::parse(&name)).transpose();
+        Ok(Entry {
+            name: name.map_err(|_| SnapshotError::Malformed)?,
+            sole_attempt: self.sole_attempt.map(Attempt::new),
+        })
+    }
+}
+
+impl QueueParts {
     fn of(entry: &QueueEntry) -> Self {
-        let QueueEntry { token, attempt, since, lasts } = entry;
+        let QueueEntry { token, attempt, since, lasts, limit } = entry;
         let (token, attempt) = (*token.as_bytes(), attempt.get());
-        Self { token, attempt, since: *since, lasts: *lasts, limit: EXCLUSIVE }
+        Self { token, attempt, since: *since, lasts: *lasts, limit: LimitPart::of(*limit) }
     }
 
     fn into_entry(self) -> Result<QueueEntry, SnapshotError> {
-        if self.limit != EXCLUSIVE {
-            return Err(SnapshotError::Newer);
-        }
-        let (token, attempt) = (TokenHash::from_bytes(self.token), Attempt::new(self.attempt));
-        Ok(QueueEntry { token, attempt, since: self.since, lasts: self.lasts })
+        let Self { token, attempt, since, lasts, limit } = self;
+        let (token, attempt) = (TokenHash::from_bytes(token), Attempt::new(attempt));
+        Ok(QueueEntry { token, attempt, since, lasts, limit: limit.into_limit()? })
     }
+}
+
+impl EndParts {
+    fn of(end: &GrantEnd) -> Self {
+        Self {
+            token: *end.token.as_bytes(),
+            fencing_token: end.fencing_token.get(),
+            owner: text(end.owner.as_ref()),
+            acquired_at_millis: end.acquired_at_millis,
+            ended_at_millis: end.ended_at_millis,
+            broken: match &end.cause {
+                EndCause::Expiry => None,
+                EndCause::Break { why, since } => Some((BreakParts::of(why), *since)),
+            },
+        }
+    }
+
+    fn into_end(self) -> Result<GrantEnd, SnapshotError> {
+        let cause = match self.broken {
+            None => EndCause::Expiry,
+            Some((why, since)) => EndCause::Break { why: Arc::new(why.into_break()?), since },
+        };
+        Ok(GrantEnd {
+            token: TokenHash::from_bytes(self.token),
+            fencing_token: FencingToken::new(self.fencing_token),
+            owner: owner(self.owner)?,
+            acquired_at_millis: self.acquired_at_millis,
+            ended_at_millis: self.ended_at_millis,
+            cause,
+        })
+    }
+}
+
+impl BreakParts {
+    fn of(why: &Break) -> Self {
+        let Break { reason, by, at_millis } = why;
+        Self { reason: reason.as_str().to_owned(), by: text(by.as_ref()), at_millis: *at_millis }
+    }
+
+    fn into_break(self) -> Result<Break, SnapshotError> {
+        Ok(Break {
+            reason: Reason::parse(&self.reason).map_err(|_| SnapshotError::Malformed)?,
+            by: owner(self.by)?,
+            at_millis: self.at_millis,
+        })
+    }
+}
+
+fn text(owner: Option<&Owner>) -> Option<String> {
+    owner.map(|owner| owner.as_str().to_owned())
+}
+
+fn owner(label: Option<String>) -> Result<Option<Owner>, SnapshotError> {
+    Owner::parse(&label.unwrap_or_default()).map_err(|_| SnapshotError::Malformed)
 }

@@ -65,7 +65,8 @@ impl LockService {
                     on_busy(contention);
                     pause(contention, self.until_tick(&request.name))
                 }
-                Ok(AcquireReply::Granted(_) | AcquireReply::Repeated(_)) => {
+                // A grant, or a refusal that no release changes: neither keeps an entry.
+                Ok(_) => {
                     entry.last = None;
                     return Ok(LastReply { reply: reply?, attempt, sent });
                 }
@@ -133,12 +134,12 @@ fn check_no_doubt(lost: Option<Instant>, ttl: Ttl) -> Result<(), StoreError> {
 
 /// How long to wait for a hint before acquiring without one, if entries are kept after `until_tick`.
 fn pause(contention: &Contention, until_tick: Duration) -> Duration {
-    let pause = match &contention.holder {
+    let pause = match &contention.holding {
         // A release wakes the first waiter, an expiry wakes none; and a waiter that becomes the
         // first because others left is not woken either. So all acquire again, one after another.
-        Some(holder) => {
+        Some(holding) => {
             let ahead = u32::try_from(contention.ahead).unwrap_or(u32::MAX);
-            holder.expires_in.saturating_add(STAGGER.saturating_mul(ahead)).min(until_tick)
+            holding.first.expires_in.saturating_add(STAGGER.saturating_mul(ahead)).min(until_tick)
         }
         None => until_tick,
     };

@@ -2,13 +2,14 @@
 //!
 //! A watch has two sources: the hints of the store, in order, and a look every second and when the
 //! lease that is known should be over, because no store reports an expiry and hints get lost. Each may
-//! be older than what the other has reported. Fencing tokens rise, so [`WatchCursor`] tells by them
-//! what is news, and what repeats or is older than what it knows. When hints were missed for certain,
-//! the client reads `Lagged` and a new snapshot.
+//! be older than what the other has reported. [`WatchCursor`] tells by fencing tokens and slots what is
+//! news, and what repeats or is older than what it knows. When hints were missed for certain, the client
+//! reads `Lagged` and a new snapshot.
 //!
 //! Invariant: the cursor never reports an event twice, and never one that contradicts a later one. It
 //! is tested below; the test `watch` holds the task over HTTP.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{FencingToken, Holder, LockName, LockService};
+use super::{FencingToken, Holder, HolderId, Holding, Limit, LockName, LockService};
 use crate::store::{Change, Hint, Hints, StoreError, Topic};
 
 /// How many events may wait for their reader.
@@ -32,18 +33,23 @@ const ROUNDING: Duration = Duration::from_millis(2);
 /// below the shortest TTL, by which a renewal moves the end.
 const SLACK: Duration = Duration::from_millis(50);
 
+/// How many grants that are over a cursor remembers.
+const OVER_MAX: usize = 2 * Limit::HOLDERS_MAX;
+
 /// What happens to a lock, as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// How it stands, as the first event and after [`WatchEvent::Lagged`].
-    Snapshot(Option<Holder>),
-    /// It is held by another grant.
+    Snapshot(Option<Holding>),
+    /// It is held by another grant, alone or beside others.
     Acquired(Holder),
-    /// Its lease was renewed.
+    /// A lease was renewed.
     Renewed(Holder),
-    /// It was released or withdrawn.
+    /// A lease was broken: it ends, and cannot be renewed.
+    Broken(Holder),
+    /// A grant was released or withdrawn.
     Released(Holder),
-    /// Its lease expired.
+    /// A lease expired.
     Expired(Holder),
     /// Events may be missing. How the lock stands follows.
     Lagged,
@@ -76,7 +82,7 @@ impl LockService {
 
     async fn observe(&self, name: &LockName) -> Result<Observation, StoreError> {
         let asked = Instant::now();
-        Ok(Observation { holder: self.look(name).await?, asked, answered: Instant::now() })
+        Ok(Observation { holding: self.look(name).await?, asked, answered: Instant::now() })
     }
 }
 
@@ -137,7 +143,8 @@ impl WatchTask {
         match change {
             Change::Acquired(holder) => self.cursor.acquired(holder, now),
             Change::Renewed(holder) => self.cursor.renewed(holder, now),
-            Change::Released(fencing_token) => self.cursor.released(fencing_token, now),
+            Change::Broken(holder) => self.cursor.broken(holder, now),
+            Change::Released(id) => self.cursor.released(id),
         }
     }
 
@@ -178,18 +185,23 @@ type Gone = mpsc::error::SendError<WatchEvent>;
 /// What a look at a lock found, and between which moments it was taken.
 #[derive(Debug)]
 struct Observation {
-    holder: Option<Holder>,
+    holding: Option<Holding>,
     asked: Instant,
     answered: Instant,
 }
 
 /// What the watchers of a lock know of it.
 ///
-/// The reports of a store and of looks may arrive in another order than the changes happened.
-/// Fencing tokens rise, so the cursor sees by them which report is older than what it knows.
-#[derive(Debug)]
+/// The reports of a store and of looks may arrive in another order than the changes happened. A grant is
+/// known by its fencing token and its slot, and the cursor remembers which grants are over, so it sees
+/// which report is older than what it knows.
+#[derive(Debug, Default)]
 struct WatchCursor {
-    held: Option<KnownLease>,
+    held: BTreeMap<HolderId, KnownLease>,
+    /// The grants that are over, with when each was made. Those below `floor` are not here.
+    over: BTreeMap<HolderId, u64>,
+    /// Every grant with a smaller fencing token is over: a later one held the lock alone.
+    floor: FencingToken,
     /// The largest fencing token reported.
     last: FencingToken,
 }
@@ -207,20 +219,20 @@ struct KnownLease {
 impl WatchCursor {
     /// The cursor after a first look, and the snapshot to report.
     fn new(look: Observation) -> (Self, WatchEvent) {
-        let snapshot = WatchEvent::Snapshot(look.holder.clone());
-        let last = look.holder.as_ref().map(|holder| holder.fencing_token).unwrap_or_default();
-        let held = look.holder.map(|holder| KnownLease::new(holder, look.asked, look.answered));
-        (Self { held, last }, snapshot)
+        let snapshot = WatchEvent::Snapshot(look.holding.clone());
+        let mut cursor = Self::default();
+        cursor.looked(look);
+        (cursor, snapshot)
     }
 
-    /// When the known lease has surely ended, unless the holder renews it.
+    /// When a known lease has surely ended, unless its holder renews it.
     fn ends(&self) -> Option<Instant> {
-        self.held.as_ref().map(|lease| lease.latest + ROUNDING)
+        self.held.values().map(|lease| lease.latest + ROUNDING).min()
     }
 
     /// The store says that the lock was granted.
     fn acquired(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
-        if holder.fencing_token <= self.last {
+        if self.held.contains_key(&holder.id()) {
             return Vec::new();
         }
         self.is_held(KnownLease::by_hint(holder, now), now)
@@ -228,60 +240,101 @@ impl WatchCursor {
 
     /// The store says that a lease was renewed, which may be less than a look could tell.
     fn renewed(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
-        match &mut self.held {
-            Some(known) if known.holder.fencing_token == holder.fencing_token => {
+        match self.held.get_mut(&holder.id()) {
+            Some(known) => {
                 *known = KnownLease::by_hint(holder.clone(), now);
                 vec![WatchEvent::Renewed(holder)]
             }
-            _ => self.is_held(KnownLease::by_hint(holder, now), now),
+            None => self.is_held(KnownLease::by_hint(holder, now), now),
+        }
+    }
+
+    /// The store says that a lease was broken.
+    fn broken(&mut self, holder: Holder, now: Instant) -> Vec<WatchEvent> {
+        match self.held.get_mut(&holder.id()) {
+            Some(known) if known.holder.broken.is_none() => {
+                *known = KnownLease::by_hint(holder.clone(), now);
+                vec![WatchEvent::Broken(holder)]
+            }
+            Some(_) => Vec::new(),
+            None => self.is_held(KnownLease::by_hint(holder, now), now),
         }
     }
 
     /// The store reports that a grant was released or withdrawn.
-    fn released(&mut self, fencing_token: FencingToken, now: Instant) -> Vec<WatchEvent> {
-        if fencing_token < self.last {
-            return Vec::new();
-        }
-        let known = fencing_token == self.last;
-        self.last = fencing_token;
-        match self.held.take() {
-            Some(lease) if known => vec![WatchEvent::Released(lease.holder)],
-            lease => lease.into_iter().map(|lease| lease.over(now)).collect(),
-        }
+    fn released(&mut self, id: HolderId) -> Vec<WatchEvent> {
+        let lease = self.held.remove(&id);
+        lease.map(|lease| WatchEvent::Released(self.forget(lease))).into_iter().collect()
     }
 
     /// A look was taken.
     fn looked(&mut self, look: Observation) -> Vec<WatchEvent> {
-        match look.holder {
-            Some(holder) => {
-                self.is_held(KnownLease::new(holder, look.asked, look.answered), look.answered)
-            }
-            None => self.held.take().into_iter().map(|lease| lease.over(look.answered)).collect(),
+        let holders: Vec<_> = look.holding.into_iter().flat_map(Holding::into_holders).collect();
+        let is_there = |id: &HolderId| holders.iter().any(|holder| holder.id() == *id);
+        let gone: Vec<_> = self.held.keys().filter(|id| !is_there(id)).copied().collect();
+        let mut events = self.are_over(&gone, look.answered);
+        for holder in holders {
+            let lease = KnownLease::new(holder, look.asked, look.answered);
+            events.extend(self.is_held(lease, look.answered));
         }
+        events
     }
 
     fn is_held(&mut self, lease: KnownLease, now: Instant) -> Vec<WatchEvent> {
-        let (fencing_token, holder) = (lease.holder.fencing_token, lease.holder.clone());
-        if fencing_token == self.last {
-            return match &mut self.held {
-                Some(known) if lease.is_another_end(known) => {
+        let (id, holder) = (lease.holder.id(), lease.holder.clone());
+        if let Some(known) = self.held.get_mut(&id) {
+            let is_broken = holder.broken.is_some() && known.holder.broken.is_none();
+            if !is_broken && !lease.is_another_end(known) {
+                if known.is_by_hint {
                     *known = lease;
-                    vec![WatchEvent::Renewed(holder)]
                 }
-                Some(known) if known.is_by_hint => {
-                    *known = lease;
-                    Vec::new()
-                }
-                // An event that is reported already, or a late one of a grant that is over.
-                _ => Vec::new(),
-            };
+                return Vec::new();
+            }
+            *known = lease;
+            let event = if is_broken { WatchEvent::Broken } else { WatchEvent::Renewed };
+            return vec![event(holder)];
         }
-        if fencing_token < self.last {
+        // A late event of a grant that is over. Its slot may have been given again since.
+        let is_over = self.over.get(&id).is_some_and(|&made| holder.acquired_at_millis <= made);
+        let is_alone = holder.limit == Limit::Exclusive;
+        let least = if is_alone { self.last } else { self.floor };
+        if id.fencing_token < least || is_over {
             return Vec::new();
         }
-        self.last = fencing_token;
-        let before = self.held.replace(lease).map(|lease| lease.over(now));
-        before.into_iter().chain([WatchEvent::Acquired(holder)]).collect()
+        self.last = self.last.max(id.fencing_token);
+        let ended = self
+            .held
+            .iter()
+            .filter(|(_, other)| is_alone || other.holder.limit == Limit::Exclusive);
+        let ended: Vec<_> = ended.map(|(id, _)| *id).collect();
+        let mut events = self.are_over(&ended, now);
+        if is_alone {
+            self.floor = id.fencing_token;
+            self.over.retain(|id, _| id.fencing_token >= holder.fencing_token);
+        }
+        self.held.insert(id, lease);
+        events.push(WatchEvent::Acquired(holder));
+        events
+    }
+
+    /// The ends of grants of which the store reported none.
+    fn are_over(&mut self, ids: &[HolderId], now: Instant) -> Vec<WatchEvent> {
+        let leases: Vec<_> = ids.iter().filter_map(|id| self.held.remove(id)).collect();
+        let events = leases.into_iter().map(|lease| {
+            let has_expired = now + SLACK >= lease.earliest;
+            let event = if has_expired { WatchEvent::Expired } else { WatchEvent::Released };
+            event(self.forget(lease))
+        });
+        events.collect()
+    }
+
+    /// Notes that a grant is over.
+    fn forget(&mut self, lease: KnownLease) -> Holder {
+        self.over.insert(lease.holder.id(), lease.holder.acquired_at_millis);
+        if self.over.len() > OVER_MAX {
+            self.over.pop_first();
+        }
+        lease.holder
     }
 }
 
@@ -299,15 +352,6 @@ impl KnownLease {
         let is_earlier = !known.is_by_hint && self.latest + SLACK < known.earliest;
         is_earlier || self.earliest > known.latest + SLACK
     }
-
-    /// The end of the lease by `now`, when the store reported none.
-    fn over(self, now: Instant) -> WatchEvent {
-        if now + SLACK >= self.earliest {
-            WatchEvent::Expired(self.holder)
-        } else {
-            WatchEvent::Released(self.holder)
-        }
-    }
 }
 
 #[cfg(test)]
@@ -323,6 +367,9 @@ mod tests {
             acquired_at_millis: 0,
             expires_in: Duration::from_millis(millis),
             waiting: 0,
+            limit: Limit::Exclusive,
+            slot: 0,
+            broken: None,
         }
     }
 
@@ -338,7 +385,7 @@ mod tests {
     }
 
     fn look(holder: Option<Holder>, asked: Instant, answered: Instant) -> Observation {
-        Observation { holder, asked, answered }
+        Observation { holding: holder.map(Holding::by_one), asked, answered }
     }
 
     #[test]
@@ -385,13 +432,13 @@ mod tests {
     fn what_is_said_late_is_not_told_again() {
         let now = Instant::now();
         let (mut cursor, _) = WatchCursor::new(look(Some(holder(2, 1000)), now, now));
-        assert_eq!(names(&cursor.released(FencingToken::new(1), now)), []);
+        assert_eq!(names(&cursor.released(holder(1, 0).id())), []);
         assert_eq!(names(&cursor.acquired(holder(1, 5000), now)), []);
         assert_eq!(names(&cursor.acquired(holder(2, 1000), now)), []);
         assert_eq!(names(&cursor.renewed(holder(2, 1000), now)), [("renewed", 2)]);
         assert_eq!(names(&cursor.looked(look(None, now, now))), [("released", 2)]);
         assert_eq!(names(&cursor.renewed(holder(2, 5000), now)), []);
-        assert_eq!(names(&cursor.released(FencingToken::new(2), now)), []);
+        assert_eq!(names(&cursor.released(holder(2, 0).id())), []);
         assert_eq!(names(&cursor.acquired(holder(3, 1000), now)), [("acquired", 3)]);
     }
 }

@@ -42,8 +42,10 @@ pub(super) async fn finish(
 ) {
     let got_nothing = match timeout(ANSWER_LIMIT, step).await {
         Ok(Ok(AcquireReply::Granted(_))) => return withdraw_grant(store, attempt, withdrawn).await,
-        Ok(Ok(AcquireReply::Repeated(_))) => true,
+        // A named entry may be new although the grant is not.
+        Ok(Ok(AcquireReply::Repeated(_))) => attempt.command.entry.is_none(),
         Ok(Ok(AcquireReply::Busy(_))) => attempt.command.queue.is_none(),
+        Ok(Ok(AcquireReply::NotAlone(_) | AcquireReply::Full)) => true,
         Ok(Err(error)) => error.effect() == Effect::NotExecuted,
         Err(_) => false,
     };

@@ -6,9 +6,11 @@
 use keylatch_core::idempotency::{
     OnCrash, RecordStage, RecordState, StoredResponse, UnknownReason,
 };
-use keylatch_core::lock::{HolderState, LockState, WaitQueue};
+use keylatch_core::lock::{History, HolderState, LockState, WaitQueue};
 
-use crate::states::{answer, done, held, holder, queue, record, scoped_record, unknown};
+use crate::states::{
+    answer, done, entered, held, holder, queue, record, scoped_record, shared, unknown,
+};
 
 fn parse_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -35,14 +37,17 @@ macro_rules! golden {
 }
 
 fn locks() -> Vec<(&'static str, Vec<u8>, LockState)> {
-    let of = |holder: HolderState| LockState::new(Some(holder), WaitQueue::default());
+    let of =
+        |holder: HolderState| LockState::new([holder], WaitQueue::default(), History::default());
+    let with_queue = |holder| LockState::new(holder, queue(), History::default());
     golden! {
         "lock-1-free" => LockState::default(),
         "lock-1-held" => held(),
-        "lock-1-held-queue" => LockState::new(Some(holder()), queue()),
-        "lock-1-free-queue" => LockState::new(None, queue()),
+        "lock-1-held-queue" => with_queue(Some(holder())),
+        "lock-1-free-queue" => with_queue(None),
         "lock-1-held-no-owner" => of(HolderState { owner: None, ..holder() }),
-        "lock-1-held-no-sole-attempt" => of(HolderState { sole_attempt: None, ..holder() }),
+        "lock-1-held-no-sole-attempt" => of(HolderState { entries: entered(None), ..holder() }),
+        "lock-2-shared" => shared(),
     }
 }
 
@@ -79,7 +84,7 @@ fn records_of_every_published_format_decode_to_what_was_written() {
 }
 
 #[test]
-fn this_version_writes_format_1_byte_for_byte() {
+fn this_version_writes_the_formats_byte_for_byte() {
     let mut written = Vec::new();
     written.extend(locks().into_iter().map(|(file, bytes, state)| (file, bytes, state.encode())));
     written.extend(records().into_iter().map(|(file, bytes, state)| (file, bytes, state.encode())));

@@ -7,8 +7,8 @@ use keylatch_core::idempotency::{
     RunEnd, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{
-    AcquireCommand, Attempt, FencingToken, LockCommand, LockName, LockState, Moment, Owner,
-    TokenHash, Ttl,
+    AcquireCommand, Attempt, BreakCommand, EntryName, FencingToken, Limit, LockCommand, LockName,
+    LockState, Moment, Owner, Reason, Slots, TokenHash, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -43,19 +43,60 @@ fn pause() -> impl Strategy<Value = Duration> {
 
 fn lock_command() -> impl Strategy<Value = LockCommand> {
     let queue = prop::option::of((1_u64..4000).prop_map(Duration::from_millis));
-    let acquire = (token(), ttl(), owner(), attempt(), queue).prop_map(
-        |(token, ttl, owner, attempt, queue)| {
+    let acquire = (token(), ttl(), owner(), attempt(), queue, limit(), entry()).prop_map(
+        |(token, ttl, owner, attempt, queue, limit, entry)| {
             let command = AcquireCommand::new(token, ttl, attempt);
-            LockCommand::Acquire(AcquireCommand { owner, queue, ..command })
+            LockCommand::Acquire(AcquireCommand { owner, queue, limit, entry, ..command })
         },
     );
+    let grace = prop::option::of((0_u64..3000).prop_map(Duration::from_millis));
+    let broken = (owner(), grace).prop_map(|(by, grace)| BreakLast { by, grace });
     prop_oneof![
         4 => acquire,
         1 => (token(), attempt()).prop_map(|(token, attempt)| LockCommand::Withdraw { token, attempt }),
         1 => (token(), ttl()).prop_map(|(token, ttl)| LockCommand::Renew { token, ttl }),
-        1 => token().prop_map(|token| LockCommand::Release { token }),
+        1 => (token(), entry()).prop_map(|(token, entry)| LockCommand::Release { token, entry }),
+        1 => broken.prop_map(BreakLast::command),
         1 => Just(LockCommand::Look),
+        1 => Just(LockCommand::Recall),
     ]
+}
+
+/// A break of the grant with the fencing token [`LAST`], which the test replaces by the last one.
+#[derive(Debug)]
+struct BreakLast {
+    by: Option<Owner>,
+    grace: Option<Duration>,
+}
+
+const LAST: FencingToken = FencingToken::NONE;
+
+impl BreakLast {
+    fn command(self) -> LockCommand {
+        let Self { by, grace } = self;
+        let reason = Reason::parse("it stands still").expect("a reason");
+        LockCommand::Break(BreakCommand { fencing_token: LAST, slot: None, reason, by, grace })
+    }
+}
+
+/// The command with the fencing token of a grant that there is.
+fn of_last(command: LockCommand, last: FencingToken) -> LockCommand {
+    match command {
+        LockCommand::Break(command) => {
+            LockCommand::Break(BreakCommand { fencing_token: last, ..command })
+        }
+        other => other,
+    }
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    let counted = (1_u64..4).prop_map(|slots| Limit::Counted(Slots::new(slots).expect("some")));
+    prop_oneof![2 => Just(Limit::Exclusive), 2 => Just(Limit::Shared), 2 => counted]
+}
+
+fn entry() -> impl Strategy<Value = Option<EntryName>> {
+    prop_oneof![4 => Just(""), 1 => Just("step-1"), 1 => Just("Zoë")]
+        .prop_map(|name| EntryName::parse(name).ok())
 }
 
 fn kept() -> impl Strategy<Value = StoredResponse> {
@@ -126,6 +167,7 @@ proptest! {
         let (mut state, mut moment) = (LockState::default(), start());
         for (pause, command) in steps {
             advance(&mut moment, pause, state.fencing_token());
+            let command = of_last(command, state.fencing_token().unwrap_or_default());
             state = state.apply(&name, &command, &moment).0;
             let bytes = state.encode().expect("a state of the rules can be written");
             let read = LockState::decode(&bytes);

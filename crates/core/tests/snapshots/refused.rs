@@ -4,12 +4,12 @@
 //! version never drops what a newer one wrote.
 
 use keylatch_core::idempotency::{OnCrash, RecordStage, RecordState, StoredResponse};
-use keylatch_core::lock::{LockState, WaitQueue};
+use keylatch_core::lock::{History, HolderState, LockState};
 use keylatch_core::snapshot::SnapshotError;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::states::{answer, done, held, holder, queue, record};
+use crate::states::{answer, done, held, holder, queue, record, shared};
 
 /// The snapshot of a held lock, as the format byte, the holder and the empty rest.
 fn held_lock() -> (Vec<u8>, Vec<u8>) {
@@ -23,25 +23,36 @@ fn lock(parts: &[&[u8]]) -> Result<LockState, SnapshotError> {
 }
 
 #[test]
-fn a_lock_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
+fn plain_format_with_more_than_it_has_is_refused_and_not_cut_down() {
     let (_, holder) = held_lock();
     // The limit, the slot, the entries and why it is broken.
     let common = holder.strip_suffix(&[1, 1, 0, 0, 0]).expect("what a holder has alone");
     let one = |rest: &[u8]| lock(&[&[1, 1], common, rest, &[0, 0]]);
     assert_eq!(one(&[1, 1, 0, 0, 0]), Ok(held()), "the parts are put together wrongly");
-    assert_eq!(one(&[0, 0, 0, 0]), Err(SnapshotError::Newer), "any number of holders");
-    assert_eq!(one(&[1, 2, 0, 0, 0]), Err(SnapshotError::Newer), "two holders at most");
-    assert_eq!(one(&[1, 1, 1, 0, 0]), Err(SnapshotError::Newer), "the second slot");
-    assert_eq!(one(&[1, 1, 0, 1, 1, b'e', 0]), Err(SnapshotError::Newer), "an entry");
-    assert_eq!(one(&[1, 1, 0, 0, 1, 0, 0, 9]), Err(SnapshotError::Newer), "a broken lease");
+    assert_eq!(one(&[0, 0, 0, 0]), Err(SnapshotError::Malformed), "any number of holders");
+    assert_eq!(one(&[1, 2, 0, 0, 0]), Err(SnapshotError::Malformed), "two holders at most");
+    assert_eq!(one(&[1, 1, 1, 0, 0]), Err(SnapshotError::Malformed), "the second slot");
     let two = lock(&[&[1, 2], &holder, &holder, &[0, 0]]);
-    assert_eq!(two, Err(SnapshotError::Newer), "a second holder");
-    let ended = lock(&[&[1, 0, 0, 1], &[7, 0, 8, 9, 0]]);
-    assert_eq!(ended, Err(SnapshotError::Newer), "how a grant ended");
-    let mut waiter = LockState::new(None, queue()).encode().expect("a snapshot");
+    assert_eq!(two, Err(SnapshotError::Malformed), "a second holder");
+    let mut waiter = with_queue(None).encode().expect("a snapshot");
     let limit = waiter.len() - 2;
     waiter[limit] = 2;
-    assert_eq!(LockState::decode(&waiter), Err(SnapshotError::Newer), "a waiter for a second slot");
+    let decoded = LockState::decode(&waiter);
+    assert_eq!(decoded, Err(SnapshotError::Malformed), "a waiter for a second slot");
+}
+
+#[test]
+fn holders_out_of_the_order_of_their_slots_are_refused() {
+    let shared = shared();
+    let mut holders = shared.holders().to_vec();
+    holders.reverse();
+    let state = LockState::new(holders, shared.queue().clone(), shared.history().clone());
+    let bytes = state.encode().expect("a snapshot");
+    assert_eq!(LockState::decode(&bytes), Err(SnapshotError::Malformed));
+}
+
+fn with_queue(holder: Option<HolderState>) -> LockState {
+    LockState::new(holder, queue(), History::default())
 }
 
 #[test]
@@ -59,16 +70,19 @@ fn a_record_that_a_newer_version_wrote_is_refused_and_not_cut_down() {
 fn another_format_is_refused() {
     let (mut lock, _) = held_lock();
     let mut record = record(done(answer()), OnCrash::Unknown).encode().expect("a snapshot");
-    for (format, error) in [(0, SnapshotError::Malformed), (2, SnapshotError::Newer)] {
-        (lock[0], record[0]) = (format, format);
-        assert_eq!(LockState::decode(&lock), Err(error.clone()));
-        assert_eq!(RecordState::decode(&record), Err(error));
-    }
+    lock[0] = 0;
+    assert_eq!(LockState::decode(&lock), Err(SnapshotError::Malformed));
+    lock[0] = 3;
+    assert_eq!(LockState::decode(&lock), Err(SnapshotError::Newer));
+    record[0] = 0;
+    assert_eq!(RecordState::decode(&record), Err(SnapshotError::Malformed));
+    record[0] = 2;
+    assert_eq!(RecordState::decode(&record), Err(SnapshotError::Newer));
 }
 
 #[test]
 fn bytes_that_are_cut_off_or_go_on_are_refused() {
-    let lock = LockState::new(Some(holder()), queue()).encode().expect("a snapshot");
+    let lock = with_queue(Some(holder())).encode().expect("a snapshot");
     let record = record(done(answer()), OnCrash::Rerun).encode().expect("a snapshot");
     assert_eq!(LockState::decode(&[]), Err(SnapshotError::Empty));
     assert_eq!(RecordState::decode(&[]), Err(SnapshotError::Empty));
@@ -110,15 +124,17 @@ proptest! {
     #[test]
     fn no_bytes_make_the_decoder_panic(mut bytes in vec(any::<u8>(), 0..300)) {
         let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
-        if let Some(format) = bytes.first_mut() {
-            *format = 1;
+        for known in [1, 2] {
+            if let Some(format) = bytes.first_mut() {
+                *format = known;
+            }
+            let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
         }
-        let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
     }
 }
 
 #[test]
 fn a_free_lock_without_waiters_is_the_least_snapshot() {
-    assert_eq!(LockState::new(None, WaitQueue::default()).encode(), Ok(vec![1, 0, 0, 0]));
+    assert_eq!(LockState::default().encode(), Ok(vec![1, 0, 0, 0]));
     assert_eq!(RecordState::default().encode(), Ok(vec![1, 0]));
 }

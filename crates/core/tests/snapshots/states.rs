@@ -9,10 +9,11 @@ use keylatch_core::idempotency::{
     Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{
-    Attempt, FencingToken, HolderState, LockState, Owner, QueueEntry, TokenHash, WaitQueue,
+    Attempt, Break, EndCause, Entries, Entry, EntryName, FencingToken, GrantEnd, History,
+    HolderState, Limit, LockState, Owner, QueueEntry, Reason, Slots, TokenHash, WaitQueue,
 };
 
-/// A holder with every field away from its default.
+/// A holder that holds a lock alone, with every other field away from its default.
 pub(crate) fn holder() -> HolderState {
     HolderState {
         token: TokenHash::from_bytes([0xA1; 32]),
@@ -21,8 +22,62 @@ pub(crate) fn holder() -> HolderState {
         since: Duration::new(63_244_800, 123_456_789),
         ttl: Duration::from_millis(30_500),
         acquired_at_millis: 1_795_332_773_831,
-        sole_attempt: Some(Attempt::new(u64::MAX)),
+        limit: Limit::Exclusive,
+        slot: 0,
+        entries: entered(Some(u64::MAX)),
+        broken: None,
     }
+}
+
+/// The unnamed entry of an attempt, or of several.
+pub(crate) fn entered(sole_attempt: Option<u64>) -> Entries {
+    Entries::of(Entry { name: None, sole_attempt: sole_attempt.map(Attempt::new) })
+}
+
+/// Why a lease is broken.
+fn broken() -> Arc<Break> {
+    Arc::new(Break {
+        reason: Reason::parse("line 7 stands still").expect("a reason"),
+        by: Owner::parse("Zoë").expect("a label"),
+        at_millis: 1_795_332_773_900,
+    })
+}
+
+/// A lock that several hold, each in a way of its own, with waiters of each kind, a break and an expiry.
+pub(crate) fn shared() -> LockState {
+    let slots = Limit::Counted(Slots::new(1000).expect("a number of slots"));
+    let entry = |name: &str, sole_attempt: Option<u64>| Entry {
+        name: EntryName::parse(name).ok(),
+        sole_attempt: sole_attempt.map(Attempt::new),
+    };
+    let entries = vec![entry("", None), entry("step-2", Some(7)), entry("Zoë", None)];
+    let reader = HolderState { limit: Limit::Shared, slot: 0, ..holder() };
+    let worker = HolderState {
+        token: TokenHash::from_bytes([0xA2; 32]),
+        limit: slots,
+        slot: 3,
+        entries: entries.try_into().expect("an entry"),
+        broken: Some(broken()),
+        ..holder()
+    };
+    let limits = [Limit::Shared, Limit::Exclusive, slots].into_iter();
+    let waiting = queue();
+    let waiting = waiting.entries().iter().cloned().zip(limits);
+    let waiting = waiting.map(|(entry, limit)| QueueEntry { limit, ..entry }).collect();
+    let expiry = GrantEnd {
+        token: TokenHash::from_bytes([0xA3; 32]),
+        fencing_token: FencingToken::new(1_795_332_773_831_021),
+        owner: None,
+        acquired_at_millis: 1_795_332_773_800,
+        ended_at_millis: 1_795_332_773_820,
+        cause: EndCause::Expiry,
+    };
+    let expired = expiry.clone();
+    let since = Duration::new(63_244_799, 5);
+    let cause = EndCause::Break { why: broken(), since };
+    let owner = Owner::parse("line 8").expect("a label");
+    let of_break = GrantEnd { owner, cause, ..expiry };
+    LockState::new([reader, worker], waiting, History::from_iter([expired, of_break]))
 }
 
 pub(crate) fn queue() -> WaitQueue {
@@ -31,12 +86,13 @@ pub(crate) fn queue() -> WaitQueue {
         attempt: Attempt::new(u64::from(number)),
         since: Duration::from_secs(63_244_800 + u64::from(number)),
         lasts: Duration::from_millis(4000),
+        limit: Limit::Exclusive,
     };
     [entry(3), entry(1), entry(2)].into_iter().collect()
 }
 
 pub(crate) fn held() -> LockState {
-    LockState::new(Some(holder()), WaitQueue::default())
+    LockState::new([holder()], WaitQueue::default(), History::default())
 }
 
 /// A record at this stage, with every other field away from its default, as versions wrote it that

@@ -29,7 +29,7 @@ use crate::table::Table;
 use directory::{Directory, Medium};
 use engine::Engine;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{Holder, LockState, Ttl};
+use keylatch_core::lock::{Holding, LockState, Ttl};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
@@ -97,7 +97,7 @@ impl Executor for Embedded {
         self.writer.run(command).await
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         if !self.writer.is_certain() {
             self.writer.probe().await?;
         }

@@ -13,6 +13,7 @@
 //! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one
 //! transaction. A file that a build of format 4 wrote is in the repository, and a test opens it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,8 @@ use keylatch_core::idempotency::{
     UnknownReason,
 };
 use keylatch_core::lock::{
-    FencingToken, HolderState, LockName, LockState, Owner, TokenHash, WaitQueue,
+    EndCause, Entries, Entry, FencingToken, GrantEnd, History, HolderState, Limit, LockName,
+    LockState, Owner, TokenHash, WaitQueue,
 };
 use keylatch_core::snapshot::SnapshotError;
 
@@ -65,9 +67,22 @@ pub(super) enum RowError {
 
 /// What of a lock outlives a restart, as of the moment `since`.
 pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
-    let holder = state.holder_state().cloned();
-    let holder = holder.map(|holder| HolderState { since, sole_attempt: None, ..holder });
-    LockState::new(holder, WaitQueue::default())
+    let holders = state.holders().iter().map(|holder| {
+        let mut holder = HolderState { since, ..holder.clone() };
+        holder.entries.settle();
+        holder
+    });
+    let history = state.history().ends().iter().map(|end| end_at_rest(end, since));
+    LockState::new(holders, WaitQueue::default(), history.collect())
+}
+
+/// An end as of the moment `since`: a break is kept for its full time again.
+fn end_at_rest(end: &GrantEnd, since: Duration) -> GrantEnd {
+    let cause = match &end.cause {
+        EndCause::Expiry => EndCause::Expiry,
+        EndCause::Break { why, .. } => EndCause::Break { why: Arc::clone(why), since },
+    };
+    GrantEnd { cause, ..end.clone() }
 }
 
 /// What of a record outlives a restart, as of the moment `since`.
@@ -197,9 +212,12 @@ pub(super) fn decode_format4_lock(row: &[u8]) -> Result<LockState, RowError> {
         since: Duration::ZERO,
         ttl: Duration::from_millis(row.ttl_millis),
         acquired_at_millis: row.acquired_at_millis,
-        sole_attempt: None,
+        limit: Limit::Exclusive,
+        slot: 0,
+        entries: Entries::of(Entry { name: None, sole_attempt: None }),
+        broken: None,
     };
-    Ok(LockState::new(Some(holder), WaitQueue::default()))
+    Ok(LockState::new([holder], WaitQueue::default(), History::default()))
 }
 
 /// The record of a row of format 4.

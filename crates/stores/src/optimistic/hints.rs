@@ -41,9 +41,9 @@ impl LocalHints {
         !self.interest.is_empty() && self.interest.get(name).is_some()
     }
 
-    /// Wakes the waiter whose turn it is.
+    /// Wakes the waiters whose turn it is.
     pub(super) fn wake<E: Entry>(&self, key: &E::Key, live: &E) {
-        if let Some((name, token)) = E::next_waiter(key, live) {
+        for (name, token) in E::turns(key, live) {
             self.wakeups.wake(&name, &token);
         }
     }

@@ -6,7 +6,7 @@
 //! Tested by the conformance tests of listing, and what a page costs in `tests/stores/conditional.rs`.
 
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
-use keylatch_core::lock::{FencingToken, Holder, LockState, Moment};
+use keylatch_core::lock::{FencingToken, Holding, LockState, Moment};
 use keylatch_core::store::{ListLocks, ListRecords, Page, StoreError};
 
 use super::conditional::{ConditionalStore, EngineTime, Key, Listing, Row};
@@ -24,7 +24,7 @@ const LOOKS: usize = 1024;
 pub(super) async fn locks(
     engine: &impl ConditionalStore,
     query: &ListLocks,
-) -> Result<Option<Page<Holder>>, StoreError> {
+) -> Result<Option<Page<Holding>>, StoreError> {
     let after = query.cursor.as_ref().map(decode_lock_cursor);
     if after == Some(None) {
         return Ok(None);
@@ -34,12 +34,12 @@ pub(super) async fn locks(
     let listing = engine.list(&prefix, after.as_ref(), query.limit).await?;
     let last = listing.rows.last().filter(|_| listing.rows.len() == query.limit);
     let next = last.and_then(|(key, _)| encode_lock_cursor(&LockState::key_of(key)?));
-    let holders = listing.rows.iter().filter_map(|(key, row)| {
+    let holdings = listing.rows.iter().filter_map(|(key, row)| {
         let name = LockState::key_of(key)?;
         let value = Value::<LockState>::decode(row, engine.timeline()).ok()?;
-        value.live(listing.now).holder(&name, listing.now)
+        value.live(listing.now).holding_told(&name, listing.now)
     });
-    Ok(Some(Page { entries: holders.collect(), next }))
+    Ok(Some(Page { entries: holdings.collect(), next }))
 }
 
 /// A page of records; `None` for a cursor that no listing gave.

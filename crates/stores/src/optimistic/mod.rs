@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
-use keylatch_core::lock::{Holder, LockState};
+use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{
     Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
     StoreProfile, Topic,
@@ -105,7 +105,7 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         }
     }
 
-    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holder>>, StoreError> {
+    async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         list::locks(&*self.engine, query).await
     }
 

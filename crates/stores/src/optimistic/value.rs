@@ -398,13 +398,13 @@ mod tests {
         tokio::time::advance(Duration::from_secs(20)).await;
         here.note(Version(1));
         let seen = Value::<LockState>::decode(&row, Some(&here)).unwrap();
-        let commands = [LockCommand::Release { token: token(1) }, acquire(2)];
+        let commands = [LockCommand::Release { token: token(1), entry: None }, acquire(2)];
         let second = seen.decide(&name, commands.iter(), moment(&here));
         let value = second.change.unwrap().encode(Some(&here)).unwrap();
         there.note(Version(2));
         let row = Row { version: Version(2), value };
         let seen = Value::<LockState>::decode(&row, Some(&there)).unwrap();
-        let holder = seen.live(there.now()).holder(&name, there.now()).unwrap();
-        assert_eq!(holder.expires_in, Ttl::DEFAULT.get());
+        let holder = seen.live(there.now()).holding(&name, there.now(), 1).unwrap();
+        assert_eq!(holder.first.expires_in, Ttl::DEFAULT.get());
     }
 }

@@ -19,7 +19,7 @@ use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
 use super::connection::SharedConnection;
 use super::failure::Failure;
 use super::{Keys, Pool, Topology};
-use keylatch_core::lock::{FencingToken, Holder, LockName, Owner};
+use keylatch_core::lock::{FencingToken, Holder, Limit, LockName, Owner};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -189,5 +189,8 @@ fn holder(
         acquired_at_millis: fields.get("acquired")?.parse().ok()?,
         expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
         waiting,
+        limit: Limit::Exclusive,
+        slot: 0,
+        broken: None,
     })
 }

@@ -13,8 +13,8 @@ use super::RedisStore;
 use super::reply::ScriptReply;
 use super::script;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, LockCommand, LockName, LockReply, ReleaseReply, RenewReply,
-    TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Holding, LockCommand, LockName, LockReply, ReleaseReply,
+    RenewReply, TokenHash, Ttl,
 };
 use keylatch_core::store::StoreError;
 
@@ -26,6 +26,9 @@ impl RedisStore {
         name: &LockName,
         command: &LockCommand,
     ) -> Result<LockReply, StoreError> {
+        if command.needs_modes() {
+            return Err(StoreError::Unsupported);
+        }
         Ok(match command {
             LockCommand::Acquire(command) => LockReply::Acquire(self.acquire(name, command).await?),
             LockCommand::Withdraw { token, attempt } => {
@@ -40,7 +43,10 @@ impl RedisStore {
             LockCommand::Renew { token, ttl } => {
                 LockReply::Renew(self.renew(name, token, *ttl).await?)
             }
-            LockCommand::Release { token } => LockReply::Release(self.release(name, token).await?),
+            LockCommand::Release { token, .. } => {
+                LockReply::Release(self.release(name, token).await?)
+            }
+            LockCommand::Break(_) | LockCommand::Recall => return Err(StoreError::Unsupported),
             LockCommand::Look => {
                 let bucket = name.bucket();
                 let [_, expiries, _] = self.keys.queue(bucket, name);
@@ -48,7 +54,7 @@ impl RedisStore {
                 call.key(self.keys.lock(bucket, name)).key(expiries);
                 let reply: ScriptReply = self.topology.run(bucket, &call).await?;
                 LockReply::Look(match reply.found() {
-                    "held" => Some(reply.holder(name)?),
+                    "held" => Some(Holding::by_one(reply.holder(name)?)),
                     "not-held" => None,
                     _ => return Err(ScriptReply::unexpected()),
                 })

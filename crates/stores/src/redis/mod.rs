@@ -32,7 +32,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::task::AbortOnDropHandle;
 
-use keylatch_core::lock::Ttl;
+use keylatch_core::lock::{Holding, Ttl};
 use keylatch_core::store::{
     Command, EntryLimits, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
     StoreProfile, Topic,
@@ -111,7 +111,7 @@ impl Store for RedisStore {
         match query {
             ListQuery::Locks(query) => {
                 let page = list::page(&self.topology, &self.keys, query).await?;
-                Ok(page.map(ListReply::Locks))
+                Ok(page.map(|page| ListReply::Locks(page.map(Holding::by_one))))
             }
             ListQuery::Records(query) => {
                 Ok(self.list_records(query).await?.map(ListReply::Records))

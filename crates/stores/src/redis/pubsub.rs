@@ -28,7 +28,7 @@ use super::script::{Keys, Scripts};
 use super::topology::Topology;
 use crate::RedisSettings;
 use crate::hints::{ChangeWatchers, Wakeups};
-use keylatch_core::lock::{FencingToken, Holder, LockName, Owner, TokenHash};
+use keylatch_core::lock::{FencingToken, Holder, HolderId, Limit, LockName, Owner, TokenHash};
 use keylatch_core::store::{Change, Hints};
 
 /// The pause before a lost subscription is made again.
@@ -144,7 +144,8 @@ impl PubSubMessage {
         let change = match fields[..] {
             ["watched"] => return Some(Self::Watched(name)),
             ["released", fencing_token] => {
-                Change::Released(FencingToken::new(fencing_token.parse().ok()?))
+                let fencing_token = FencingToken::new(fencing_token.parse().ok()?);
+                Change::Released(HolderId { fencing_token, slot: 0 })
             }
             [kind, fencing_token, expires_in, acquired_at, waiting, owner] => {
                 let holder = Holder {
@@ -154,6 +155,9 @@ impl PubSubMessage {
                     acquired_at_millis: acquired_at.parse().ok()?,
                     expires_in: Duration::from_millis(expires_in.parse().ok()?),
                     waiting: waiting.parse().ok()?,
+                    limit: Limit::Exclusive,
+                    slot: 0,
+                    broken: None,
                 };
                 match kind {
                     "acquired" => Change::Acquired(holder),
@@ -277,7 +281,8 @@ mod tests {
             panic!("not an acquired lock");
         };
         assert_eq!((holder.fencing_token.get(), holder.owner, holder.waiting), (42, None, 3));
-        let released = Change::Released(FencingToken::new(42));
+        let fencing_token = FencingToken::new(42);
+        let released = Change::Released(HolderId { fencing_token, slot: 0 });
         let message = format!("released\n42\n{}", key_of(&name));
         assert_eq!(parsed(&message), Some(PubSubMessage::Changed(name.clone(), released)));
         let message = format!("watched\n{}", key_of(&name));

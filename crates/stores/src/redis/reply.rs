@@ -8,7 +8,9 @@ use std::time::Duration;
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
 use super::connection::NeedsReplicas;
-use keylatch_core::lock::{Contention, FencingToken, Holder, Lease, LockName, Owner};
+use keylatch_core::lock::{
+    Contention, FencingToken, Holder, Holding, Lease, Limit, LockName, Owner,
+};
 use keylatch_core::store::StoreError;
 
 /// The reply of every script on a lock: what it found, the grant if there is one, and the queue.
@@ -41,12 +43,9 @@ impl ScriptReply {
     /// The grant, as its holder reads it.
     pub(super) fn lease(&self) -> Result<Lease, StoreError> {
         let grant = self.grant()?;
-        Ok(Lease {
-            fencing_token: FencingToken::new(grant.fencing_token),
-            owner: grant.owner()?,
-            ttl: Duration::from_millis(grant.ttl_millis),
-            expires_in: grant.expires_in(),
-        })
+        let fencing_token = FencingToken::new(grant.fencing_token);
+        let ttl = Duration::from_millis(grant.ttl_millis);
+        Ok(Lease::exclusive(fencing_token, grant.owner()?, ttl, grant.expires_in()))
     }
 
     /// The grant, as others read it.
@@ -59,13 +58,16 @@ impl ScriptReply {
             acquired_at_millis: grant.acquired_at_millis,
             expires_in: grant.expires_in(),
             waiting: self.waiting,
+            limit: Limit::Exclusive,
+            slot: 0,
+            broken: None,
         })
     }
 
     /// Why an acquire got nothing. A free lock without a holder is for the first entry of its queue.
     pub(super) fn busy(&self, name: &LockName) -> Result<Contention, StoreError> {
         let holder = self.grant.is_some().then(|| self.holder(name)).transpose()?;
-        Ok(Contention { holder, ahead: self.ahead })
+        Ok(Contention { holding: holder.map(Holding::by_one), ahead: self.ahead })
     }
 
     /// The script gives no such reply.

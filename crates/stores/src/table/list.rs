@@ -7,7 +7,7 @@
 use std::ops::Bound;
 
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
-use keylatch_core::lock::{Holder, LockName};
+use keylatch_core::lock::{Holding, LockName};
 use keylatch_core::store::{ListLocks, ListRecords, Page};
 
 use super::Table;
@@ -35,7 +35,7 @@ impl RecordPage<'_> {
 
 impl Table {
     /// A page of the held locks; `None` for a cursor that no listing gave.
-    pub(crate) fn list(&self, query: &ListLocks) -> Option<Page<Holder>> {
+    pub(crate) fn list(&self, query: &ListLocks) -> Option<Page<Holding>> {
         let after = match &query.cursor {
             None => None,
             Some(cursor) => Some(decode_lock_cursor(cursor)?),
@@ -50,7 +50,8 @@ impl Table {
             }
         }
         let full = locks.len() == query.limit;
-        let next = locks.last().filter(|_| full).and_then(|last| encode_lock_cursor(&last.name));
+        let next =
+            locks.last().filter(|_| full).and_then(|last| encode_lock_cursor(&last.first.name));
         Some(Page { entries: locks, next })
     }
 
@@ -78,7 +79,7 @@ impl Table {
         bucket: u8,
         after: Option<&LockName>,
         query: &ListLocks,
-        locks: &mut Vec<Holder>,
+        locks: &mut Vec<Holding>,
     ) {
         let shard = self.shard(bucket);
         let moment = self.moment(shard.last_fencing_token);
@@ -90,7 +91,7 @@ impl Table {
             .locks
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| state.live(&moment).holder(name, moment.now));
+            .filter_map(|(name, state)| state.live(&moment).holding_told(name, moment.now));
         locks.extend(matching.take(query.limit - locks.len()));
     }
 

@@ -191,7 +191,7 @@ impl Known {
         self.check_found(|outcome| match (outcome, &holder) {
             (Outcome::Free, None) => true,
             (Outcome::Taken(fencing_token), Some(found)) => {
-                fencing_token.is_none_or(|fencing_token| fencing_token == found.fencing_token)
+                fencing_token.is_none_or(|fencing_token| fencing_token == found.first.fencing_token)
             }
             _ => false,
         })

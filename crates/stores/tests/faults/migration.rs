@@ -96,6 +96,7 @@ async fn check_locks(store: &dyn Store) {
         .entries
         .iter()
         .map(|lock| {
+            let lock = &lock.first;
             let owner = lock.owner.as_ref().map_or("", |owner| owner.as_str());
             (
                 lock.name.as_str(),

@@ -164,7 +164,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "a lease reported as longer than it is",
         Store::Embedded,
-        "crates/core/src/lock/rules.rs",
+        "crates/core/src/lock/holders.rs",
         "        self.expires().saturating_sub(now)",
         "        self.expires().saturating_sub(now) * if mutant!() { 2 } else { 1 }",
     ),
@@ -172,8 +172,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "embedded: released without comparing",
         Store::Embedded,
         "crates/core/src/lock/rules.rs",
-        "            Some(holder) if holder.token == *token => {\n                self.holder = None;",
-        "            Some(holder) if holder.token == *token || mutant!() => {\n                self.holder = None;",
+        "        if self.holders.find(token).is_none() {\n            let is_free",
+        "        let other = self.holders().first().map(|holder| holder.token).filter(|_| mutant!());\n        let token = &other.unwrap_or(*token);\n        if self.holders.find(token).is_none() {\n            let is_free",
     ),
     edit(
         "embedded: answered and not written",

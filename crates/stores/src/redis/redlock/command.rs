@@ -20,7 +20,7 @@ use bb8_redis::redis::{
 
 use crate::redis::connection::NeedsReplicas;
 use crate::redis::script::{self, Keys, Scripts};
-use keylatch_core::lock::{Attempt, FencingToken, Holder, LockName, Owner, TokenHash, Ttl};
+use keylatch_core::lock::{Attempt, FencingToken, Holder, Limit, LockName, Owner, TokenHash, Ttl};
 
 /// How many digits each of the two numbers of a ballot has.
 const DIGITS: usize = 20;
@@ -273,6 +273,9 @@ impl NodeGrant {
             acquired_at_millis: self.acquired_at_millis,
             expires_in: self.expires_in,
             waiting: 0,
+            limit: Limit::Exclusive,
+            slot: 0,
+            broken: None,
         }
     }
 }

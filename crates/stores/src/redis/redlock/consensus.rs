@@ -24,7 +24,7 @@ use super::round::{Nodes, Round};
 use super::tally::{AcquireDecision, Tally, no_quorum, time_at_quorum, with_same_accept};
 use crate::redis::script;
 use keylatch_core::lock::{
-    AcquireReply, Contention, FencingToken, Lease, LockName, RenewReply, TokenHash, Ttl,
+    AcquireReply, Contention, FencingToken, Holding, Lease, LockName, RenewReply, TokenHash, Ttl,
 };
 use keylatch_core::store::StoreError;
 
@@ -192,8 +192,8 @@ impl<'a> Proposer<'a> {
     ) -> Result<AcquireReply, StoreError> {
         let is_held = matches!(decision, AcquireDecision::Held | AcquireDecision::Contended);
         let reply = if is_held && !self.has_proposed {
-            let holder = tally.holder(&self.attempt.name);
-            Ok(AcquireReply::Busy(Contention { holder, ahead: 0 }))
+            let holding = tally.holder(&self.attempt.name).map(Holding::by_one);
+            Ok(AcquireReply::Busy(Contention { holding, ahead: 0 }))
         } else {
             // What an earlier round may have got counts as well.
             let had_quorum = self.maybe_granted.len() >= self.nodes.quorum;
@@ -359,7 +359,7 @@ impl ChosenProposal {
         match expires_in.and_then(with_time) {
             Some(NodeGrant { ttl, expires_in, .. }) => {
                 let Proposal { fencing_token, owner, .. } = self.proposal.clone();
-                Ok(Lease { fencing_token, owner, ttl: *ttl, expires_in: *expires_in })
+                Ok(Lease::exclusive(fencing_token, owner, *ttl, *expires_in))
             }
             None => Err(no_quorum(self.promises.len(), nodes.all.len(), true, None)),
         }

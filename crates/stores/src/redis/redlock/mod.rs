@@ -34,7 +34,8 @@ use super::server::Server;
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::lock::{
-    AcquireCommand, Attempt, Holder, LockCommand, LockName, LockReply, ReleaseReply, TokenHash, Ttl,
+    AcquireCommand, Attempt, Holder, Holding, LockCommand, LockName, LockReply, ReleaseReply,
+    TokenHash, Ttl,
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
@@ -78,6 +79,9 @@ struct RedlockStore {
 impl Store for RedlockStore {
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
         let Command::Lock(name, command) = command else { return Err(StoreError::Unsupported) };
+        if command.needs_modes() {
+            return Err(StoreError::Unsupported);
+        }
         Ok(Reply::Lock(match command {
             LockCommand::Acquire(AcquireCommand { token, ttl, owner, attempt, .. }) => {
                 self.check_ttl(ttl)?;
@@ -92,15 +96,19 @@ impl Store for RedlockStore {
                 self.check_ttl(ttl)?;
                 LockReply::Renew(consensus::renew(&self.nodes, &name, &token, ttl).await?)
             }
-            LockCommand::Release { token } => LockReply::Release(self.release(name, token).await?),
-            LockCommand::Look => LockReply::Look(self.look(&name).await?),
+            LockCommand::Release { token, .. } => {
+                LockReply::Release(self.release(name, token).await?)
+            }
+            LockCommand::Look => LockReply::Look(self.look(&name).await?.map(Holding::by_one)),
+            LockCommand::Break(_) | LockCommand::Recall => return Err(StoreError::Unsupported),
         }))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
         match query {
             ListQuery::Locks(query) => {
-                Ok(list::page(&self.nodes, query).await?.map(ListReply::Locks))
+                let page = list::page(&self.nodes, query).await?;
+                Ok(page.map(|page| ListReply::Locks(page.map(Holding::by_one))))
             }
             ListQuery::Records(_) => Err(StoreError::Unsupported),
         }

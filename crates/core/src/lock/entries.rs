@@ -1,0 +1,159 @@
+//! The entries of a holder: under which names its token entered a lock.
+//!
+//! A count that each request raises is unsafe to repeat, so an entry has a name that the client chooses:
+//! the same name again is the same entry, and a lock is free when the last entry of its holder is gone. A
+//! request without a name makes the one unnamed entry, which is all that most holders have.
+//!
+//! Invariant: a holder has at least one entry, and each name at most once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Attempt;
+
+/// The name of an entry: 1 to 64 bytes without control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryName(Arc<str>);
+
+impl EntryName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 64;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// It is empty, too long or has a control character.
+    pub fn parse(name: &str) -> Result<Self, InvalidEntryName> {
+        match name.len() {
+            0 => Err(InvalidEntryName::Empty),
+            bytes if bytes > Self::MAX_BYTES => Err(InvalidEntryName::TooLong(bytes)),
+            _ if name.chars().any(char::is_control) => Err(InvalidEntryName::Control),
+            _ => Ok(Self(name.into())),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for EntryName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryName({:?})", &*self.0)
+    }
+}
+
+/// Why a text is not an [`EntryName`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEntryName {
+    /// It has no bytes.
+    #[error("must not be empty")]
+    Empty,
+    /// It has this many bytes, more than [`EntryName::MAX_BYTES`].
+    #[error("has at most 64 bytes, this one has {0}")]
+    TooLong(usize),
+    /// It has a control character.
+    #[error("must not contain control characters")]
+    Control,
+}
+
+/// One entry of a holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name; `None` for the entry of a request that gave none.
+    pub name: Option<EntryName>,
+    /// The attempt that made it, for as long as no other attempt got it too.
+    pub sole_attempt: Option<Attempt>,
+}
+
+/// The entries of a holder, in the order in which they were made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entries {
+    first: Entry,
+    /// As a rule there are none, and they take no memory.
+    rest: Option<Arc<Vec<Entry>>>,
+}
+
+impl Entries {
+    /// How many entries a holder has at most.
+    pub const MAX: usize = 64;
+
+    /// Those of a holder that has one.
+    pub fn of(entry: Entry) -> Self {
+        Self { first: entry, rest: None }
+    }
+
+    /// The entries, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        [&self.first].into_iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
+    }
+
+    /// The names of those that have one.
+    pub fn names(&self) -> impl Iterator<Item = &EntryName> {
+        self.iter().filter_map(|entry| entry.name.as_ref())
+    }
+
+    fn len(&self) -> usize {
+        1 + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+
+    /// Enters under `name`: again, where there is such an entry, and with a new one else. Whether there
+    /// was room for it.
+    pub(super) fn enter(&mut self, name: Option<&EntryName>, attempt: Attempt) -> bool {
+        if self.first.name.as_ref() == name {
+            self.first.repeat(attempt);
+            return true;
+        }
+        let position = self.rest.iter().flat_map(|rest| rest.iter());
+        let position = position.clone().position(|entry| entry.name.as_ref() == name);
+        if position.is_none() && self.len() == Self::MAX {
+            return false;
+        }
+        let rest = Arc::make_mut(self.rest.get_or_insert_default());
+        match position {
+            Some(position) => rest[position].repeat(attempt),
+            None => rest.push(Entry { name: name.cloned(), sole_attempt: Some(attempt) }),
+        }
+        true
+    }
+
+    /// What remains without the entries that `is_left` admits; `None` where nothing does.
+    pub(super) fn without(&self, is_left: impl Fn(&Entry) -> bool) -> Option<Self> {
+        if !self.iter().any(&is_left) {
+            return Some(self.clone());
+        }
+        self.iter().filter(|entry| !is_left(entry)).cloned().collect::<Vec<_>>().try_into().ok()
+    }
+
+    /// No attempt may withdraw any entry from now on.
+    pub fn settle(&mut self) {
+        self.first.sole_attempt = None;
+        if let Some(rest) = &mut self.rest {
+            Arc::make_mut(rest).iter_mut().for_each(|entry| entry.sole_attempt = None);
+        }
+    }
+}
+
+impl Entry {
+    fn repeat(&mut self, attempt: Attempt) {
+        self.sole_attempt = self.sole_attempt.filter(|&sole| sole == attempt);
+    }
+}
+
+impl TryFrom<Vec<Entry>> for Entries {
+    type Error = NoEntry;
+
+    fn try_from(entries: Vec<Entry>) -> Result<Self, NoEntry> {
+        let mut entries = entries.into_iter();
+        let first = entries.next().ok_or(NoEntry)?;
+        let rest: Vec<_> = entries.collect();
+        Ok(Self { first, rest: (!rest.is_empty()).then(|| Arc::new(rest)) })
+    }
+}
+
+/// A holder has at least one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a holder has at least one entry")]
+pub struct NoEntry;

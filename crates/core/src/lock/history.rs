@@ -1,0 +1,220 @@
+//! How grants ended that were not released: a lease was broken, or it expired.
+//!
+//! Only such ends are kept, and a store writes them with a step that it writes anyway, so locks that are
+//! acquired and released leave nothing. An expiry is kept for as long as the lock has anything else to
+//! keep, and a break for [`BREAK_KEPT`], because its holder reads the reason at its next renewal and people
+//! ask later. The full story is the stream of a watch.
+//!
+//! Invariant: the newest [`ENDS_MAX`] ends are kept, in the order in which they ended.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::holders::HolderState;
+use super::{FencingToken, Moment, Owner, TokenHash};
+
+/// How long a break is kept after the lease has ended.
+const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How many ends a lock keeps.
+const ENDS_MAX: usize = 16;
+
+/// Why a lease ends and cannot be renewed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Break {
+    /// The reason, for people and for the holder.
+    pub reason: Reason,
+    /// The label of the one who broke it.
+    pub by: Option<Owner>,
+    /// When it was broken by the store's wall clock, in milliseconds since 1970.
+    pub at_millis: u64,
+}
+
+/// Why a lease is broken: 1 to 256 bytes without control characters.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Reason(Arc<str>);
+
+impl Reason {
+    /// The longest reason, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Checks a reason.
+    ///
+    /// # Errors
+    ///
+    /// It is empty, too long or has a control character.
+    pub fn parse(reason: &str) -> Result<Self, InvalidReason> {
+        match reason.len() {
+            0 => Err(InvalidReason::Empty),
+            bytes if bytes > Self::MAX_BYTES => Err(InvalidReason::TooLong(bytes)),
+            _ if reason.chars().any(char::is_control) => Err(InvalidReason::Control),
+            _ => Ok(Self(reason.into())),
+        }
+    }
+
+    /// The reason.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reason({:?})", &*self.0)
+    }
+}
+
+/// Why a text is not a [`Reason`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidReason {
+    /// It has no bytes.
+    #[error("must not be empty")]
+    Empty,
+    /// It has this many bytes, more than [`Reason::MAX_BYTES`].
+    #[error("has at most 256 bytes, this one has {0}")]
+    TooLong(usize),
+    /// It has a control character.
+    #[error("must not contain control characters")]
+    Control,
+}
+
+/// How a grant ended other than by a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantEnd {
+    /// The proof of the grant, so that its holder can be told.
+    pub token: TokenHash,
+    /// The grant's fencing token.
+    pub fencing_token: FencingToken,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// When the lock was granted by the store's wall clock, in milliseconds since 1970.
+    pub acquired_at_millis: u64,
+    /// When the grant ended by the same clock.
+    pub ended_at_millis: u64,
+    /// How it ended.
+    pub cause: EndCause,
+}
+
+/// How a grant ended other than by a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndCause {
+    /// Its lease expired.
+    Expiry,
+    /// Its lease was broken.
+    Break {
+        /// Why.
+        why: Arc<Break>,
+        /// When the grant ended, on the store's monotonic clock.
+        since: Duration,
+    },
+}
+
+impl GrantEnd {
+    /// The end of a grant that was over at `since`, which is not after `moment`.
+    pub(super) fn of(holder: &HolderState, since: Duration, moment: &Moment) -> Self {
+        let ago = moment.now.saturating_sub(since).as_millis();
+        let now_millis = moment.unix_micros / 1000;
+        Self {
+            token: holder.token,
+            fencing_token: holder.fencing_token,
+            owner: holder.owner.clone(),
+            acquired_at_millis: holder.acquired_at_millis,
+            ended_at_millis: now_millis.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX)),
+            cause: match &holder.broken {
+                None => EndCause::Expiry,
+                Some(why) => EndCause::Break { why: Arc::clone(why), since },
+            },
+        }
+    }
+
+    /// Why the lease was broken; `None` where it expired.
+    pub fn broken(&self) -> Option<&Arc<Break>> {
+        match &self.cause {
+            EndCause::Expiry => None,
+            EndCause::Break { why, .. } => Some(why),
+        }
+    }
+
+    /// Until when the end itself keeps its lock from being forgotten; `None` for an expiry.
+    pub(super) fn kept_until(&self) -> Option<Duration> {
+        match self.cause {
+            EndCause::Expiry => None,
+            EndCause::Break { since, .. } => Some(since + BREAK_KEPT),
+        }
+    }
+
+    fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+        let cause = match &self.cause {
+            EndCause::Expiry => EndCause::Expiry,
+            EndCause::Break { why, since } => {
+                EndCause::Break { why: Arc::clone(why), since: on_other(*since) }
+            }
+        };
+        Self { cause, ..self.clone() }
+    }
+
+    fn is_over(&self, now: Duration) -> bool {
+        self.kept_until().is_some_and(|until| until <= now)
+    }
+}
+
+/// The ends of a lock's grants that were not released, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// As a rule there are none, and they take no memory.
+    ends: Option<Arc<Vec<GrantEnd>>>,
+}
+
+impl History {
+    /// The ends, oldest first.
+    pub fn ends(&self) -> &[GrantEnd] {
+        self.ends.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds ends, and forgets the oldest of too many.
+    pub(super) fn extend(&mut self, ends: impl IntoIterator<Item = GrantEnd>) {
+        let mut ends = ends.into_iter().peekable();
+        if ends.peek().is_some() {
+            let kept = Arc::make_mut(self.ends.get_or_insert_default());
+            kept.extend(ends);
+            kept.drain(..kept.len().saturating_sub(ENDS_MAX));
+        }
+    }
+
+    /// Whether there is an end that the lock is kept for.
+    pub(super) fn keeps_lock(&self) -> bool {
+        self.ends().iter().any(|end| end.broken().is_some())
+    }
+
+    /// The history with each of its times on another clock.
+    pub(super) fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+        self.ends().iter().map(|end| end.map_times(&mut on_other)).collect()
+    }
+
+    /// Why the grant of `token` was broken, if it was.
+    pub(super) fn find_break(&self, token: &TokenHash) -> Option<&Arc<Break>> {
+        let mut ends = self.ends().iter().rev();
+        ends.find(|end| end.token == *token).and_then(GrantEnd::broken)
+    }
+
+    /// Whether [`History::live`] differs at `now`.
+    pub(super) fn is_stale(&self, now: Duration) -> bool {
+        self.ends().iter().any(|end| end.is_over(now))
+    }
+
+    /// The history without the breaks that were kept for long enough.
+    pub(super) fn live(&self, now: Duration) -> Self {
+        if self.is_stale(now) {
+            self.ends().iter().filter(|end| !end.is_over(now)).cloned().collect()
+        } else {
+            self.clone()
+        }
+    }
+}
+
+impl FromIterator<GrantEnd> for History {
+    fn from_iter<I: IntoIterator<Item = GrantEnd>>(ends: I) -> Self {
+        let ends: Vec<_> = ends.into_iter().collect();
+        Self { ends: (!ends.is_empty()).then(|| Arc::new(ends)) }
+    }
+}

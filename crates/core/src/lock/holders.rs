@@ -1,0 +1,178 @@
+//! The holders of a lock as its store keeps them: none, one, or several in the order of their slots.
+//!
+//! Most locks have one holder, and then the set takes no memory of its own. Several are shared between
+//! the copies of a state until one of them changes.
+//!
+//! Invariant: slots rise, so no two holders have the same, and the first gap is the lowest that is free.
+
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entries::Entries;
+use super::history::Break;
+use super::{FencingToken, Holder, HolderId, Lease, Limit, LockName, Owner, TokenHash};
+
+/// A holder as the store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderState {
+    /// The proof of the grant.
+    pub token: TokenHash,
+    /// The grant's fencing token.
+    pub fencing_token: FencingToken,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// When the lease began or was last renewed, on the store's monotonic clock.
+    pub since: Duration,
+    /// How long the lease lasts from then.
+    pub ttl: Duration,
+    /// When the lock was granted by the store's wall clock, in milliseconds since 1970.
+    pub acquired_at_millis: u64,
+    /// How many may hold the lock together with it.
+    pub limit: Limit,
+    /// The lowest number that no other holder had when the lock was granted.
+    pub slot: u32,
+    /// Under which names its token entered the lock.
+    pub entries: Entries,
+    /// Why the lease ends and cannot be renewed.
+    pub broken: Option<Arc<Break>>,
+}
+
+/// The holders of a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Holders {
+    #[default]
+    None,
+    One(HolderState),
+    /// Two at least.
+    Several(Arc<Vec<HolderState>>),
+}
+
+impl Holders {
+    /// All of them, by slot.
+    pub(super) fn as_slice(&self) -> &[HolderState] {
+        match self {
+            Self::None => &[],
+            Self::One(holder) => slice::from_ref(holder),
+            Self::Several(holders) => holders,
+        }
+    }
+
+    /// The holder with this token.
+    pub(super) fn find(&self, token: &TokenHash) -> Option<&HolderState> {
+        self.as_slice().iter().find(|holder| holder.token == *token)
+    }
+
+    /// The same, to change all but its slot.
+    pub(super) fn find_mut(&mut self, token: &TokenHash) -> Option<&mut HolderState> {
+        let position = self.as_slice().iter().position(|holder| holder.token == *token)?;
+        self.as_mut_slice().get_mut(position)
+    }
+
+    /// All of them, to change all but their slots.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [HolderState] {
+        match self {
+            Self::None => &mut [],
+            Self::One(holder) => slice::from_mut(holder),
+            Self::Several(holders) => Arc::<Vec<_>>::make_mut(holders).as_mut_slice(),
+        }
+    }
+
+    /// The lowest slot that no holder has.
+    pub(super) fn free_slot(&self) -> u32 {
+        let taken = self.as_slice().iter().zip(0_u32..);
+        taken.take_while(|(holder, slot)| holder.slot == *slot).fold(0, |free, _| free + 1)
+    }
+
+    /// Adds a holder whose slot no other has.
+    pub(super) fn insert(&mut self, holder: HolderState) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(holder),
+            others => {
+                let mut holders = others.as_slice().to_vec();
+                let position = holders.partition_point(|other| other.slot < holder.slot);
+                holders.insert(position, holder);
+                holders.into_iter().collect()
+            }
+        };
+    }
+
+    /// Removes the holder with this token, and gives it.
+    pub(super) fn remove(&mut self, token: &TokenHash) -> Option<HolderState> {
+        let removed = self.find(token)?.clone();
+        self.retain(|holder| holder.token != *token);
+        Some(removed)
+    }
+
+    /// Keeps the holders that `is_kept` admits.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&HolderState) -> bool) {
+        if !self.as_slice().iter().all(&is_kept) {
+            let kept = self.as_slice().iter().filter(|holder| is_kept(holder));
+            *self = kept.cloned().collect();
+        }
+    }
+}
+
+impl FromIterator<HolderState> for Holders {
+    /// The holders in the order of their slots.
+    fn from_iter<I: IntoIterator<Item = HolderState>>(holders: I) -> Self {
+        let mut holders = holders.into_iter();
+        match (holders.next(), holders.next()) {
+            (None, _) => Self::None,
+            (Some(one), None) => Self::One(one),
+            (Some(one), Some(other)) => {
+                Self::Several(Arc::new([one, other].into_iter().chain(holders).collect()))
+            }
+        }
+    }
+}
+
+impl HolderState {
+    pub(super) fn expires(&self) -> Duration {
+        self.since + self.ttl
+    }
+
+    /// Never more than the TTL, although `now` may be before `since`: two processes of one store estimate
+    /// its clock, and one may be ahead of the other.
+    pub(super) fn expires_in(&self, now: Duration) -> Duration {
+        self.expires().saturating_sub(now).min(self.ttl)
+    }
+
+    pub(super) fn has_expired(&self, now: Duration) -> bool {
+        self.expires() <= now
+    }
+
+    /// Which grant it is, for those that may not see its token.
+    pub(super) fn id(&self) -> HolderId {
+        HolderId { fencing_token: self.fencing_token, slot: self.slot }
+    }
+
+    pub(super) fn lease(&self, now: Duration) -> Lease {
+        Lease {
+            limit: self.limit,
+            slot: self.slot,
+            entries: self.entries.names().cloned().collect(),
+            ..Lease::exclusive(
+                self.fencing_token,
+                self.owner.clone(),
+                self.ttl,
+                self.expires_in(now),
+            )
+        }
+    }
+
+    /// The holder as any client may see it.
+    pub(super) fn public(&self, name: &LockName, waiting: u64, now: Duration) -> Holder {
+        Holder {
+            name: name.clone(),
+            owner: self.owner.clone(),
+            fencing_token: self.fencing_token,
+            acquired_at_millis: self.acquired_at_millis,
+            expires_in: self.expires_in(now),
+            waiting,
+            limit: self.limit,
+            slot: self.slot,
+            broken: self.broken.clone(),
+        }
+    }
+}

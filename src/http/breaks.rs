@@ -1,0 +1,71 @@
+//! Breaking a lease, and how earlier grants ended: `/v1/locks/{name}/break` and `/history`.
+//!
+//! A break is for people and their tools, when a holder is gone for good or hangs. It names the fencing
+//! token of the grant that was seen, so that it never takes a later grant, and by default it shortens
+//! nothing: the lease ends when it would have ended, and cannot be renewed. Where clients other than those of
+//! this machine come without a name, `lock.break` keeps it off. Tested in `tests/api/breaks.rs`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use super::api::Api;
+use super::body::{Json, break_command, lock_history};
+use super::extract::{Name, OptionalJson};
+use super::problem::{
+    BreakProblems, Code, HistoryProblems, Problem, fence_mismatch, lock_not_held,
+};
+use keylatch_core::lock::BreakReply;
+use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
+
+/// Break a lease
+///
+/// Ends the lease of another client, which cannot renew it any more and reads the reason when it tries. The
+/// lease ends when it would have ended unless renewed; `grace_ms` lets it end sooner, although its holder may
+/// still work under it then: the fencing token of the next grant is what stops it.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{name}/break",
+    tag = "locks",
+    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
+    request_body(content = BreakLockRequest, description = "Whose lease to break, and why",
+        example = json!({"reason": "runner 7 is gone", "fencing_token": 1_779_900_000_000_000_u64, "by": "alice"})),
+    responses((status = 200, description = "The lease is broken", body = LockBreak), BreakProblems)
+)]
+pub(super) async fn break_lease(
+    State(api): State<Arc<Api>>,
+    Name(name): Name,
+    OptionalJson(body): OptionalJson<BreakLockRequest>,
+) -> Result<Json<LockBreak>, Problem> {
+    if !api.breaks {
+        let detail = "This service breaks no lease: see `lock.break`. Nothing was done.";
+        return Err(Problem::new(Code::BreakDisabled, detail));
+    }
+    let command = break_command(body)?;
+    let fencing_token = command.fencing_token.get();
+    match api.locks.break_lease(&name, command).await? {
+        BreakReply::Broken { ends_in } => {
+            Ok(Json(LockBreak { fencing_token, ends_in_ms: millis(ends_in) }))
+        }
+        BreakReply::NotHeld => Err(lock_not_held()),
+        BreakReply::Mismatch(holding) => Err(fence_mismatch(&holding)),
+    }
+}
+
+/// Read how earlier grants ended
+///
+/// The breaks of a day, and expiries for as long as the lock has anything else to keep; 16 at most. What was
+/// released is not here.
+#[utoipa::path(
+    get,
+    path = "/v1/locks/{name}/history",
+    tag = "locks",
+    params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
+    responses((status = 200, description = "How earlier grants ended", body = LockHistory), HistoryProblems)
+)]
+pub(super) async fn history(
+    State(api): State<Arc<Api>>,
+    Name(name): Name,
+) -> Result<Json<LockHistory>, Problem> {
+    Ok(Json(lock_history(&api.locks.recall(&name).await?)))
+}
