@@ -6,6 +6,7 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod breaks;
 mod connections;
 mod cors;
 mod expiry;
@@ -39,6 +40,7 @@ mod rust_client;
 mod sandbox;
 mod sandbox_orders;
 mod secrets;
+mod shared_locks;
 mod shutdown;
 mod slow_readers;
 mod store_failures;

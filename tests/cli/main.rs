@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod demo;
 mod run;
+mod run_modes;
 mod run_overlap;
 mod run_signals;
 mod run_url;

@@ -1,0 +1,89 @@
+//! A model of locks of every kind, which knows no queue of its own making and no shortcut: it says of a
+//! command whether it is granted, and who holds the lock after it.
+
+use std::collections::BTreeSet;
+
+/// How many may hold the lock together with one.
+pub(crate) type Most = usize;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) token: u8,
+    pub(crate) most: Most,
+    pub(crate) end: u64,
+    pub(crate) names: BTreeSet<u8>,
+    pub(crate) broken: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    pub(crate) holders: Vec<Member>,
+    pub(crate) line: Vec<Member>,
+}
+
+impl Oracle {
+    pub(crate) fn expire(&mut self, now: u64) {
+        self.holders.retain(|holder| holder.end > now);
+        self.line.retain(|waiter| waiter.end > now);
+    }
+
+    /// Whether all of them may hold the lock together.
+    fn fit(group: &[Most]) -> bool {
+        group.iter().all(|most| group.len() <= *most)
+    }
+
+    /// Grants, repeats or refuses; a refusal keeps a place until `waits_until`.
+    pub(crate) fn acquire(&mut self, wanted: Member, waits_until: Option<u64>) -> &'static str {
+        let name = wanted.names.first().copied().unwrap_or_default();
+        let alone = self.holders.len() == 1;
+        if let Some(holder) = self.holders.iter_mut().find(|it| it.token == wanted.token) {
+            self.line.retain(|it| it.token != wanted.token);
+            if wanted.most != holder.most {
+                let narrower = wanted.most < holder.most;
+                if holder.broken || narrower && !(alone && self.line.is_empty()) {
+                    return "not alone";
+                }
+                holder.most = wanted.most;
+                if narrower {
+                    holder.end = wanted.end;
+                    holder.names.insert(name);
+                    return "granted";
+                }
+            }
+            holder.names.insert(name);
+            return "repeated";
+        }
+        let place = self.line.iter().position(|it| it.token == wanted.token);
+        let before = self.line.iter().take(place.unwrap_or(self.line.len()));
+        let group: Vec<Most> =
+            self.holders.iter().chain(before).map(|it| it.most).chain([wanted.most]).collect();
+        let all_fit = (self.holders.len() + 1..=group.len()).all(|len| Self::fit(&group[..len]));
+        if !all_fit {
+            if let Some(end) = waits_until {
+                let waiter = Member { end, ..wanted };
+                match place {
+                    Some(place) => self.line[place] = waiter,
+                    None => self.line.push(waiter),
+                }
+            }
+            return "busy";
+        }
+        self.line.retain(|it| it.token != wanted.token);
+        self.holders.push(wanted);
+        "granted"
+    }
+
+    /// Leaves one entry, or all.
+    pub(crate) fn release(&mut self, token: u8, name: Option<u8>) -> &'static str {
+        let Some(place) = self.holders.iter().position(|it| it.token == token) else {
+            return if self.holders.is_empty() { "not held" } else { "mismatch" };
+        };
+        let names = &mut self.holders[place].names;
+        names.retain(|it| name.is_some_and(|name| name != *it));
+        if names.is_empty() {
+            self.holders.remove(place);
+            return "released";
+        }
+        "entered"
+    }
+}

@@ -1,0 +1,265 @@
+//! Goal: clients hold a lock together as far as each of them allows, no waiter is passed, and a resource
+//! that compares fencing tokens refuses every late holder and none that is in time.
+//!
+//! Method: requests over HTTP, on each store that has locks of every kind.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylatch_testkit::{Answer, Api, EventStream, Service, eventually, store_test};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+const ALICE: &str = "a-token-that-alice-chose";
+const BOB: &str = "a-token-that-bob-chose-himself";
+
+fn shared() -> Value {
+    json!({"mode": "shared", "ttl_ms": 60_000})
+}
+
+fn counted(limit: u64) -> Value {
+    json!({"mode": "shared", "limit": limit, "ttl_ms": 60_000})
+}
+
+#[store_test(service, modes)]
+async fn shared_lease_says_its_mode_and_an_exclusive_one_says_nothing_new(service: &Service) {
+    let exclusive = service.create("one", &json!({"mode": "exclusive"})).await;
+    assert_eq!(exclusive.status, 201);
+    for member in ["mode", "limit", "slot", "entries"] {
+        assert_eq!(exclusive.json.get(member), None, "{exclusive:?}");
+    }
+    let reader = service.create("several", &shared()).await;
+    assert_eq!((&reader.json["mode"], reader.json.get("slot")), (&json!("shared"), None));
+    let worker = service.create("several", &counted(5)).await;
+    let found = ["mode", "limit", "slot"].map(|member| worker.json[member].clone());
+    assert_eq!(found, [json!("shared"), json!(5), json!(1)], "{worker:?}");
+}
+
+#[store_test(service, modes)]
+async fn readers_hold_together_and_a_writer_waits_for_them(service: &Service) {
+    let body = shared();
+    let readers = [ALICE, BOB].map(|token| service.create_as("file", token, &body));
+    let readers = join_all(readers).await;
+    assert!(readers.iter().all(|answer| answer.status == 201), "{readers:?}");
+    let writer = service.create("file", &json!({})).await;
+    writer.is_problem(409, "lock-held");
+    assert_eq!(writer.json["holding"], 2);
+    assert_eq!(writer.json["holders"].as_array().map(Vec::len), Some(2), "{writer:?}");
+    assert_eq!(writer.json.get("holder"), None);
+    for token in [ALICE, BOB] {
+        assert_eq!(service.release("file", token).await.status, 204);
+    }
+    assert_eq!(service.create("file", &json!({})).await.status, 201);
+    service.create("file", &shared()).await.is_problem(409, "lock-held");
+}
+
+#[store_test(service, modes)]
+async fn look_and_list_show_all_holders_by_slot(service: &Service) {
+    for owner in ["one", "two", "three"] {
+        let body = json!({"mode": "shared", "limit": 3, "owner": owner});
+        assert_eq!(service.create("slots", &body).await.status, 201);
+    }
+    let look = service.look("slots").await;
+    let list = service.get("/v1/locks?prefix=slots").await;
+    for lock in [&look.json, &list.json["locks"][0]] {
+        let found = ["name", "mode", "limit", "holding", "waiting"].map(|member| &lock[member]);
+        assert_eq!(found, [&json!("slots"), &json!("shared"), &json!(3), &json!(3), &json!(0)]);
+        let holders = lock["holders"].as_array().expect("holders");
+        let by_slot: Vec<_> = holders
+            .iter()
+            .map(|holder| (holder["slot"].as_u64(), holder["owner"].as_str()))
+            .collect();
+        assert_eq!(
+            by_slot,
+            [(Some(0), Some("one")), (Some(1), Some("two")), (Some(2), Some("three"))]
+        );
+    }
+}
+
+#[store_test(service, modes)]
+async fn limit_is_kept_and_a_slot_is_given_again_when_it_is_free(service: &Service) {
+    let body = counted(4);
+    let leases = join_all((0..6).map(|_| service.create("pool", &body))).await;
+    let granted: Vec<_> = leases.iter().filter(|answer| answer.status == 201).collect();
+    assert_eq!(granted.len(), 4, "{leases:?}");
+    let mut slots: Vec<_> = granted.iter().map(|answer| answer.json["slot"].as_u64()).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [Some(0), Some(1), Some(2), Some(3)]);
+    let freed = granted[1];
+    assert_eq!(service.release("pool", &freed.token()).await.status, 204);
+    let next = service.create("pool", &counted(4)).await;
+    assert_eq!(next.json["slot"], freed.json["slot"]);
+    assert!(granted.iter().all(|answer| answer.fencing_token() < next.fencing_token()));
+}
+
+#[store_test(service, modes)]
+async fn reader_behind_a_writer_in_line_waits(service: &Service) {
+    let first = service.create("book", &shared()).await;
+    let writer = async {
+        let body = json!({"wait_ms": 60_000, "ttl_ms": 60_000});
+        service.create_as("book", ALICE, &body).await
+    };
+    let rest = async {
+        eventually(async || (service.look("book").await.json["waiting"] == 1).then_some(())).await;
+        let reader = service.create("book", &shared()).await;
+        reader.is_problem(409, "lock-held");
+        assert_eq!(reader.json["ahead"], 1, "{reader:?}");
+        assert_eq!(service.release("book", &first.token()).await.status, 204);
+    };
+    let (written, ()) = tokio::join!(writer, rest);
+    assert_eq!(written.status, 201, "{written:?}");
+    assert!(written.fencing_token() > first.fencing_token());
+}
+
+#[store_test(service, modes)]
+async fn readers_behind_a_writer_come_in_together(service: &Service) {
+    let writer = service.create("gate", &json!({"ttl_ms": 60_000})).await;
+    let body = json!({"mode": "shared", "wait_ms": 60_000, "ttl_ms": 60_000});
+    let readers = async { join_all((0..5).map(|_| service.create("gate", &body))).await };
+    let opening = async {
+        eventually(async || (service.look("gate").await.json["waiting"] == 5).then_some(())).await;
+        assert_eq!(service.release("gate", &writer.token()).await.status, 204);
+    };
+    let (readers, ()) = tokio::join!(readers, opening);
+    assert!(readers.iter().all(|answer| answer.status == 201), "{readers:?}");
+    let fences: Vec<_> = readers.iter().map(Answer::fencing_token).collect();
+    assert!(fences.iter().all(|fence| *fence == fences[0]), "an era has one: {fences:?}");
+    assert!(fences[0] > writer.fencing_token());
+}
+
+#[store_test(service, modes)]
+async fn downgrade_is_the_same_grant_and_an_upgrade_is_another(service: &Service) {
+    let writer = service.create_as("doc", ALICE, &json!({"ttl_ms": 60_000})).await;
+    let reader = service.create_as("doc", ALICE, &shared()).await;
+    assert_eq!((reader.status.as_u16(), reader.fencing_token()), (200, writer.fencing_token()));
+    assert_eq!(service.create_as("doc", BOB, &shared()).await.status, 201);
+    let body = json!({"wait_ms": 60_000});
+    let refused = service.create_as("doc", ALICE, &body).await;
+    refused.is_problem(409, "lock-held");
+    assert_eq!(service.look("doc").await.json["waiting"], 0, "an upgrade never waits");
+    assert_eq!(service.release("doc", BOB).await.status, 204);
+    let again = service.create_as("doc", ALICE, &body).await;
+    assert_eq!(again.status, 201, "{again:?}");
+    assert!(again.fencing_token() > reader.fencing_token());
+}
+
+#[store_test(service, modes)]
+async fn entries_free_the_lock_with_the_last(service: &Service) {
+    let enter =
+        async |entry: &str| service.create_as("flow", ALICE, &json!({"entry": entry})).await;
+    assert_eq!(enter("step 1").await.status, 201);
+    for _ in 0..2 {
+        let second = enter("step 2").await;
+        assert_eq!(second.status, 200);
+        assert_eq!(second.json["entries"], json!(["step 1", "step 2"]));
+    }
+    for _ in 0..2 {
+        let left = leave(service, "flow", ALICE, "step%201").await;
+        assert_eq!((left.status.as_u16(), &left.json["entries"]), (200, &json!(["step 2"])));
+    }
+    assert_eq!(leave(service, "flow", ALICE, "step%202").await.status, 204);
+    service.look("flow").await.is_problem(404, "lock-not-held");
+}
+
+#[store_test(service, modes)]
+async fn watch_tells_holders_apart_by_their_slots(service: &Service) {
+    let request = service.request(Method::GET, "/v1/locks/seen/events");
+    let mut events = EventStream::of(request).await;
+    assert_eq!(events.next("snapshot").await.data["held"], false);
+    let one = service.create("seen", &counted(2)).await;
+    let two = service.create("seen", &counted(2)).await;
+    for (lease, slot) in [(&one, 0), (&two, 1)] {
+        let acquired = events.next("acquired").await;
+        assert_eq!(
+            (acquired.fencing_token(), &acquired.data["slot"]),
+            (lease.fencing_token(), &json!(slot))
+        );
+    }
+    service.release("seen", &one.token()).await;
+    let released = events.next("released").await;
+    assert_eq!(
+        (released.fencing_token(), &released.data["slot"]),
+        (one.fencing_token(), &json!(0))
+    );
+}
+
+#[store_test(service, modes)]
+async fn late_holders_of_each_kind_are_refused_by_their_fencing_tokens(service: &Service) {
+    // Readers: an era's number is that of all of them, so none is refused for the sake of another.
+    let mut file = Resource::default();
+    let body = shared();
+    let readers = join_all((0..3).map(|_| service.create("file", &body))).await;
+    assert!(readers.iter().rev().all(|reader| file.takes(reader)), "a reader in time is refused");
+    for reader in &readers {
+        service.release("file", &reader.token()).await;
+    }
+    let writer = service.create("file", &json!({})).await;
+    assert!(file.takes(&writer));
+    assert!(!readers.iter().any(|late| file.takes(late)), "a late reader is taken");
+    // Slots: each is a resource of its own.
+    let mut ports = [Resource::default(), Resource::default()];
+    let mut port = |lease: &Answer| {
+        let slot = lease.json["slot"].as_u64().and_then(|slot| usize::try_from(slot).ok());
+        ports[slot.expect("a slot")].takes(lease)
+    };
+    let (one, two) =
+        (service.create("port", &counted(2)).await, service.create("port", &counted(2)).await);
+    assert!(port(&two) && port(&one), "a worker in time is refused");
+    service.release("port", &one.token()).await;
+    let next = service.create("port", &counted(2)).await;
+    assert!(port(&next) && port(&two) && !port(&one), "the late worker alone is refused");
+}
+
+/// What a lock protects, as the README's SQL does: `UPDATE … WHERE fence <= :token`.
+#[derive(Default)]
+struct Resource {
+    fence: u64,
+}
+
+impl Resource {
+    fn takes(&mut self, lease: &Answer) -> bool {
+        let is_in_time = self.fence <= lease.fencing_token();
+        self.fence = self.fence.max(lease.fencing_token());
+        is_in_time
+    }
+}
+
+#[tokio::test]
+async fn wrong_members_name_what_is_wrong() {
+    let service = Service::start("memory:").await;
+    let bodies = [
+        (json!({"mode": "both"}), "mode"),
+        (json!({"limit": 3}), "limit"),
+        (json!({"mode": "exclusive", "limit": 3}), "limit"),
+        (json!({"mode": "shared", "limit": 0}), "limit"),
+        (json!({"mode": "shared", "limit": 1001}), "limit"),
+        (json!({"entry": ""}), "entry"),
+        (json!({"entry": "x".repeat(65)}), "entry"),
+        (json!({"entry": "a\nb"}), "entry"),
+    ];
+    for (body, field) in bodies {
+        let answer = service.create("a", &body).await;
+        answer.is_problem(400, "invalid-body");
+        assert_eq!(answer.json["field"], field, "{body}: {answer:?}");
+    }
+    for query in ["?entry=", "?entry=a&entry=b", "?step=a"] {
+        let path = format!("/v1/locks/a{query}");
+        let request = service.request(Method::DELETE, &path).header("Lock-Token", ALICE);
+        Answer::of(request).await.is_problem(400, "invalid-query");
+    }
+}
+
+#[store_test(service, modes)]
+async fn waiting_reader_is_served_when_a_lease_expires(service: &Service) {
+    let writer = json!({"ttl_ms": 300});
+    assert_eq!(service.create("short", &writer).await.status, 201);
+    let body = json!({"mode": "shared", "wait_ms": 60_000});
+    let reader = service.create("short", &body).await;
+    assert_eq!(reader.status, 201, "{reader:?}");
+    assert!(reader.json["waited_ms"].as_u64().map(Duration::from_millis).is_some());
+}
+
+async fn leave(api: &Api, name: &str, token: &str, entry: &str) -> Answer {
+    let path = format!("/v1/locks/{name}?entry={entry}");
+    Answer::of(api.request(Method::DELETE, &path).header("Lock-Token", token)).await
+}
