@@ -74,12 +74,12 @@ impl ZooKeeper {
         session: &Session,
         change: &Change,
     ) -> Result<Option<Version>, StoreError> {
-        if !change.guard.allows(self.link.timeline.now()) {
-            return Ok(None);
-        }
         let (path, mut mark) = (self.link.tree.node(&change.key), self.mark_step(change));
         let own = session.expect_own(&change.key);
         let written = loop {
+            if self.is_late(change) {
+                return Ok(None);
+            }
             let written = match change.was {
                 Some(was) => self.update(&session.client, &path, was, change, &mark).await,
                 None => self.create(&session.client, &path, change, &mark).await,
@@ -167,6 +167,10 @@ impl ZooKeeper {
         if !value.is_empty() || stat.version == LAST_DATA_VERSION {
             return Err(Error::NodeExists.into());
         }
+        if self.is_late(change) {
+            // Decided again, as after any conflict.
+            return Err(Error::BadVersion.into());
+        }
         let mut multi = client.new_multi_writer();
         self.add_mark(&mut multi, mark)?;
         self.check_floor(&mut multi, change)?;
@@ -174,6 +178,11 @@ impl ZooKeeper {
         multi.add_set_data(path, &change.value, Some(stat.version))?;
         let stat = stat_of(multi, mark).await?.ok_or(Error::NoNode)?;
         Ok(version_in(&stat))
+    }
+
+    /// Whether the time of a decision is over. Asked before each request that carries it out.
+    fn is_late(&self, change: &Change) -> bool {
+        !change.guard.allows(self.link.timeline.now())
     }
 
     /// What a change does to the mark of its row.
