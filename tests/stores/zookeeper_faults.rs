@@ -1,15 +1,27 @@
 //! Goal: when members of an ensemble are killed, stopped or forget everything, no answer says more than is
 //! known, and the store works again without a restart of keylatch.
 //!
-//! Method: servers and ensembles of the test's own, which get signals.
+//! Method: servers and ensembles of the test's own, which get signals, and a proxy before a single one. How
+//! soon the store works again is counted in sessions that the ensemble takes meanwhile, one after the other.
 
+use std::time::Duration;
+
+use keylatch_core::lock::Ttl;
 use keylatch_core::store::{Effect, Hint};
-use keylatch_testkit::{Ensemble, Service, ZookeeperServer, eventually, soon};
+use keylatch_testkit::{
+    Acquire, Ensemble, OpenStore, Proxy, Service, ZookeeperRoot, ZookeeperServer, eventually, soon,
+};
 use serde_json::json;
 
 use crate::failover;
 use crate::lock_conformance::{ask, granted, held, name, token};
 use crate::postgres::{open, release_wakes, until};
+
+/// How many sessions an ensemble takes at most until a store that lost it works again. It tries each member
+/// ten times a second; the pauses of the client by itself grow to seconds.
+const SESSIONS: u32 = 150;
+/// How long a lease is.
+const TTL: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn killed_server_executes_nothing_and_comes_back_with_what_it_knew() {
@@ -119,7 +131,83 @@ async fn ensemble_without_a_majority_answers_so_until_it_has_one() {
     for member in &mut ensemble.members[..2] {
         member.restart().await;
     }
-    failover::granted(&service, "b").await;
+    ensemble.serves().await;
+    let sessions = sessions_until(&ensemble.members[2], failover::granted(&service, "b")).await;
+    assert!(sessions < SESSIONS, "{sessions} sessions");
     let renewed = service.renew("a", &lease.token(), &json!({})).await;
     assert_eq!(renewed.status, 200, "{renewed:?}");
+}
+
+#[tokio::test]
+async fn watch_that_is_cut_says_that_hints_were_missed() {
+    let (root, proxy) = behind_a_proxy().await;
+    let (store, other) = (open(&url(&root, &proxy).await).await, open(&root.url()).await);
+    for cut in [Proxy::refuse, Proxy::stall] {
+        let mut changes = store.changes(&name("a"));
+        cut(&proxy);
+        eventually(async || store.health().await.err()).await;
+        proxy.forward();
+        until(&mut changes, |hint| *hint == Hint::Missed).await;
+        release_wakes(&other, &store, "a").await;
+        other.release(&name("a"), &token("two")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn new_session_with_the_same_ensemble_prolongs_no_lease() {
+    let (root, proxy) = behind_a_proxy().await;
+    let store = held_and_cut_off(&root, &proxy).await;
+    proxy.forward();
+    eventually(async || store.look(&name("a")).await.ok()).await;
+    root.pass(TTL / 5).await;
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+}
+
+#[tokio::test]
+async fn lease_gets_its_time_again_where_the_ensemble_may_have_been_restored() {
+    let (root, proxy) = behind_a_proxy().await;
+    let store = held_and_cut_off(&root, &proxy).await;
+    root.pass(TTL / 3).await;
+    proxy.forward();
+    held(eventually(async || store.acquire(&ask("a", "two", 2)).await.ok()).await);
+}
+
+/// A store that has seen a lease for most of its time, and has just lost its member.
+async fn held_and_cut_off(root: &ZookeeperRoot, proxy: &Proxy) -> OpenStore {
+    let store = open(&url(root, proxy).await).await;
+    let ttl = Ttl::from_millis(TTL.as_millis().try_into().unwrap()).unwrap();
+    let lease = Acquire { ttl, ..ask("a", "one", 1) };
+    granted(store.acquire(&lease).await.unwrap());
+    root.pass(TTL * 5 / 6).await;
+    store.look(&name("a")).await.unwrap().expect("it is held");
+    proxy.refuse();
+    eventually(async || store.look(&name("a")).await.err()).await;
+    store
+}
+
+async fn behind_a_proxy() -> (ZookeeperRoot, Proxy) {
+    let proxy = Proxy::start(ZookeeperServer::shared().await.address()).await;
+    (ZookeeperRoot::create().await, proxy)
+}
+
+async fn url(root: &ZookeeperRoot, proxy: &Proxy) -> String {
+    let server = ZookeeperServer::shared().await.address();
+    root.url().replace(&server, &proxy.address().to_string())
+}
+
+/// How many sessions a server takes, one after the other, until something is done.
+async fn sessions_until<T>(server: &ZookeeperServer, done: impl Future<Output = T>) -> u32 {
+    let mut sessions = 0;
+    let taking = async {
+        loop {
+            server.serves().await;
+            sessions += 1;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = done => {}
+        () = taking => {}
+    }
+    sessions
 }

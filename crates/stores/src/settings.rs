@@ -44,7 +44,7 @@ pub struct EtcdSettings {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZookeeperSettings {
-    /// How long a member may be silent before the service connects to another, in milliseconds.
+    /// How long a member may be silent before the service leaves it for another, in milliseconds.
     pub connect_timeout_ms: u64,
 }
 

@@ -89,6 +89,11 @@ impl Timeline {
         now
     }
 
+    /// Whether a revision was seen that is beyond this one.
+    pub fn has_seen_beyond(&self, revision: Version) -> bool {
+        self.samples().seen.back().is_some_and(|(last, _)| *last > revision)
+    }
+
     /// Forgets all that was seen, because what the engine says from now on may be of another history.
     pub fn forget(&self) {
         *self.samples() = Samples::default();

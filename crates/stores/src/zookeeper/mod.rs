@@ -65,7 +65,7 @@ pub async fn zookeeper(
     let limit = Duration::from_millis(settings.connect_timeout_ms);
     let link = Link::new(address, limit).await?;
     // Before the first watch, so that no change is missed because the store is new.
-    let at_start = match link.session().await {
+    let at_start = match link.session_for_long().await {
         Ok(session) => Some(session),
         Err(error @ StoreError::Refused(_)) => {
             return Err(OpenError::UnfitZookeeper(why_unfit(&error, &link.tree)));
@@ -168,6 +168,60 @@ impl ZooKeeper {
         }
         Ok(found)
     }
+
+    async fn listing(
+        &self,
+        session: &Session,
+        prefix: &[u8],
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, StoreError> {
+        self.bury(session).await?;
+        let now = self.link.timeline.now();
+        self.sync(session).await?;
+        let kind = prefix.first().copied().map_or('l', char::from);
+        let mut rows = Vec::new();
+        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
+        while next <= usize::from(u8::MAX) && rows.len() < limit {
+            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
+            let mut keys = self.keys_in(session, buckets, kind, prefix).await?;
+            let is_next =
+                |key: &Key| after.is_none_or(|after| (key.bucket(), key) > (after.bucket(), after));
+            keys.retain(is_next);
+            for some in keys.chunks(ROWS_AT_ONCE.min(limit)) {
+                let found = self.rows(session, some).await?;
+                let found =
+                    some.iter().zip(found).filter_map(|(key, row)| Some((key.clone(), row?)));
+                rows.extend(found);
+                if rows.len() >= limit {
+                    break;
+                }
+            }
+            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
+        }
+        rows.truncate(limit);
+        Ok(Listing { rows, now })
+    }
+
+    async fn marked_keys(
+        &self,
+        session: &Session,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        self.sync(session).await?;
+        let mut found = Vec::new();
+        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
+        while next <= usize::from(u8::MAX) && found.len() < limit {
+            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
+            let keys = self.keys_in(session, buckets, 'm', Key::RECORDS).await?;
+            // The first byte of a record's key is its bucket.
+            found.extend(keys.into_iter().filter(|key| after.is_none_or(|after| key > after)));
+            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
 }
 
 /// The versions of a batch. A change that failed fails all of them, and then nothing counts as not executed
@@ -190,18 +244,23 @@ impl ConditionalStore for ZooKeeper {
     async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
         let session = self.link.session().await?;
         let (asked, now) = (Instant::now(), self.link.timeline.now());
-        // It is sent here, and the reads behind it: a session's requests are answered in their order.
-        let synced = session.client.sync(&self.link.tree.root);
-        let rows = self.rows(&session, keys).await;
-        synced.await.map_err(classify)?;
-        Ok(Reading { rows: rows?, asked, now })
+        let reading = async {
+            // It is sent here, and the reads behind it: a session's requests are answered in their order.
+            let synced = session.client.sync(&self.link.tree.root);
+            let rows = self.rows(&session, keys).await;
+            synced.await.map_err(classify)?;
+            rows
+        };
+        let rows = self.link.answer(&session, reading).await?;
+        Ok(Reading { rows, asked, now })
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let session = self.link.session().await?;
         let asked = Instant::now();
-        let written = changes.iter().map(|change| self.carry_out(&session, change));
-        let versions = whole(join_all(written).await)?;
+        let writing = changes.iter().map(|change| self.carry_out(&session, change));
+        let writing = async { whole(join_all(writing).await) };
+        let versions = self.link.answer(&session, writing).await?;
         Ok(Writing { versions, asked, now: self.link.timeline.now() })
     }
 
@@ -214,54 +273,19 @@ impl ConditionalStore for ZooKeeper {
         limit: usize,
     ) -> Result<Listing, StoreError> {
         let session = self.link.session().await?;
-        self.bury(&session).await?;
-        let now = self.link.timeline.now();
-        self.sync(&session).await?;
-        let kind = prefix.first().copied().map_or('l', char::from);
-        let mut rows = Vec::new();
-        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
-        while next <= usize::from(u8::MAX) && rows.len() < limit {
-            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
-            let mut keys = self.keys_in(&session, buckets, kind, prefix).await?;
-            let is_next =
-                |key: &Key| after.is_none_or(|after| (key.bucket(), key) > (after.bucket(), after));
-            keys.retain(is_next);
-            for some in keys.chunks(ROWS_AT_ONCE.min(limit)) {
-                let found = self.rows(&session, some).await?;
-                let found =
-                    some.iter().zip(found).filter_map(|(key, row)| Some((key.clone(), row?)));
-                rows.extend(found);
-                if rows.len() >= limit {
-                    break;
-                }
-            }
-            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
-        }
-        rows.truncate(limit);
-        Ok(Listing { rows, now })
+        self.link.answer(&session, self.listing(&session, prefix, after, limit)).await
     }
 
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let session = self.link.session().await?;
-        let emptied = rows.iter().map(|row| self.empty(&session, row));
-        try_join_all(emptied).await.map(drop)
+        let emptying = try_join_all(rows.iter().map(|row| self.empty(&session, row)));
+        self.link.answer(&session, emptying).await.map(drop)
     }
 
     /// A page costs the names of the buckets that it looks into, as of a listing.
     async fn marked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Key>, StoreError> {
         let session = self.link.session().await?;
-        self.sync(&session).await?;
-        let mut found = Vec::new();
-        let (mut next, mut at_once) = (after.map_or(0, |key| usize::from(key.bucket())), 1);
-        while next <= usize::from(u8::MAX) && found.len() < limit {
-            let buckets = (next..next + at_once).filter_map(|bucket| u8::try_from(bucket).ok());
-            let keys = self.keys_in(&session, buckets, 'm', Key::RECORDS).await?;
-            // The first byte of a record's key is its bucket.
-            found.extend(keys.into_iter().filter(|key| after.is_none_or(|after| key > after)));
-            (next, at_once) = (next + at_once, (2 * at_once).min(BUCKETS_AT_ONCE));
-        }
-        found.truncate(limit);
-        Ok(found)
+        self.link.answer(&session, self.marked_keys(&session, after, limit)).await
     }
 
     fn notices(&self) -> BoxStream<'static, Notice> {
@@ -271,7 +295,7 @@ impl ConditionalStore for ZooKeeper {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         let session = self.link.session().await?;
-        self.sync(&session).await?;
+        self.link.answer(&session, self.sync(&session)).await?;
         Ok(health::health(&self.link.members).await)
     }
 

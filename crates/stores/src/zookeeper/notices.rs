@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use tokio::time::{Instant, sleep, sleep_until};
-use zookeeper_client::{EventType, PersistentWatcher, SessionState, Stat, WatchedEvent};
+use zookeeper_client::{EventType, PersistentWatcher, Stat, WatchedEvent};
 
 use super::failure::causes;
 use super::session::{Link, Session};
@@ -64,27 +64,24 @@ impl Listening {
                 continue;
             };
             let event = watch.event(&self.link).await;
-            if event.event_type != EventType::Session {
-                if let Some(notice) = watch.hear(&self.link, event) {
-                    return Some((notice, self));
-                }
-            } else if event.session_state == SessionState::SyncConnected {
-                watch.session.forget_own();
-                return Some((Notice::Missed, self));
-            } else if is_over(event.session_state) {
+            if event.event_type == EventType::Session {
+                // The client may reach the member again, and events are lost in any case.
+                self.link.leave(&watch.session).await;
                 self.watch = None;
+            } else if let Some(notice) = watch.hear(&self.link, event) {
+                return Some((notice, self));
             }
         }
     }
 
     async fn subscribe(&mut self) -> Option<Watch> {
-        match self.link.session().await {
+        match self.link.session_for_long().await {
             Ok(session) => {
                 self.has_failed = false;
                 let watch = Watch::of(Arc::clone(&session));
                 if watch.is_none() {
                     // Another session is needed for another watch.
-                    self.link.forget(&session).await;
+                    self.link.leave(&session).await;
                 }
                 watch
             }
@@ -146,9 +143,4 @@ impl Watch {
         }
         key.filter(|key| matches!(key, Key::Lock(_))).map(|key| Notice::Changed(key, None))
     }
-}
-
-/// Whether a session never comes back.
-fn is_over(state: SessionState) -> bool {
-    matches!(state, SessionState::Expired | SessionState::Closed | SessionState::AuthFailed)
 }

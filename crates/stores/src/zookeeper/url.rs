@@ -70,13 +70,9 @@ impl Address {
     }
 }
 
-/// Members as the client takes them.
-pub(super) fn connect_string(members: &[(String, u16)]) -> String {
-    let members = members.iter().map(|(host, port)| match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    });
-    members.collect::<Vec<_>>().join(",")
+/// A member as the client takes it.
+pub(super) fn connect_string((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn security_of(is_secure: bool, query: Option<&str>) -> Result<Option<Roots>, OpenError> {
