@@ -3,13 +3,19 @@
 //!
 //! Method: clusters of the test's own, whose members get signals, and a proxy before a single one.
 
-use keylatch_core::lock::{AcquireReply, ReleaseReply};
+use futures_util::future::try_join_all;
+use keylatch_core::lock::{AcquireReply, ReleaseReply, Ttl};
 use keylatch_core::store::{Effect, Hint, StoreError};
-use keylatch_testkit::{EtcdCluster, EtcdServer, OpenStore, Proxy, Service, eventually, soon};
+use keylatch_testkit::{
+    Acquire, Answer, Api, EtcdCluster, EtcdServer, Event, EventStream, OpenStore, Proxy, Service,
+    eventually, soon,
+};
+use reqwest::Method;
 use serde_json::json;
 
+use crate::KEYLATCH;
 use crate::failover;
-use crate::lock_conformance::{ask, granted, held, name, token};
+use crate::lock_conformance::{TTL, ask, granted, held, name, token};
 use crate::postgres::{open, release_wakes, until};
 
 /// How many requests in a row show that none goes to the dead member.
@@ -138,6 +144,57 @@ async fn watch_that_is_cut_says_that_hints_were_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_do_not_reach_each_other_grant_nothing() {
+    let cluster = EtcdCluster::start_behind_proxies().await;
+    let service = Service::start(&cluster.url()).await;
+    let lease = service.create("a", &json!({})).await;
+    cluster.cut();
+    let refused = async || {
+        let answer = soon("the answer", service.create("b", &json!({}))).await;
+        answer.is_problem(503, "store-unavailable");
+        (answer.json["outcome"] == "not-executed").then_some(())
+    };
+    eventually(refused).await;
+    soon("the answer", service.look("a")).await.is_problem(503, "store-unavailable");
+    cluster.join();
+    failover::granted(&service, "c").await;
+    let renewed = eventually(async || {
+        let answer = service.renew("a", &lease.token(), &json!({})).await;
+        (answer.status != 503).then_some(answer)
+    });
+    assert_eq!(renewed.await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
+    let server = EtcdServer::start_with(&[]).await;
+    let instance = KEYLATCH.serve(&["--store", &server.url("locks")], &[]).await;
+    let api = Api::at(instance.address);
+    let store = open(&server.url("locks")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let waiter = api.request(Method::POST, "/v1/locks/a").json(&json!({"wait_ms": 60_000}));
+    let waiter = tokio::spawn(Answer::of(waiter));
+    eventually(async || (api.look("a").await.json["waiting"] == 1).then_some(())).await;
+    let mut events = EventStream::of(api.request(Method::GET, "/v1/locks/b/events")).await;
+    events.next("snapshot").await;
+    instance.signal("-STOP");
+    falls_behind(&server, &store).await;
+    store.release(&name("a"), &token("one")).await.unwrap();
+    let lease = granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
+    let now = server.post("kv/range", &json!({"key": "YQ=="})).await;
+    let revision = &now["header"]["revision"];
+    server.post("kv/compaction", &json!({"revision": revision, "physical": true})).await;
+    instance.signal("-CONT");
+    // That watch says no more, and the instance looks for itself.
+    let lease = json!(lease.fencing_token.get());
+    says(&mut events, |event| event.data["fencing_token"] == lease).await;
+    let answer = soon("the grant", waiter).await.unwrap();
+    assert_eq!(answer.status, 201, "{answer:?}");
+    store.release(&name("b"), &token("one")).await.unwrap();
+    says(&mut events, |event| event.name == "released").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_a_stopped_cluster_end_by_their_deadline() {
     let server = EtcdServer::start_with(&[]).await;
     let service = Service::start(&server.url("locks")).await;
@@ -165,6 +222,30 @@ async fn line_goes_over_to_another_leader() {
 async fn records_go_over_to_another_leader() {
     let cluster = EtcdCluster::start().await;
     failover::what_was_done_is_known(&cluster.url(), async || kill_leader(&cluster).await).await;
+}
+
+/// Waits until a stream says something.
+async fn says(events: &mut EventStream, is_it: impl Fn(&Event) -> bool) {
+    let said = async { while !events.read().await.is_some_and(|event| is_it(&event)) {} };
+    soon("the event", said).await;
+}
+
+/// Changes a lock with a long queue until etcd has more to say to a watch than it keeps for one that does not
+/// read.
+async fn falls_behind(server: &EtcdServer, store: &OpenStore) {
+    const BEHIND: &str = "etcd_debugging_mvcc_slow_watcher_total";
+    granted(store.acquire(&ask("long", "one", 1)).await.unwrap());
+    let waiters: Vec<_> = (0..500)
+        .map(|waiter| Acquire { queue: Some(TTL), ..ask("long", &format!("waiter {waiter}"), 1) })
+        .collect();
+    try_join_all(waiters.iter().map(|waiter| store.acquire(waiter))).await.unwrap();
+    for change in 0..5000 {
+        store.renew(&name("long"), &token("one"), Ttl::MAX).await.unwrap();
+        if change % 50 == 0 && server.counts(BEHIND).await > 0.0 {
+            return;
+        }
+    }
+    panic!("the watch reads all of it");
 }
 
 async fn kill_leader(cluster: &EtcdCluster) {

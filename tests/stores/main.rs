@@ -15,6 +15,7 @@ mod etcd;
 mod etcd_faults;
 mod etcd_tls;
 mod failover;
+mod full_disk;
 mod lock_conformance;
 mod lock_rules;
 mod postgres;

@@ -138,6 +138,22 @@ async fn ensemble_without_a_majority_answers_so_until_it_has_one() {
     assert_eq!(renewed.status, 200, "{renewed:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn member_that_is_behind_refuses_nothing() {
+    let ensemble = Ensemble::start_behind_proxies().await;
+    let leader = ensemble.leader().await;
+    let follower = (leader + 1) % ensemble.members.len();
+    let behind = open(&ensemble.members[follower].url("a")).await;
+    let store = open(&ensemble.members[leader].url("a")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    held(behind.acquire(&ask("a", "two", 2)).await.unwrap());
+    ensemble.cut_off(follower);
+    store.release(&name("a"), &token("one")).await.unwrap();
+    // What this member has still says that it is held.
+    let refused = behind.acquire(&ask("a", "two", 3)).await;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
 #[tokio::test]
 async fn watch_that_is_cut_says_that_hints_were_missed() {
     let (root, proxy) = behind_a_proxy().await;

@@ -12,9 +12,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+use crate::full_disk::limit_files;
 use crate::postgres::spawn_beside_a_shell;
 use crate::redis::free_port;
-use crate::{LIMIT, eventually};
+use crate::{LIMIT, Proxy, eventually};
 
 /// An etcd member on free ports; it ends when it is dropped, and with the process.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl EtcdServer {
     /// A server of the test's own, with options such as `["--quota-backend-bytes=1000000"]`.
     pub async fn start_with(options: &[&str]) -> Self {
         loop {
-            let mut server = Self::spawn(&[peer()], 0, options);
+            let mut server = Self::spawn(&[Peer::create()], 0, options);
             let is_up = eventually(async || {
                 if server.shell.try_wait().expect("a shell was started").is_some() {
                     return Some(false);
@@ -61,34 +62,36 @@ impl EtcdServer {
         });
         let tls = [format!("--cert-file={}", files[0]), format!("--key-file={}", files[1])];
         let options = [&[&*tls[0], &tls[1]], options].concat();
-        Self::spawn_in(directory, &[peer()], 0, &options, "https")
+        Self::spawn_in(directory, &[Peer::create()], 0, &options, "https")
     }
 
-    fn spawn(peers: &[(String, u16)], member: usize, options: &[&str]) -> Self {
+    fn spawn(peers: &[Peer], member: usize, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         Self::spawn_in(directory, peers, member, options, "http")
     }
 
     fn spawn_in(
         directory: TempDir,
-        peers: &[(String, u16)],
+        peers: &[Peer],
         member: usize,
         options: &[&str],
         scheme: &str,
     ) -> Self {
         let port = free_port();
-        let (name, peer_port) = &peers[member];
+        let Peer { name, port: peer_port, known_port } = &peers[member];
         let client = format!("{scheme}://127.0.0.1:{port}");
-        let peer = format!("http://127.0.0.1:{peer_port}");
-        let cluster: Vec<_> =
-            peers.iter().map(|(name, port)| format!("{name}=http://127.0.0.1:{port}")).collect();
+        let (peer, known) = (loopback(*peer_port), loopback(*known_port));
+        let cluster: Vec<_> = peers
+            .iter()
+            .map(|peer| format!("{}={}", peer.name, loopback(peer.known_port)))
+            .collect();
         let mut arguments = vec![
             format!("--name={name}"),
             format!("--data-dir={}", directory.path().join("data").display()),
             format!("--listen-client-urls={client}"),
             format!("--advertise-client-urls={client}"),
             format!("--listen-peer-urls={peer}"),
-            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={known}"),
             format!("--initial-cluster={}", cluster.join(",")),
         ];
         arguments.extend(options.iter().map(|&option| option.to_owned()));
@@ -140,6 +143,27 @@ impl EtcdServer {
         is_done.then_some(answer)
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        let shell = self.shell.id().to_string();
+        let found = Program::new("pgrep").args(["-P", &shell, "-x", "etcd"]).output();
+        let found = String::from_utf8(found.expect("pgrep runs").stdout).expect("digits");
+        found.trim().parse().expect("etcd runs")
+    }
+
+    /// Lets no file of it grow above so many bytes, for as long as it runs.
+    pub fn limit_files(&self, bytes: u64) {
+        limit_files(&[], self.pid(), Some(bytes));
+    }
+
+    /// One of the numbers that it counts, such as `etcd_debugging_mvcc_slow_watcher_total`.
+    pub async fn counts(&self, what: &str) -> f64 {
+        let metrics = reqwest::get(format!("http://{}/metrics", self.address())).await;
+        let metrics = metrics.expect("metrics").text().await.expect("a text");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
+        line.expect("a number of this name").parse().expect("a number")
+    }
+
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
         let shell = self.shell.id().to_string();
@@ -171,16 +195,43 @@ impl EtcdServer {
 pub struct EtcdCluster {
     /// The members.
     pub members: Vec<EtcdServer>,
+    /// The ways to each of them from the others.
+    ways: Vec<Proxy>,
 }
 
 impl EtcdCluster {
     /// Three members that have a leader.
     pub async fn start() -> Self {
-        let peers: Vec<_> = (0..3).map(|_| peer()).collect();
+        Self::start_of([(); 3].map(|()| Peer::create()), Vec::new()).await
+    }
+
+    /// Three whose ways to each other can be cut.
+    pub async fn start_behind_proxies() -> Self {
+        let (mut peers, mut ways) = ([(); 3].map(|()| Peer::create()), Vec::new());
+        for peer in &mut peers {
+            let way = Proxy::start(format!("127.0.0.1:{}", peer.port)).await;
+            peer.known_port = way.address().port();
+            ways.push(way);
+        }
+        Self::start_of(peers, ways).await
+    }
+
+    async fn start_of(peers: [Peer; 3], ways: Vec<Proxy>) -> Self {
         let members = (0..3).map(|member| EtcdServer::spawn(&peers, member, &[]));
-        let cluster = Self { members: members.collect() };
+        let cluster = Self { members: members.collect(), ways };
         cluster.serves().await;
         cluster
+    }
+
+    /// Has nothing pass between any two members, and keeps all connections open. One member alone cannot be
+    /// cut off: each of two members talks on the connection that either has made.
+    pub fn cut(&self) {
+        self.ways.iter().for_each(Proxy::stall);
+    }
+
+    /// Lets everything pass again.
+    pub fn join(&self) {
+        self.ways.iter().for_each(Proxy::forward);
     }
 
     /// Waits until each member answers what it asks a majority.
@@ -223,10 +274,25 @@ pub async fn empty_etcd() -> String {
     EtcdServer::shared().await.url(&prefix)
 }
 
-/// A member's name and its port for the other members.
-fn peer() -> (String, u16) {
-    let port = free_port();
-    (format!("member-{port}"), port)
+/// A member as the others know it.
+#[derive(Debug)]
+struct Peer {
+    name: String,
+    /// Where it listens for the others.
+    port: u16,
+    /// Where they reach it.
+    known_port: u16,
+}
+
+impl Peer {
+    fn create() -> Self {
+        let port = free_port();
+        Self { name: format!("member-{port}"), port, known_port: port }
+    }
+}
+
+fn loopback(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
 }
 
 /// A read that a majority answers; the key is `nothing`.

@@ -53,6 +53,7 @@ mod browser;
 mod etcd;
 mod events;
 mod fake_engine;
+mod full_disk;
 mod log_capture;
 mod orders;
 mod postgres;

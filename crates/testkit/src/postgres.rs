@@ -19,6 +19,7 @@ use tokio_postgres::types::FromSqlOwned;
 use tokio_postgres::{Client, NoTls};
 
 use crate::eventually;
+use crate::full_disk::limit_files;
 use crate::redis::free_port;
 use crate::stores::pass_for_store;
 
@@ -27,6 +28,10 @@ const ROLE: &str = "keylatch";
 /// What a test's server does without: no test of it cuts the power.
 const QUICK: [&str; 4] =
     ["fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=400"];
+
+/// How root runs a program as the user of PostgreSQL.
+const AS_POSTGRES: [&str; 5] =
+    ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"];
 
 /// A PostgreSQL on a free port; it ends when it is dropped, and with the process.
 #[derive(Debug)]
@@ -168,6 +173,11 @@ impl PostgresServer {
         pid.parse().expect("a process id")
     }
 
+    /// Lets no file of it grow above so many bytes, or as far as it will.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        limit_files(if is_root() { &AS_POSTGRES } else { &[] }, self.pid(), bytes);
+    }
+
     /// Kills all its processes; one that was stopped has made no new one meanwhile.
     pub fn kill(&self) {
         self.signal("-STOP");
@@ -277,8 +287,9 @@ fn program(name: &str) -> Command {
 /// A program that does not run as root.
 fn as_postgres(path: &Path) -> Command {
     if is_root() {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(path);
+        let [setpriv, arguments @ ..] = AS_POSTGRES;
+        let mut command = Command::new(setpriv);
+        command.args(arguments).arg(path);
         command
     } else {
         Command::new(path)

@@ -4,6 +4,7 @@
 //! server does not wait for its disk, as no test of it cuts the power. Time passes for a store on it by
 //! tokio's clock, because ZooKeeper has none. A test that stops or kills a server starts one of its own.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command as Program};
@@ -18,9 +19,10 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use zookeeper_client::Client;
 
-use crate::eventually;
+use crate::full_disk::limit_files;
 use crate::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::stores::pass_for_store;
+use crate::{Proxy, eventually};
 
 /// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
@@ -139,6 +141,11 @@ impl ZookeeperServer {
         pid.trim().parse().expect("a process id")
     }
 
+    /// Lets no file of it grow above so many bytes, for as long as it runs.
+    pub fn limit_files(&self, bytes: u64) {
+        limit_files(&[], self.pid(), Some(bytes));
+    }
+
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
         let sent = Program::new("kill").args([signal, &self.pid().to_string()]).status();
@@ -190,9 +197,52 @@ fn run(directory: &Path, environment: &Environment) -> Child {
 pub struct Ensemble {
     /// The members.
     pub members: Vec<ZookeeperServer>,
+    /// The ways between two of them: from one, to another.
+    ways: Vec<(usize, usize, Proxy)>,
 }
 
 impl Ensemble {
+    /// Three whose ways to each other can be cut.
+    pub async fn start_behind_proxies() -> Self {
+        let ports = three_ports();
+        let (mut ways, mut members) = (Vec::new(), Vec::new());
+        for (from, [port, ..]) in ports.iter().enumerate() {
+            // A member that was cut off soon asks the others again.
+            let mut peers = "fastleader.maxNotificationInterval=500\n".to_owned();
+            for (to, [_, peer, election]) in ports.iter().enumerate() {
+                let mut known = [*peer, *election];
+                if to != from {
+                    for port in &mut known {
+                        let way = Proxy::start(format!("127.0.0.1:{port}")).await;
+                        *port = way.address().port();
+                        ways.push((from, to, way));
+                    }
+                }
+                let [peer, election] = known;
+                let _ = writeln!(peers, "server.{}=127.0.0.1:{peer}:{election}", to + 1);
+            }
+            members.push(ZookeeperServer::spawn(*port, &peers, from + 1, Vec::new()));
+        }
+        let ensemble = Self { members, ways };
+        ensemble.serves().await;
+        ensemble
+    }
+
+    /// Has nothing pass between a member and the others, and keeps all connections open.
+    pub fn cut_off(&self, member: usize) {
+        self.ways_of(member).for_each(Proxy::stall);
+    }
+
+    /// Lets everything pass again.
+    pub fn join(&self, member: usize) {
+        self.ways_of(member).for_each(Proxy::forward);
+    }
+
+    fn ways_of(&self, member: usize) -> impl Iterator<Item = &Proxy> {
+        let ways = self.ways.iter().filter(move |(from, to, _)| [*from, *to].contains(&member));
+        ways.map(|(.., way)| way)
+    }
+
     /// Starts three, and waits until all serve.
     pub async fn start() -> Self {
         Self::start_with_environment(&[]).await
@@ -200,7 +250,7 @@ impl Ensemble {
 
     /// The same with variables in their environment.
     pub async fn start_with_environment(environment: &[(&str, &str)]) -> Self {
-        let ports: Vec<_> = (0..3).map(|_| [(); 3].map(|()| listening_port())).collect();
+        let ports = three_ports();
         let numbered = || ports.iter().zip(1..);
         let peers = numbered().map(|([_, peer, election], number)| {
             format!("server.{number}=127.0.0.1:{peer}:{election}\n")
@@ -210,7 +260,7 @@ impl Ensemble {
             ZookeeperServer::spawn(*port, &peers, number, owned(environment))
         };
         let members = numbered().map(spawn);
-        let ensemble = Self { members: members.collect() };
+        let ensemble = Self { members: members.collect(), ways: Vec::new() };
         ensemble.serves().await;
         ensemble
     }
@@ -256,6 +306,11 @@ impl Ensemble {
         let members: Vec<_> = self.members.iter().map(ZookeeperServer::address).collect();
         format!("zookeeper://{}/{node}", members.join(","))
     }
+}
+
+/// For each of three members a port for clients, one for the member that leads, and one for elections.
+fn three_ports() -> [[u16; 3]; 3] {
+    [(); 3].map(|()| [(); 3].map(|()| listening_port()))
 }
 
 /// A node of the shared server.

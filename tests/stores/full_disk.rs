@@ -1,0 +1,120 @@
+//! Goal: an engine whose disk is full refuses what it cannot keep, has everything that was answered, and takes
+//! changes again once there is room.
+//!
+//! Method: the files of an engine that runs may not grow (`limit_files`). PostgreSQL refuses the statement and
+//! goes on; etcd and ZooKeeper end, and are started again when there is room. etcd's own quota besides.
+
+use keylatch_core::idempotency::{CompleteReply, RecordStatus};
+use keylatch_core::store::{Effect, StoreError};
+use keylatch_testkit::{
+    Dice, EtcdServer, OpenStore, PostgresServer, Service, ZookeeperServer, eventually,
+};
+use serde_json::json;
+
+use crate::lock_conformance::{ask, granted, held};
+use crate::postgres::open;
+use crate::record_conformance as records;
+
+/// How large an answer is that fills a disk. No engine makes it smaller.
+const ANSWER: usize = 400_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_postgres_refuses_and_forgets_nothing() {
+    let server = PostgresServer::start().await;
+    let store = open(&server.url("postgres")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Its log is in files of 16 MB that are there.
+    server.limit_files(Some(20_000_000));
+    let (kept, refused) = fill(&store).await;
+    assert_eq!(refused.effect(), Effect::NotExecuted, "{refused:?}");
+    server.limit_files(None);
+    has_everything(&store, kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_etcd_ends_and_forgets_nothing() {
+    let mut server = EtcdServer::start_with(&[]).await;
+    let store = open(&server.url("locks")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    server.limit_files(3_000_000);
+    let (kept, _) = fill(&store).await;
+    is_unavailable(&server.url("locks")).await;
+    server.restart().await;
+    has_everything(&store, kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_zookeeper_ends_and_forgets_nothing() {
+    let mut server = ZookeeperServer::start().await;
+    let store = open(&server.url("a")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    server.limit_files(3_000_000);
+    let (kept, _) = fill(&store).await;
+    is_unavailable(&server.url("a")).await;
+    server.restart().await;
+    has_everything(&store, kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_above_its_quota_takes_changes_again_when_there_is_room() {
+    let server = EtcdServer::start_with(&["--quota-backend-bytes=6000000"]).await;
+    let store = open(&server.url("locks")).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // What another program keeps there: "aaaa" is the base64 of no key of keylatch.
+    let junk = "QUFB".repeat(300_000);
+    server.post("kv/put", &json!({"key": "aaaa", "value": junk})).await;
+    let (kept, refused) = fill(&store).await;
+    assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
+    is_unavailable(&server.url("locks")).await;
+    let deleted = server.post("kv/deleterange", &json!({"key": "aaaa"})).await;
+    let revision = &deleted["header"]["revision"];
+    server.post("kv/compaction", &json!({"revision": revision, "physical": true})).await;
+    server.post("maintenance/defragment", &json!({})).await;
+    let mut alarm = server.post("maintenance/alarm", &json!({"action": "GET"})).await;
+    let mut alarm = alarm["alarms"][0].take();
+    alarm["action"] = json!("DEACTIVATE");
+    server.post("maintenance/alarm", &alarm).await;
+    has_everything(&store, kept).await;
+}
+
+/// Completes records until one is refused. Gives how many were kept before, and the refusal.
+async fn fill(store: &OpenStore) -> (u8, StoreError) {
+    let body: &'static str = incompressible();
+    for record in 0..u8::MAX {
+        let completed = async {
+            store.begin(&records::ask(record, "one")).await?;
+            let (key, token) = (records::key(record), records::token("one"));
+            store.complete(&key, &token, records::done(body)).await
+        };
+        match completed.await {
+            Ok(completed) => assert!(matches!(completed, CompleteReply::Kept(_)), "{completed:?}"),
+            Err(refused) => return (record, refused),
+        }
+    }
+    panic!("the disk is not full");
+}
+
+/// New locks are refused over HTTP.
+async fn is_unavailable(url: &str) {
+    let service = Service::start(url).await;
+    let refused = service.create("b", &json!({})).await;
+    refused.is_problem(503, "store-unavailable");
+}
+
+/// Waits until the store works again; it has what it kept, and keeps more.
+async fn has_everything(store: &OpenStore, kept: u8) {
+    assert!(kept > 0, "nothing was kept before the disk was full");
+    held(eventually(async || store.acquire(&ask("a", "two", 2)).await.ok()).await);
+    for record in 0..kept {
+        let begun = eventually(async || store.begin(&records::ask(record, "two")).await.ok()).await;
+        let found = records::found(begun);
+        assert!(matches!(found.phase, RecordStatus::Done { .. }), "record {record}: {found:?}");
+    }
+    granted(store.acquire(&ask("b", "one", 1)).await.unwrap());
+}
+
+fn incompressible() -> &'static str {
+    let mut dice = Dice(1);
+    let letter = |_| char::from(b'0' + u8::try_from(dice.below(75)).expect("a byte"));
+    Box::leak((0..ANSWER).map(letter).collect::<String>().into_boxed_str())
+}
