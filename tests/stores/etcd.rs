@@ -4,6 +4,7 @@
 //! Method: prefixes, users and limits of the test's own on real servers; what the store does is seen
 //! through its port, over HTTP, and in the log.
 
+use base64::Engine as _;
 use futures_util::future::try_join_all;
 use keylatch_core::lock::AcquireReply;
 use keylatch_core::store::{Effect, StoreError, Tier};
@@ -14,6 +15,7 @@ use crate::KEYLATCH;
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
 use crate::postgres::{everything_works, hears_of, open, open_error, release_wakes};
 use crate::record_conformance as records;
+use crate::zookeeper::{floor_of, same_bucket};
 
 /// The password of every user of the tests.
 const PASSWORD: &str = "s3cret";
@@ -141,6 +143,20 @@ async fn full_database_leaves_unknown_and_says_what_to_do() {
     let health = store.health().await.unwrap();
     assert!(health.advice.iter().any(|advice| advice.contains("is full")), "{health:?}");
     assert!(health.facts["alarms"].contains("NOSPACE"), "{health:?}");
+}
+
+#[tokio::test]
+async fn creation_is_above_a_floor_that_was_raised_since_it_was_read() {
+    let server = EtcdServer::start_with(&[]).await;
+    let store = open(&server.url("locks")).await;
+    let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let (bucket, same) = same_bucket();
+    let raised = first.fencing_token.get() + 3_600_000_000;
+    let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let (key, value) = (encode(&[b"locks/f", &[bucket][..]].concat()), encode(&floor_of(raised)));
+    server.post("kv/put", &json!({"key": key, "value": value})).await;
+    let second = granted(store.acquire(&ask(&same, "one", 2)).await.unwrap());
+    assert!(second.fencing_token.get() > raised, "the floor that was read before was good enough");
 }
 
 #[tokio::test]

@@ -144,9 +144,7 @@ async fn creation_is_above_a_floor_that_was_raised_since_it_was_read() {
     let root = ZookeeperRoot::create().await;
     let store = open(&root.url()).await;
     let first = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    let bucket = name("a").bucket();
-    let same = (0..).map(|number| format!("lock {number}"));
-    let same = same.clone().find(|other| name(other).bucket() == bucket).expect("another name");
+    let (bucket, same) = same_bucket();
     let raised = first.fencing_token.get() + 3_600_000_000;
     let floor = root.path(&format!("f/{bucket:02x}"));
     root.client().set_data(&floor, &floor_of(raised), Some(0)).await.unwrap();
@@ -280,8 +278,15 @@ fn node_of(root: &ZookeeperRoot, lock: &str) -> String {
     root.path(&format!("l/{:02x}/{encoded}", name(lock).bucket()))
 }
 
+/// The bucket of the lock `a`, and the name of another lock in it.
+pub(crate) fn same_bucket() -> (u8, String) {
+    let bucket = name("a").bucket();
+    let mut names = (0..).map(|number| format!("lock {number}"));
+    (bucket, names.find(|other| name(other).bucket() == bucket).expect("another name"))
+}
+
 /// The row of a floor with this fencing token.
-fn floor_of(last: u64) -> Vec<u8> {
+pub(crate) fn floor_of(last: u64) -> Vec<u8> {
     let state = LockState::default().encode().unwrap();
     let (mut bytes, mut rest) = (vec![2], last);
     while rest > 0x7f {

@@ -30,7 +30,19 @@ const fn edit(
     find: &'static str,
     replace: &'static str,
 ) -> Mutant {
-    Mutant { name, store, edit: Edit { file, find, replace } }
+    Mutant { name, store, edit: Edit { file, find, replace }, test: None }
+}
+
+/// One that the campaign does not see, or by chance alone: `test` of the tests of the stores fails on it.
+const fn edit_for(
+    test: &'static str,
+    name: &'static str,
+    store: Store,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+) -> Mutant {
+    Mutant { name, store, edit: Edit { file, find, replace }, test: Some(test) }
 }
 
 const ACQUIRE: &str = "crates/stores/src/redis/lua/acquire.lua";
@@ -165,8 +177,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a lease reported as longer than it is",
         Store::Embedded,
         "crates/core/src/lock/holders.rs",
-        "        self.expires().saturating_sub(now)",
-        "        self.expires().saturating_sub(now) * if mutant!() { 2 } else { 1 }",
+        "        self.expires().saturating_sub(now).min(self.ttl)",
+        "        self.expires().saturating_sub(now).min(self.ttl) * if mutant!() { 2 } else { 1 }",
     ),
     edit(
         "embedded: released without comparing",
@@ -244,5 +256,90 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "crates/stores/src/zookeeper/write.rs",
         "            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));",
         "            let was = (!mutant!()).then_some(was);\n            return Ok(version_in(&client.set_data(path, value, was).await?));",
+    ),
+    edit_for(
+        "postgres::change_that_waited_for_another_row_is_judged_when_its_turn_comes",
+        "PostgreSQL: the time of a decision is not compared",
+        Store::Postgres,
+        "crates/stores/src/postgres/sql.rs",
+        "fn write(table: &str, channel: &str) -> String {\n",
+        "fn write(table: &str, channel: &str) -> String {\n    let guard = \"clock_timestamp() >= since AND clock_timestamp() < until\";\n    let guarded = guarded_write(table, channel);\n    if mutant!() { guarded.replace(guard, \"true\") } else { guarded }\n}\n\nfn guarded_write(table: &str, channel: &str) -> String {\n",
+    ),
+    edit(
+        "PostgreSQL: what was lost was not executed",
+        Store::Postgres,
+        "crates/stores/src/postgres/failure.rs",
+        "    let Some(found) = error.as_db_error() else { return StoreError::Lost(error.into()) };\n",
+        "    if mutant!() && error.as_db_error().is_none() {\n        return StoreError::Unreachable(error.into());\n    }\n    let Some(found) = error.as_db_error() else { return StoreError::Lost(error.into()) };\n",
+    ),
+    edit_for(
+        "postgres::hints_work_again_after_the_listener_was_ended",
+        "PostgreSQL: a new subscription says nothing of what was missed",
+        Store::Postgres,
+        "crates/stores/src/postgres/mod.rs",
+        "                    return Some((Notice::Missed, self));\n",
+        "                    if mutant!() {\n                        continue;\n                    }\n                    return Some((Notice::Missed, self));\n",
+    ),
+    edit_for(
+        "etcd::creation_is_above_a_floor_that_was_raised_since_it_was_read",
+        "etcd: a floor is not compared",
+        Store::Etcd,
+        "crates/stores/src/etcd/txn.rs",
+        "            if let Some((floor, version)) = &change.above {\n",
+        "            if let Some((floor, version)) = change.above.as_ref().filter(|_| !mutant!()) {\n",
+    ),
+    edit(
+        "etcd: what was lost was not executed",
+        Store::Etcd,
+        "crates/stores/src/etcd/failure.rs",
+        "        _ => StoreError::Lost(status.into()),\n",
+        "        _ if mutant!() => StoreError::Unreachable(status.into()),\n        _ => StoreError::Lost(status.into()),\n",
+    ),
+    edit_for(
+        "etcd_faults::watch_that_is_cut_says_that_hints_were_missed",
+        "etcd: a new watch says nothing of what was missed",
+        Store::Etcd,
+        "crates/stores/src/etcd/watch.rs",
+        "                self.heard.push_back(Notice::Missed);\n",
+        "                if !mutant!() {\n                    self.heard.push_back(Notice::Missed);\n                }\n",
+    ),
+    edit_for(
+        "zookeeper_faults::member_that_is_behind_refuses_nothing",
+        "ZooKeeper: a member is not asked to catch up before a read",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/mod.rs",
+        "            synced.await.map_err(classify)?;\n",
+        "            if !mutant!() {\n                synced.await.map_err(classify)?;\n            }\n",
+    ),
+    edit_for(
+        "zookeeper::creation_is_above_a_floor_that_was_raised_since_it_was_read",
+        "ZooKeeper: a floor is not compared",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/write.rs",
+        "        let Some((floor, version)) = &change.above else { return Ok(()) };\n",
+        "        let above = change.above.as_ref().filter(|_| !mutant!());\n        let Some((floor, version)) = above else { return Ok(()) };\n",
+    ),
+    edit(
+        "ZooKeeper: what was lost was not executed",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/failure.rs",
+        "        StoreError::Lost(error.into())\n",
+        "        if mutant!() {\n            return StoreError::Unreachable(error.into());\n        }\n        StoreError::Lost(error.into())\n",
+    ),
+    edit_for(
+        "zookeeper_faults::watch_that_is_cut_says_that_hints_were_missed",
+        "ZooKeeper: a new session says nothing of what was missed",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/notices.rs",
+        "                if self.watch.is_some() {\n",
+        "                if self.watch.is_some() && !mutant!() {\n",
+    ),
+    edit_for(
+        "zookeeper_faults::lease_gets_its_time_again_where_the_ensemble_may_have_been_restored",
+        "ZooKeeper: every ensemble is the one of before",
+        Store::Zookeeper,
+        "crates/stores/src/zookeeper/session.rs",
+        "        if !is_same || self.timeline",
+        "        if mutant!() {\n        } else if !is_same || self.timeline",
     ),
 ];

@@ -1,13 +1,15 @@
-//! Goal: the campaign finds every version of keylatch that is wrong in one place.
+//! Goal: the campaign finds every version of keylatch that is wrong in one place, or a test of the stores
+//! that the mutant names.
 //!
 //! Method: one build of a copy of the sources, in which the variable `MUTANT` chooses the wrong place, so
-//! that the sources do not know of them. `make mutants` builds and runs it.
+//! that the sources do not know of them. `make mutants` builds and runs it. A test that is to find a mutant has to
+//! pass on what is right.
 
 mod edits;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ const SPECIAL: [(&str, &[Kind]); 4] = [
 /// The crate that has the module, because all others see it.
 const CORE: &str = "crates/core/src/";
 /// What a build needs besides the sources.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "ARCHITECTURE.md",
@@ -43,6 +45,8 @@ const PARTS: [&str; 9] = [
     "crates",
     "openapi",
     "src",
+    "examples",
+    "tests",
 ];
 
 /// A wrong version.
@@ -52,6 +56,8 @@ struct Mutant {
     /// The store on which it is looked for.
     store: Store,
     edit: Edit,
+    /// The test that finds it, if it is not the campaign.
+    test: Option<&'static str>,
 }
 
 /// What is replaced in which file. In Rust, the new text asks `mutant!(NAME)`.
@@ -73,9 +79,14 @@ fn every_mutant_edit_applies_to_the_sources() {
         let text = &sources[mutant.edit.file];
         assert!(text.contains(&format!("is(\"{}\")", mutant.name)), "{mutant:?}");
     }
+    for test in MUTANTS.iter().filter_map(|mutant| mutant.test) {
+        let (module, name) = test.split_once("::").expect("a test of a module");
+        let text = source(&format!("tests/stores/{module}.rs"));
+        assert!(text.contains(&format!("async fn {name}(")), "there is no test {test}");
+    }
 }
 
-/// `KEYLATCH_TEST_MUTANTS=all`, or the name of one, builds and runs them.
+/// `KEYLATCH_TEST_MUTANTS=all`, or what names begin with (`etcd,ZooKeeper`), builds and runs them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checker_finds_every_mutant() {
     let Ok(asked) = std::env::var("KEYLATCH_TEST_MUTANTS") else { return };
@@ -83,19 +94,21 @@ async fn checker_finds_every_mutant() {
     let mut table =
         "| mutant | store | noticed by | after |\n| --- | --- | --- | --- |\n".to_owned();
     let (mut unnoticed, mut plans) = (Vec::new(), Vec::new());
-    for mutant in MUTANTS.iter().filter(|mutant| asked == "all" || asked == mutant.name) {
-        let build = Build { program: Some(program.clone()), mutant: Some(mutant.name) };
-        let (plan, begun) = (mutant.plan(), now());
-        let found = noticed(&plan, &build).await;
+    let is_asked = |name: &str| asked == "all" || asked.split(',').any(|one| name.starts_with(one));
+    for mutant in MUTANTS.iter().filter(|mutant| is_asked(mutant.name)) {
+        let begun = now();
+        let by = match mutant.test {
+            Some(test) => mutant.fails(test),
+            None => mutant.breaks_promises(&program).await,
+        };
         let seconds = (now() - begun) / 1_000_000;
-        let mut by: Vec<_> = found.iter().map(|one| one.invariant.name()).collect();
-        by.dedup();
-        if by.is_empty() || seconds > LIMIT.as_secs() {
+        if by.is_empty() || (mutant.test.is_none() && seconds > LIMIT.as_secs()) {
             unnoticed.push(mutant.name);
         }
         let store = mutant.store.name();
-        let _ = writeln!(table, "| {} | {store} | {} | {seconds} s |", mutant.name, by.join(", "));
-        if !plans.contains(&plan) {
+        let _ = writeln!(table, "| {} | {store} | {by} | {seconds} s |", mutant.name);
+        let plan = mutant.plan();
+        if mutant.test.is_none() && !plans.contains(&plan) {
             plans.push(plan);
         }
     }
@@ -133,6 +146,22 @@ impl Mutant {
         Plan { store: self.store, faults, segment: Duration::from_secs(3) }
     }
 
+    /// The promises that the campaign finds broken.
+    async fn breaks_promises(&self, program: &Program) -> String {
+        let build = Build { program: Some(program.clone()), mutant: Some(self.name) };
+        let found = noticed(&self.plan(), &build).await;
+        let mut by: Vec<_> = found.iter().map(|one| one.invariant.name()).collect();
+        by.dedup();
+        by.join(", ")
+    }
+
+    /// The name of the test, if it fails on this mutant. It has to pass on what is right.
+    fn fails(&self, test: &'static str) -> String {
+        assert!(passes(test, None), "{test} fails where nothing is wrong");
+        let name = if passes(test, Some(self.name)) { "" } else { test };
+        name.to_owned()
+    }
+
     fn is_lua(&self) -> bool {
         self.edit.file.ends_with(".lua")
     }
@@ -141,8 +170,7 @@ impl Mutant {
 /// Builds the mutants from a copy of the sources; gives the program.
 fn build() -> Program {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
-    let (tree, target) = (directory.join("tree"), directory.join("target"));
+    let (tree, target) = (directory().join("tree"), directory().join("target"));
     let _ = std::fs::remove_dir_all(&tree);
     std::fs::create_dir_all(&tree).expect("a directory");
     let mut copy = Command::new("cp");
@@ -151,12 +179,37 @@ fn build() -> Program {
     for (file, text) in mutated() {
         std::fs::write(tree.join(file), text).expect("a file");
     }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "--bin", "keylatch"]).current_dir(&tree);
-    let built = cargo.arg("--target-dir").arg(&target).status().expect("cargo runs");
+    let built = cargo(&["build", "--bin", "keylatch"]).status().expect("cargo runs");
     assert!(built.success(), "the mutants can be built");
     let program = target.join("debug/keylatch");
     Program::found_at(program.to_str().expect("a plain path").to_owned())
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants")
+}
+
+/// Cargo in the copy of the sources.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(arguments).args(["--locked", "--target-dir"]).arg(directory().join("target"));
+    cargo.current_dir(directory().join("tree"));
+    cargo
+}
+
+/// Whether a test of the stores passes on a mutant, or on what is right.
+fn passes(test: &str, mutant: Option<&str>) -> bool {
+    let built = cargo(&["test", "--test", "stores", "--no-run"]).status().expect("cargo runs");
+    assert!(built.success(), "the tests of the mutants can be built");
+    let mut run = cargo(&["test", "--test", "stores"]);
+    run.args(["--", "--exact", test]).env_remove("MUTANT");
+    if let Some(mutant) = mutant {
+        run.env("MUTANT", mutant);
+    }
+    let output = run.output().expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("running 1 test"), "there is no test {test}: {text}");
+    output.status.success()
 }
 
 /// The sources that are not as they were, with all edits made.
