@@ -30,7 +30,7 @@ pub(super) fn cause_of(error: MultiWriteError) -> Error {
 }
 
 /// Whether a server answered so, to this call.
-fn is_answer(error: &Error) -> bool {
+pub(super) fn is_answer(error: &Error) -> bool {
     is_conflict(error)
         || matches!(
             error,

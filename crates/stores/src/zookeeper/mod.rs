@@ -12,6 +12,7 @@
 mod failure;
 mod graves;
 mod health;
+mod members;
 mod notices;
 mod session;
 mod tls;
@@ -68,7 +69,7 @@ pub async fn zookeeper(
     let at_start = match link.session_for_long().await {
         Ok(session) => Some(session),
         Err(error @ StoreError::Refused(_)) => {
-            return Err(OpenError::UnfitZookeeper(why_unfit(&error, &link.tree)));
+            return Err(OpenError::UnfitZookeeper(why_unfit(&error, &link.members.tree)));
         }
         Err(error) => {
             tracing::warn!(error = causes(&error), "ZooKeeper cannot be reached yet");
@@ -76,7 +77,7 @@ pub async fn zookeeper(
         }
     };
     if at_start.is_some() {
-        for advice in health::health(&link.members).await.advice {
+        for advice in health::health(&link.members.hosts).await.advice {
             tracing::warn!("{advice}");
         }
     }
@@ -120,8 +121,8 @@ async fn node(client: &Client, path: &str) -> Result<Option<Row>, StoreError> {
 impl ZooKeeper {
     /// The rows of keys, as new as what was answered before. A node without data is no row.
     async fn rows(&self, session: &Session, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
-        let Link { tree, timeline, .. } = &*self.link;
-        let paths: Vec<_> = keys.iter().map(|key| tree.node(key)).collect();
+        let Link { members, timeline, .. } = &*self.link;
+        let paths: Vec<_> = keys.iter().map(|key| members.tree.node(key)).collect();
         let nodes = try_join_all(paths.iter().map(|path| node(&session.client, path))).await?;
         let rows = keys.iter().zip(nodes).map(|(key, node)| {
             let row = node?;
@@ -140,7 +141,7 @@ impl ZooKeeper {
 
     /// Waits until the member of this session has what the leader has.
     async fn sync(&self, session: &Session) -> Result<(), StoreError> {
-        session.client.sync(&self.link.tree.root).await.map_err(classify)
+        session.client.sync(&self.link.members.tree.root).await.map_err(classify)
     }
 
     /// The keys of some buckets of a kind of nodes that begin with `prefix`, bucket by bucket, in the order
@@ -153,7 +154,8 @@ impl ZooKeeper {
         prefix: &[u8],
     ) -> Result<Vec<Key>, StoreError> {
         let Some(kind) = prefix.first().copied().map(char::from) else { return Ok(Vec::new()) };
-        let parents: Vec<_> = buckets.map(|bucket| self.link.tree.bucket(nodes, bucket)).collect();
+        let parents: Vec<_> =
+            buckets.map(|bucket| self.link.members.tree.bucket(nodes, bucket)).collect();
         let listing = parents.iter().map(|parent| session.client.list_children(parent));
         let mut found = Vec::new();
         for names in join_all(listing).await {
@@ -246,7 +248,7 @@ impl ConditionalStore for ZooKeeper {
         let (asked, now) = (Instant::now(), self.link.timeline.now());
         let reading = async {
             // It is sent here, and the reads behind it: a session's requests are answered in their order.
-            let synced = session.client.sync(&self.link.tree.root);
+            let synced = session.client.sync(&self.link.members.tree.root);
             let rows = self.rows(&session, keys).await;
             synced.await.map_err(classify)?;
             rows
@@ -296,7 +298,7 @@ impl ConditionalStore for ZooKeeper {
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         let session = self.link.session().await?;
         self.link.answer(&session, self.sync(&session)).await?;
-        Ok(health::health(&self.link.members).await)
+        Ok(health::health(&self.link.members.hosts).await)
     }
 
     fn profile(&self) -> StoreProfile {

@@ -66,7 +66,7 @@ impl Listening {
             let event = watch.event(&self.link).await;
             if event.event_type == EventType::Session {
                 // The client may reach the member again, and events are lost in any case.
-                self.link.leave(&watch.session).await;
+                self.link.leave(&watch.session);
                 self.watch = None;
             } else if let Some(notice) = watch.hear(&self.link, event) {
                 return Some((notice, self));
@@ -81,7 +81,7 @@ impl Listening {
                 let watch = Watch::of(Arc::clone(&session));
                 if watch.is_none() {
                     // Another session is needed for another watch.
-                    self.link.leave(&session).await;
+                    self.link.leave(&session);
                 }
                 watch
             }
@@ -129,10 +129,10 @@ impl Watch {
     /// Notes an event; gives the notice that it is to other tasks.
     fn hear(&mut self, link: &Link, event: WatchedEvent) -> Option<Notice> {
         // The transaction is that of its row, which has an event of its own, and whose node stays.
-        if link.tree.is_mark(&event.path) {
+        if link.members.tree.is_mark(&event.path) {
             return None;
         }
-        let key = link.tree.key_of(&event.path);
+        let key = link.members.tree.key_of(&event.path);
         if key.as_ref().is_some_and(|key| self.session.takes_as_own(key)) {
             return None;
         }

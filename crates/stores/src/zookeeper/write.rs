@@ -74,7 +74,7 @@ impl ZooKeeper {
         session: &Session,
         change: &Change,
     ) -> Result<Option<Version>, StoreError> {
-        let (path, mut mark) = (self.link.tree.node(&change.key), self.mark_step(change));
+        let (path, mut mark) = (self.link.members.tree.node(&change.key), self.mark_step(change));
         let own = session.expect_own(&change.key);
         let written = loop {
             if self.is_late(change) {
@@ -100,7 +100,7 @@ impl ZooKeeper {
             Err(error) if is_conflict(&error) => {
                 if matches!(error, Error::NoNode) && (change.was.is_none() || change.mark.is) {
                     // The tree is gone, or a part of it.
-                    self.link.prepare(&session.client).await.map_err(classify)?;
+                    self.link.members.prepare(&session.client).await.map_err(classify)?;
                 }
                 Ok(None)
             }
@@ -122,7 +122,7 @@ impl ZooKeeper {
         if was == LAST_DATA_VERSION {
             // After as many writes the node is made again, in the same step.
             multi.add_delete(path, Some(was))?;
-            multi.add_create(path, value, &self.link.options())?;
+            multi.add_create(path, value, &self.link.members.options())?;
             return created(client, path, multi, mark).await;
         }
         if matches!(mark, MarkStep::None) {
@@ -144,7 +144,7 @@ impl ZooKeeper {
         let mut multi = client.new_multi_writer();
         self.add_mark(&mut multi, mark)?;
         self.check_floor(&mut multi, change)?;
-        multi.add_create(path, &change.value, &self.link.options())?;
+        multi.add_create(path, &change.value, &self.link.members.options())?;
         match created(client, path, multi, mark).await {
             Err(WriteError::Failed(Error::NodeExists)) => {
                 self.fill(client, path, change, mark).await
@@ -187,7 +187,7 @@ impl ZooKeeper {
 
     /// What a change does to the mark of its row.
     fn mark_step(&self, change: &Change) -> MarkStep {
-        let Some(node) = self.link.tree.mark(&change.key) else { return MarkStep::None };
+        let Some(node) = self.link.members.tree.mark(&change.key) else { return MarkStep::None };
         match (change.mark.was, change.mark.is) {
             (false, true) => MarkStep::Make(node),
             (true, false) => MarkStep::Delete(node),
@@ -199,7 +199,7 @@ impl ZooKeeper {
     fn add_mark(&self, multi: &mut MultiWriter<'_>, mark: &MarkStep) -> Result<(), Error> {
         match mark {
             MarkStep::None => Ok(()),
-            MarkStep::Make(node) => multi.add_create(node, &[], &self.link.options()),
+            MarkStep::Make(node) => multi.add_create(node, &[], &self.link.members.options()),
             MarkStep::Delete(node) => multi.add_delete(node, None),
         }
     }
@@ -207,13 +207,14 @@ impl ZooKeeper {
     /// No floor is a node that was never written: one is made empty, and never removed.
     fn check_floor(&self, multi: &mut MultiWriter<'_>, change: &Change) -> Result<(), Error> {
         let Some((floor, version)) = &change.above else { return Ok(()) };
-        multi.add_check_version(&self.link.tree.node(floor), version.map_or(0, data_version))
+        multi
+            .add_check_version(&self.link.members.tree.node(floor), version.map_or(0, data_version))
     }
 
     /// Removes a row, if its version is still this one: its node is empty from now on, and deleted later.
     pub(super) async fn empty(&self, session: &Session, row: &Removal) -> Result<(), StoreError> {
-        let path = self.link.tree.node(&row.key);
-        let mark = self.link.tree.mark(&row.key).filter(|_| row.is_marked);
+        let path = self.link.members.tree.node(&row.key);
+        let mark = self.link.members.tree.mark(&row.key).filter(|_| row.is_marked);
         let mut mark = mark.map_or(MarkStep::None, MarkStep::Delete);
         loop {
             match self.empty_node(&session.client, &path, row.version, &mark).await {
@@ -251,7 +252,7 @@ impl ZooKeeper {
         // A deletion raises the version of the parent, so those below one parent come one after another.
         let mut below: HashMap<String, Vec<(String, Version)>> = HashMap::new();
         for (key, version) in due {
-            let path = self.link.tree.node(&key);
+            let path = self.link.members.tree.node(&key);
             below.entry(parent_of(&path).to_owned()).or_default().push((path, version));
         }
         let burying = below.into_values().map(async |nodes| {

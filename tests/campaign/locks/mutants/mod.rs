@@ -35,7 +35,7 @@ const SPECIAL: [(&str, &[Kind]); 4] = [
 /// The crate that has the module, because all others see it.
 const CORE: &str = "crates/core/src/";
 /// What a build needs besides the sources.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "ARCHITECTURE.md",
@@ -45,6 +45,7 @@ const PARTS: [&str; 11] = [
     "crates",
     "openapi",
     "src",
+    "docs",
     "examples",
     "tests",
 ];
