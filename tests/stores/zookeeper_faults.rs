@@ -21,7 +21,7 @@ use crate::postgres::{open, release_wakes, until};
 /// ten times a second; the pauses of the client by itself grow to seconds.
 const SESSIONS: u32 = 150;
 /// How long a lease is.
-const TTL: Duration = Duration::from_mins(1);
+const TTL: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn killed_server_executes_nothing_and_comes_back_with_what_it_knew() {
