@@ -13,6 +13,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use keylatch_core::store::StoreError;
 use tokio::time::{Instant, sleep};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
 use zookeeper_client::{Acls, AddWatchMode, Client, CreateMode, CreateOptions, Error};
 
 use super::failure::is_answer;
@@ -108,7 +110,10 @@ impl Members {
             Some(user) => connector.with_auth("digest", user.expose()),
             None => connector,
         };
-        let client = connector.connect(&connect_string(&self.hosts[member])).await?;
+        // The client warns of each try that fails, and there are thirty a second.
+        let address = connect_string(&self.hosts[member]);
+        let connecting = connector.connect(&address);
+        let client = connecting.with_subscriber(NoSubscriber::new()).await?;
         let beginning = async {
             self.prepare(&client).await?;
             let [first, ..] = self.tree.kinds();

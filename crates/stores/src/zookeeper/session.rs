@@ -35,7 +35,7 @@ use crate::optimistic::conditional::{Key, Timeline};
 /// would not know that nothing was sent.
 const READY_LIMIT: Duration = Duration::from_secs(1);
 /// How long a session may take that no request waits for.
-const OPEN_LIMIT: Duration = Duration::from_secs(3);
+const OPEN_LIMIT: Duration = Duration::from_secs(6);
 /// In less time no ensemble is stopped, restored from a backup and started again.
 const RESTORE_TIME: Duration = Duration::from_secs(15);
 
