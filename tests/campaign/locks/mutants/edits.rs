@@ -265,7 +265,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "fn write(table: &str, channel: &str) -> String {\n",
         "fn write(table: &str, channel: &str) -> String {\n    let guard = \"clock_timestamp() >= since AND clock_timestamp() < until\";\n    let guarded = guarded_write(table, channel);\n    if mutant!() { guarded.replace(guard, \"true\") } else { guarded }\n}\n\nfn guarded_write(table: &str, channel: &str) -> String {\n",
     ),
-    edit(
+    edit_for(
+        "postgres_faults::killed_server_leaves_unknown_what_was_under_way_and_comes_back",
         "PostgreSQL: what was lost was not executed",
         Store::Postgres,
         "crates/stores/src/postgres/failure.rs",
@@ -288,7 +289,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "            if let Some((floor, version)) = &change.above {\n",
         "            if let Some((floor, version)) = change.above.as_ref().filter(|_| !mutant!()) {\n",
     ),
-    edit(
+    edit_for(
+        "etcd_faults::lost_answer_is_unknown",
         "etcd: what was lost was not executed",
         Store::Etcd,
         "crates/stores/src/etcd/failure.rs",
@@ -308,8 +310,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "ZooKeeper: a member is not asked to catch up before a read",
         Store::Zookeeper,
         "crates/stores/src/zookeeper/mod.rs",
-        "            synced.await.map_err(classify)?;\n",
-        "            if !mutant!() {\n                synced.await.map_err(classify)?;\n            }\n",
+        "            let synced = session.client.sync(&self.link.members.tree.root);\n",
+        "            let synced = match mutant!() {\n                true => futures_util::future::Either::Left(std::future::ready(Ok(()))),\n                false => futures_util::future::Either::Right(session.client.sync(&self.link.members.tree.root)),\n            };\n",
     ),
     edit_for(
         "zookeeper::creation_is_above_a_floor_that_was_raised_since_it_was_read",
@@ -319,12 +321,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        let Some((floor, version)) = &change.above else { return Ok(()) };\n",
         "        let above = change.above.as_ref().filter(|_| !mutant!());\n        let Some((floor, version)) = above else { return Ok(()) };\n",
     ),
-    edit(
+    edit_for(
+        "zookeeper_faults::stopped_server_leaves_unknown_what_was_sent",
         "ZooKeeper: what was lost was not executed",
         Store::Zookeeper,
-        "crates/stores/src/zookeeper/failure.rs",
-        "        StoreError::Lost(error.into())\n",
-        "        if mutant!() {\n            return StoreError::Unreachable(error.into());\n        }\n        StoreError::Lost(error.into())\n",
+        "crates/stores/src/zookeeper/mod.rs",
+        "        let versions = self.link.answer(&session, writing).await?;\n",
+        "        let written = self.link.answer(&session, writing).await;\n        let versions = written.map_err(|error| match mutant!() {\n            true => StoreError::Unreachable(error.into()),\n            false => error,\n        })?;\n",
     ),
     edit_for(
         "zookeeper_faults::watch_that_is_cut_says_that_hints_were_missed",
