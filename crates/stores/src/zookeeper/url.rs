@@ -147,7 +147,8 @@ mod tests {
         let address =
             Address::parse("zookeeper://u%40x:p%2Fw:d@one,two:2182,[::1]:2183/team/locks/");
         let address = address.unwrap();
-        assert_eq!(connect_string(&address.hosts), "one:2181,two:2182,[::1]:2183");
+        let hosts: Vec<_> = address.hosts.iter().map(connect_string).collect();
+        assert_eq!(hosts, ["one:2181", "two:2182", "[::1]:2183"]);
         assert_eq!(address.user.as_ref().map(User::expose), Some(&b"u@x:p/w:d"[..]));
         assert_eq!(address.root, "/team/locks");
         assert!(!format!("{address:?}").contains("p/w"), "a password is in the debug output");
