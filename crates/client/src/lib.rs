@@ -38,6 +38,7 @@
 //!     ttl: Ttl::from_millis(10_000)?,
 //!     wait: Duration::from_secs(300),
 //!     owner: Owner::parse("nightly report")?,
+//!     ..AcquireOptions::default()
 //! };
 //! match client.acquire(&LockName::parse("report")?, &options).await {
 //!     Ok(AcquireReply::Granted(guard)) => drop(guard),
