@@ -176,7 +176,7 @@ async fn try_acquire(
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = sent + wait <= BootInstant::now() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { PAUSE };
-    AcquireStep::Ended(Ok(refusal.problem.and_then(holder_of)), pause)
+    AcquireStep::Ended(Ok(refusal.problem.and_then(|problem| holder_of(*problem))), pause)
 }
 
 /// The holder that a problem names, or of several the one whose lease ends first.

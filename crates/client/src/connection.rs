@@ -52,7 +52,7 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<Duration>,
     /// `None` where something else than keylatch answered.
-    pub(crate) problem: Option<ProblemDocument>,
+    pub(crate) problem: Option<Box<ProblemDocument>>,
 }
 
 /// Why there is no answer.
@@ -150,7 +150,7 @@ impl Refusal {
     /// Whether the same request may succeed later: by the table of problems or, where it does not
     /// know the code, by the status.
     pub(crate) fn is_passing(&self) -> bool {
-        let code = self.problem.as_ref().and_then(ProblemDocument::known_code);
+        let code = self.problem.as_deref().and_then(ProblemDocument::known_code);
         match code {
             Some(code) => code.retry() == Retry::SameKey,
             None => {
@@ -209,6 +209,7 @@ async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoRep
             head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
         let millis = problem.as_ref().and_then(|problem| problem.retry_after_ms);
         let retry_after = millis.map(Duration::from_millis).or(seconds.map(Duration::from_secs));
+        let problem = problem.map(Box::new);
         Answer::Refusal(Refusal { status: head.status, retry_after, problem })
     };
     Ok(match head.status {
@@ -237,7 +238,7 @@ mod tests {
 
     fn refusal(status: u16, problem: Option<ProblemDocument>) -> Refusal {
         let status = StatusCode::from_u16(status).unwrap();
-        Refusal { status, retry_after: None, problem }
+        Refusal { status, retry_after: None, problem: problem.map(Box::new) }
     }
 
     #[test]
