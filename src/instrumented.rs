@@ -11,7 +11,8 @@ use keylatch_core::idempotency::{
     AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, LockCommand, LockReply, ReleaseReply, RenewReply,
+    AcquireReply, BreakReply, LockCommand, LockLoss, LockReply, ReleaseReply, RenewReply,
+    SetCommand, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
@@ -90,6 +91,12 @@ fn operation(command: &Command) -> StoreOperation {
             LockCommand::Look => StoreOperation::Look,
             LockCommand::Recall => StoreOperation::Recall,
         },
+        Command::Set(_, command) => match command {
+            SetCommand::Acquire(_) => StoreOperation::AcquireSet,
+            SetCommand::Withdraw { .. } => StoreOperation::WithdrawSet,
+            SetCommand::Renew { .. } => StoreOperation::RenewSet,
+            SetCommand::Release { .. } => StoreOperation::ReleaseSet,
+        },
         Command::Record(_, command) => match command {
             RecordCommand::Begin(_) => StoreOperation::BeginRecord,
             RecordCommand::Renew { .. } => StoreOperation::RenewRecord,
@@ -104,6 +111,7 @@ fn operation(command: &Command) -> StoreOperation {
 fn outcome(reply: &Reply) -> StoreOutcome {
     match reply {
         Reply::Lock(reply) => lock_outcome(reply),
+        Reply::Set(reply) => set_outcome(reply),
         Reply::Record(reply) => record_outcome(reply),
     }
 }
@@ -129,6 +137,27 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
         | LockReply::Break(BreakReply::Broken { .. })
         | LockReply::Look(Some(_))
         | LockReply::Recall(_) => StoreOutcome::Done,
+    }
+}
+
+/// Where locks of the set are lost, that of the first counts.
+fn set_outcome(reply: &SetReply) -> StoreOutcome {
+    match reply {
+        SetReply::Acquire(AcquireReply::Repeated(_)) => StoreOutcome::Repeated,
+        SetReply::Acquire(
+            AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
+        ) => StoreOutcome::Held,
+        SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(lost) => {
+            match lost.first().map(|lost| &lost.loss) {
+                Some(LockLoss::NotHeld) => StoreOutcome::NotHeld,
+                Some(LockLoss::Mismatch) => StoreOutcome::Mismatch,
+                Some(LockLoss::Broken(_)) => StoreOutcome::Broken,
+                None => StoreOutcome::Done,
+            }
+        }
+        SetReply::Acquire(AcquireReply::Granted(_))
+        | SetReply::Withdraw
+        | SetReply::Renew(SetRenewReply::Renewed(_)) => StoreOutcome::Done,
     }
 }
 

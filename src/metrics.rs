@@ -171,6 +171,10 @@ pub enum StoreOperation {
     Renew,
     Release,
     Break,
+    AcquireSet,
+    WithdrawSet,
+    RenewSet,
+    ReleaseSet,
     Look,
     Recall,
     List,
@@ -192,6 +196,10 @@ impl StoreOperation {
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Break => "break",
+            Self::AcquireSet => "acquire_set",
+            Self::WithdrawSet => "withdraw_set",
+            Self::RenewSet => "renew_set",
+            Self::ReleaseSet => "release_set",
             Self::Look => "look",
             Self::Recall => "recall",
             Self::List => "list",
@@ -298,15 +306,17 @@ mod tests {
     #[test]
     fn every_label_of_a_store_step_is_documented() {
         use StoreOperation::{
-            AbandonRecord, Acquire, BeginRecord, Break, CompleteRecord, Health, List, Look,
-            LookAtRecord, Recall, Release, Renew, RenewRecord, ResolveRecord, Withdraw,
+            AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, Health, List,
+            Look, LookAtRecord, Recall, Release, ReleaseSet, Renew, RenewRecord, RenewSet,
+            ResolveRecord, Withdraw, WithdrawSet,
         };
         use StoreOutcome::{Broken, Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
         let locks = [Acquire, Withdraw, Renew, Release, Break, Look, Recall, List, Health];
+        let sets = [AcquireSet, WithdrawSet, RenewSet, ReleaseSet];
         let records =
             [BeginRecord, RenewRecord, CompleteRecord, AbandonRecord, ResolveRecord, LookAtRecord];
         let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Broken, Error];
-        let operations = locks.into_iter().chain(records).map(StoreOperation::as_str);
+        let operations = locks.into_iter().chain(sets).chain(records).map(StoreOperation::as_str);
         let document = include_str!("../docs/operating.md");
         for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {
             assert!(document.contains(&format!("`{label}`")), "{label}");

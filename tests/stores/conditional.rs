@@ -14,10 +14,10 @@ use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
 };
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, AcquireRequest, Attempt, FencingToken, LockName, LockService,
-    ReleaseReply, RenewReply, Token, TokenHash, Ttl, WaiterLimits,
+    AcquireCommand, AcquireReply, AcquireRequest, Attempt, FencingToken, Lease, LockName,
+    LockService, LockSet, ReleaseReply, RenewReply, Token, TokenHash, Ttl, WaiterLimits,
 };
-use keylatch_core::store::{Effect, Store};
+use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::optimistic;
 use keylatch_testkit::{Dice, FakeEngine, Faults, scaled, seed};
 use tokio::task::JoinSet;
@@ -122,13 +122,56 @@ struct Client {
     is_exclusive: bool,
 }
 
-/// What a client asks for in one round, always with the same token.
+/// What a client asks for in one round, always with the same token: one lock, or two at once.
 struct Wish {
     store: Arc<dyn Store>,
-    name: LockName,
+    names: Vec<LockName>,
     token: TokenHash,
     ttl: Ttl,
     attempt: Attempt,
+}
+
+impl Wish {
+    fn set(&self) -> Option<LockSet> {
+        LockSet::new(self.names.clone()).ok()
+    }
+
+    /// The leases in the order of the names, if they were granted.
+    async fn acquire(&self, command: AcquireCommand) -> Result<Option<Vec<Lease>>, StoreError> {
+        Ok(match self.set() {
+            Some(set) => match self.store.acquire_set(&set, command).await? {
+                AcquireReply::Granted(leases) | AcquireReply::Repeated(leases) => Some(leases),
+                _ => None,
+            },
+            None => match self.store.acquire(&self.names[0], command).await? {
+                AcquireReply::Granted(lease) | AcquireReply::Repeated(lease) => Some(vec![lease]),
+                _ => None,
+            },
+        })
+    }
+
+    async fn withdraw(&self) -> Result<(), StoreError> {
+        match self.set() {
+            Some(set) => self.store.withdraw_set(&set, &self.token, self.attempt).await,
+            None => self.store.withdraw(&self.names[0], &self.token, self.attempt).await,
+        }
+    }
+
+    /// The locks that it held.
+    async fn release(&self) -> Result<Vec<LockName>, StoreError> {
+        let lost: Vec<_> = match self.set() {
+            Some(set) => {
+                let lost = self.store.release_set(&set, &self.token).await?;
+                lost.into_iter().map(|lost| lost.name).collect()
+            }
+            None => match self.store.release(&self.names[0], &self.token).await? {
+                ReleaseReply::Released => Vec::new(),
+                _ => self.names.clone(),
+            },
+        };
+        let held = self.names.iter().filter(|name| !lost.contains(name));
+        Ok(held.cloned().collect())
+    }
 }
 
 impl Client {
@@ -144,10 +187,13 @@ impl Client {
 
     fn wish(&mut self, round: u64) -> Wish {
         let store = Arc::clone(&self.stores[self.dice.below(PROCESSES) as usize]);
-        let name = LockName::parse(&format!("lock-{}", self.dice.below(LOCKS))).unwrap();
+        let first = self.dice.below(LOCKS);
+        let count = if self.dice.below(3) == 0 { 2 } else { 1 };
+        let names = (first..first + count).map(|lock| format!("lock-{}", lock % LOCKS));
+        let names = names.map(|name| LockName::parse(&name).unwrap()).collect();
         let ttl = Ttl::from_millis(200 + self.dice.below(3000)).unwrap();
         let token = Token::generate().unwrap().hash();
-        Wish { store, name, token, ttl, attempt: Attempt::new(self.seed << 32 | round) }
+        Wish { store, names, token, ttl, attempt: Attempt::new(self.seed << 32 | round) }
     }
 
     /// Asks until it has the lock, or has no more patience; now and then by another process.
@@ -158,16 +204,17 @@ impl Client {
         let mut is_in_doubt = false;
         for _ in 0..1 + self.dice.below(20) {
             let sent = Instant::now();
-            let asked = wish.store.acquire(&wish.name, command.clone());
-            match timeout(PATIENCE, asked).await {
-                Ok(Ok(AcquireReply::Granted(lease) | AcquireReply::Repeated(lease))) => {
-                    assert!(lease.expires_in <= lease.ttl, "{lease:?} lasts longer than its TTL");
-                    let (fencing_token, until) = (lease.fencing_token, sent + lease.expires_in);
-                    let claim = Claim { token: wish.token, fencing_token, ends: until, until };
-                    self.ledger.claim(&wish.name, claim, self.is_exclusive);
-                    return self.hold(&wish, fencing_token).await;
+            match timeout(PATIENCE, wish.acquire(command.clone())).await {
+                Ok(Ok(Some(leases))) => {
+                    for (name, lease) in wish.names.iter().zip(&leases) {
+                        assert!(lease.expires_in <= lease.ttl, "{lease:?} lasts too long");
+                        let (fencing_token, until) = (lease.fencing_token, sent + lease.expires_in);
+                        let claim = Claim { token: wish.token, fencing_token, ends: until, until };
+                        self.ledger.claim(name, claim, self.is_exclusive);
+                    }
+                    return self.hold(&wish, &leases).await;
                 }
-                Ok(Ok(_)) => {}
+                Ok(Ok(None)) => {}
                 Ok(Err(error)) => is_in_doubt |= error.effect() == Effect::Unknown,
                 Err(_) => is_in_doubt = true,
             }
@@ -182,49 +229,48 @@ impl Client {
     /// Gives up a wish that was not granted: the token never holds the lock after that.
     async fn leave(&mut self, wish: &Wish, is_in_doubt: bool) {
         if is_in_doubt {
-            let withdrawn = wish.store.withdraw(&wish.name, &wish.token, wish.attempt);
-            if !matches!(timeout(PATIENCE, withdrawn).await, Ok(Ok(()))) {
+            if !matches!(timeout(PATIENCE, wish.withdraw()).await, Ok(Ok(()))) {
                 return;
             }
             // What was lost on its way may still arrive, and finds nothing to do.
             self.rest(6000).await;
         }
-        let released = wish.store.release(&wish.name, &wish.token);
-        let released = timeout(PATIENCE, released).await;
-        let is_held = matches!(released, Ok(Ok(ReleaseReply::Released)));
-        assert!(!is_held, "{}: {:?} was granted to no client", wish.name, wish.token);
+        let released = timeout(PATIENCE, wish.release()).await;
+        let held = released.ok().and_then(Result::ok).unwrap_or_default();
+        assert!(held.is_empty(), "{held:?}: {:?} was granted to no client", wish.token);
     }
 
-    /// Keeps a lock for a while, and perhaps releases it.
-    async fn hold(&mut self, wish: &Wish, fencing_token: FencingToken) {
+    /// Keeps locks for a while, and perhaps releases them.
+    async fn hold(&mut self, wish: &Wish, leases: &[Lease]) {
         self.rest(wish.ttl.as_millis()).await;
         if self.dice.below(4) == 0 {
             return;
         }
-        self.ledger.give_up(&wish.name, wish.token);
+        wish.names.iter().for_each(|name| self.ledger.give_up(name, wish.token));
         let mut is_first = true;
         for _ in 0..5 {
-            let released = wish.store.release(&wish.name, &wish.token);
-            match timeout(PATIENCE, released).await {
-                Ok(Ok(ReleaseReply::Released)) => {
-                    return self.check_released(wish, fencing_token).await;
+            let Ok(Ok(held)) = timeout(PATIENCE, wish.release()).await else {
+                is_first = false;
+                continue;
+            };
+            for (name, lease) in wish.names.iter().zip(leases) {
+                if held.contains(name) {
+                    self.check_released(name, lease.fencing_token).await;
+                } else {
+                    let is_over = self.ledger.is_over(name, wish.token);
+                    assert!(!is_first || is_over || !self.is_exclusive, "{name} was lost");
                 }
-                Ok(Ok(reply)) => {
-                    let is_over = self.ledger.is_over(&wish.name, wish.token);
-                    assert!(!is_first || is_over || !self.is_exclusive, "{}: {reply:?}", wish.name);
-                    return;
-                }
-                Ok(Err(_)) | Err(_) => is_first = false,
             }
+            return;
         }
     }
 
     /// After the answer every process sees that the lock was released.
-    async fn check_released(&mut self, wish: &Wish, fencing_token: FencingToken) {
+    async fn check_released(&mut self, name: &LockName, fencing_token: FencingToken) {
         let store = &self.stores[self.dice.below(PROCESSES) as usize];
-        if let Ok(Ok(found)) = timeout(PATIENCE, store.look(&wish.name)).await {
+        if let Ok(Ok(found)) = timeout(PATIENCE, store.look(name)).await {
             let is_back = found.is_some_and(|found| found.first.fencing_token == fencing_token);
-            assert!(!is_back, "{}: a released lease was seen again", wish.name);
+            assert!(!is_back, "{name}: a released lease was seen again");
         }
     }
 

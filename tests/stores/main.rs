@@ -38,6 +38,7 @@ mod redlock_service;
 mod restart;
 mod sentinel;
 mod sentinel_replicas;
+mod set_conformance;
 mod zookeeper;
 mod zookeeper_faults;
 mod zookeeper_tls;

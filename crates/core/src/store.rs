@@ -7,6 +7,8 @@
 //! store to the rules of [`LockState`](crate::lock::LockState) and
 //! [`RecordState`](crate::idempotency::RecordState).
 
+mod sets;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
@@ -21,15 +23,17 @@ use crate::idempotency::{
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holder,
-    HolderId, Holding, LockCommand, LockName, LockReply, ReleaseReply, RenewReply, TokenHash, Ttl,
+    HolderId, Holding, LockCommand, LockName, LockReply, LockSet, ReleaseReply, RenewReply,
+    SetCommand, SetReply, TokenHash, Ttl,
 };
 
 /// Where locks and records are kept.
 ///
 /// # Contract
 ///
-/// - [`execute`](Store::execute) runs one command on one entry as **one atomic step**: every
-///   observer sees the entry before the step or after it.
+/// - [`execute`](Store::execute) runs one command on one entry, or on the locks of a set, as **one
+///   atomic step**: every observer sees all that it changes before the step or after it. Only a
+///   listing, which is no observer of one moment, may see one lock of a set before and another after.
 /// - Every command is **safe to repeat**: the same command again changes nothing that the first did
 ///   not change, and replies the same about the caller's own grant or run.
 /// - **Held, expired and mismatched are values.** `Err` means that the store could not find out,
@@ -81,11 +85,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn profile(&self) -> StoreProfile;
 }
 
-/// One step on one entry.
+/// One step on one entry, or on the locks of a set.
 #[derive(Debug, Clone)]
 pub enum Command {
     /// A step on the lock of this name.
     Lock(LockName, LockCommand),
+    /// One step on all of these locks.
+    Set(LockSet, SetCommand),
     /// A step on the record under this key.
     Record(RecordKey, RecordCommand),
 }
@@ -96,6 +102,7 @@ impl Command {
     pub fn is_undo(&self) -> bool {
         match self {
             Self::Lock(_, command) => command.is_undo(),
+            Self::Set(_, command) => command.is_undo(),
             Self::Record(_, command) => command.is_undo(),
         }
     }
@@ -106,6 +113,8 @@ impl Command {
 pub enum Reply {
     /// The reply to a step on a lock.
     Lock(LockReply),
+    /// The reply to a step on the locks of a set.
+    Set(SetReply),
     /// The reply to a step on a record.
     Record(RecordReply),
 }
@@ -511,7 +520,7 @@ impl dyn Store + '_ {
     async fn lock(&self, name: &LockName, command: LockCommand) -> Result<LockReply, StoreError> {
         match self.execute(Command::Lock(name.clone(), command)).await? {
             Reply::Lock(reply) => Ok(reply),
-            Reply::Record(_) => Err(StoreError::mismatched_reply()),
+            Reply::Set(_) | Reply::Record(_) => Err(StoreError::mismatched_reply()),
         }
     }
 }
@@ -626,7 +635,7 @@ impl dyn Store + '_ {
     ) -> Result<RecordReply, StoreError> {
         match self.execute(Command::Record(key, command)).await? {
             Reply::Record(reply) => Ok(reply),
-            Reply::Lock(_) => Err(StoreError::mismatched_reply()),
+            Reply::Lock(_) | Reply::Set(_) => Err(StoreError::mismatched_reply()),
         }
     }
 }

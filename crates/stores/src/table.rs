@@ -17,7 +17,9 @@ use tokio::time::Instant;
 use super::entry::Entry;
 use super::hints::{ChangeWatchers, Wakeups};
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{FencingToken, LockName, LockState, Moment, TokenHash};
+use keylatch_core::lock::{
+    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply, TokenHash,
+};
 use keylatch_core::store::{Command, Hints, Reply, Topic};
 use keylatch_core::time::unix_micros;
 
@@ -80,6 +82,16 @@ impl Kept for RecordState {
     }
 }
 
+/// Shards that are locked, by their buckets.
+type LockedShards<'a> = BTreeMap<u8, MutexGuard<'a, Shard>>;
+
+/// What a step on the locks of a set comes to: its reply, and the states that changed.
+#[derive(Debug)]
+pub(super) struct SetStep {
+    pub(super) reply: SetReply,
+    pub(super) changes: Vec<(LockName, LockState)>,
+}
+
 /// What a command comes to: its reply, and the entry's new state if it changed.
 #[derive(Debug)]
 pub(super) struct Step<E: Entry> {
@@ -100,6 +112,7 @@ impl Table {
     pub(super) fn step(&self, command: &Command) -> Reply {
         match command {
             Command::Lock(name, command) => Reply::Lock(self.run::<LockState>(name, command)),
+            Command::Set(set, command) => Reply::Set(self.run_set(set, command)),
             Command::Record(key, command) => Reply::Record(self.run::<RecordState>(key, command)),
         }
     }
@@ -109,6 +122,10 @@ impl Table {
         match command {
             Command::Lock(name, command) => {
                 self.consider::<LockState>(name, command).map(Reply::Lock)
+            }
+            Command::Set(set, command) => {
+                let step = self.step_of_set(&self.shards_of(set), set, command);
+                step.changes.is_empty().then_some(Reply::Set(step.reply))
             }
             Command::Record(key, command) => {
                 self.consider::<RecordState>(key, command).map(Reply::Record)
@@ -131,6 +148,44 @@ impl Table {
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
         change.is_none().then_some(reply)
+    }
+
+    /// The step is one, because all shards are locked before it and until its end.
+    fn run_set(&self, set: &LockSet, command: &SetCommand) -> SetReply {
+        let mut shards = self.shards_of(set);
+        let SetStep { reply, changes } = self.step_of_set(&shards, set, command);
+        let mut turns = Vec::new();
+        for (name, state) in changes {
+            if let Some(shard) = shards.get_mut(&name.bucket()) {
+                turns.extend(self.put(shard, &name, state));
+            }
+        }
+        drop(shards);
+        self.wake(turns);
+        reply
+    }
+
+    fn step_of_set(
+        &self,
+        shards: &LockedShards<'_>,
+        set: &LockSet,
+        command: &SetCommand,
+    ) -> SetStep {
+        let now = self.moment(FencingToken::NONE);
+        step_of_set(set, command, |name| {
+            let shard = shards.get(&name.bucket());
+            let last_fencing_token =
+                shard.map(|shard| shard.last_fencing_token).unwrap_or_default();
+            let state = shard.and_then(|shard| shard.locks.get(name).cloned()).unwrap_or_default();
+            SetMember { state, moment: Moment { last_fencing_token, ..now } }
+        })
+    }
+
+    /// The shards of a set's locks, each once. They are locked in the order of their buckets, so that no two
+    /// sets wait for each other.
+    fn shards_of(&self, set: &LockSet) -> LockedShards<'_> {
+        let buckets: BTreeSet<_> = set.names().iter().map(LockName::bucket).collect();
+        buckets.into_iter().map(|bucket| (bucket, self.shard(bucket))).collect()
     }
 
     /// An entry and the moment at which the next command finds it.
@@ -228,18 +283,21 @@ impl Shard {
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
     /// Gives the waiters whose turn it is now.
     fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
-        let turns = E::turns(key, &state);
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);
-        } else if let Some(old) = all.get_mut(key) {
-            *old = state;
-        } else {
-            all.insert(key.clone(), state);
+            return Vec::new();
         }
+        if let Some(old) = all.get_mut(key) {
+            let turns = E::new_turns(key, old, &state);
+            *old = state;
+            return turns;
+        }
+        let turns = E::new_turns(key, &E::default(), &state);
+        all.insert(key.clone(), state);
         turns
     }
 }
@@ -254,4 +312,19 @@ pub(super) fn step<E: Entry>(
     let live = state.map(|state| state.live(moment)).unwrap_or_default();
     let (after, reply) = live.apply(key, command, moment);
     Step { reply, change: (after != live).then_some(after) }
+}
+
+/// One step of the rules on all locks of a set, which `member` gives with their moments.
+pub(super) fn step_of_set(
+    set: &LockSet,
+    command: &SetCommand,
+    member: impl FnMut(&LockName) -> SetMember,
+) -> SetStep {
+    let members: Vec<_> = set.names().iter().map(member).collect();
+    let (after, reply) = command.apply(set, &members);
+    let changes =
+        set.names().iter().zip(&members).zip(after).filter_map(|((name, member), after)| {
+            (after != member.state.live(&member.moment)).then(|| (name.clone(), after))
+        });
+    SetStep { changes: changes.collect(), reply }
 }

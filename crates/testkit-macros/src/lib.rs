@@ -15,18 +15,19 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `locks`: locks and their listing.
 /// - `queue`: waiters are served in the order in which they came.
 /// - `modes`: locks of every kind, and breaks.
+/// - `sets`: several locks at once.
 /// - `records`: records of idempotency keys, and their listing.
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
 const MATRIX: [(&str, &[&str]); 11] = [
-    ("memory", &["locks", "url", "queue", "modes", "records", "service"]),
-    ("conditional", &["locks", "queue", "modes", "records"]),
-    ("clockless", &["locks", "queue", "modes", "records"]),
-    ("embedded", &["locks", "url", "queue", "modes", "records", "service", "restart"]),
-    ("postgres", &["locks", "url", "queue", "modes", "records", "service", "restart"]),
-    ("etcd", &["locks", "url", "queue", "modes", "records", "service", "restart"]),
-    ("zookeeper", &["locks", "url", "queue", "modes", "records", "service", "restart"]),
+    ("memory", &["locks", "url", "queue", "modes", "sets", "records", "service"]),
+    ("conditional", &["locks", "queue", "modes", "sets", "records"]),
+    ("clockless", &["locks", "queue", "modes", "sets", "records"]),
+    ("embedded", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
+    ("postgres", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
+    ("etcd", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
+    ("zookeeper", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("redis", &["locks", "url", "queue", "records", "service", "restart"]),
     ("sentinel", &["locks", "url", "queue", "records"]),
     ("cluster", &["locks", "url", "queue", "records"]),

@@ -17,7 +17,7 @@ use keylatch_core::lock::Ttl;
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, Reading, Removal, Row,
-    Timeline, Version, Writing,
+    TOGETHER, Timeline, Version, Writing,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -89,6 +89,13 @@ struct Engine {
     state: Mutex<State>,
     notices: broadcast::Sender<Notice>,
     hold: watch::Sender<Hold>,
+}
+
+/// What is carried out as a whole or not at all.
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    Change,
+    Batch,
 }
 
 /// What becomes of a batch that arrives.
@@ -230,6 +237,49 @@ impl FakeEngine {
     }
 }
 
+impl FakeEngine {
+    async fn write_as(&self, changes: &[Change], unit: Unit) -> Result<Writing, StoreError> {
+        let (engine, asked) = (&*self.engine, Instant::now());
+        engine.travel().await;
+        if engine.happens(engine.faults.lost_batch) {
+            return Err(lost("a batch"));
+        }
+        let has_clock = self.timeline.is_none();
+        if engine.happens(engine.faults.late) {
+            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
+            tokio::spawn(async move {
+                sleep(engine.part_of(LATE_MILLIS)).await;
+                engine.carry_out(&changes, unit, asked, has_clock);
+            });
+            return Err(lost("sight of a batch"));
+        }
+        let is_held = engine.hold.send_if_modified(|hold| {
+            let is_next = *hold == Hold::Next;
+            *hold = if is_next { Hold::One } else { *hold };
+            is_next
+        });
+        let (mut writing, revision) = if is_held {
+            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
+            let later = tokio::spawn(async move {
+                // The engine itself keeps the sender.
+                let _ = engine.hold.subscribe().wait_for(|hold| *hold == Hold::No).await;
+                engine.carry_out(&changes, unit, asked, has_clock)
+            });
+            later.await.map_err(|error| StoreError::Lost(error.into()))?
+        } else {
+            engine.carry_out(changes, unit, asked, has_clock)
+        };
+        if engine.happens(engine.faults.lost_answer) {
+            return Err(lost("an answer"));
+        }
+        engine.travel().await;
+        if let Some(timeline) = &self.timeline {
+            writing.now = timeline.note_answer(revision, asked);
+        }
+        Ok(writing)
+    }
+}
+
 impl Engine {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -257,30 +307,34 @@ impl Engine {
         if delay.is_zero() { tokio::task::yield_now().await } else { sleep(delay).await }
     }
 
-    fn carry_out(&self, changes: &[Change], asked: Instant, has_clock: bool) -> (Writing, Version) {
-        let mut versions = Vec::new();
+    fn carry_out(
+        &self,
+        changes: &[Change],
+        unit: Unit,
+        asked: Instant,
+        has_clock: bool,
+    ) -> (Writing, Version) {
         let mut state = self.state();
         state.batches += 1;
         let now = state.clock.now();
-        for change in changes {
-            let key = change.key.to_bytes();
-            let found = state.rows.get(&key).map(|row| row.version);
+        let mut versions = Vec::new();
+        let units = match unit {
+            Unit::Change => changes.chunks(1),
+            Unit::Batch => changes.chunks(changes.len().max(1)),
+        };
+        for unit in units {
             let is_refused = state.dice.below(1000) < self.faults.conflict;
-            // A row that was removed may be written as if it were there.
-            let is_as_named = found == change.was || (has_clock && found.is_none());
-            let is_allowed =
-                if has_clock { change.guard.allows(now) } else { state.is_above(change) };
-            if is_refused || !is_as_named || !is_allowed {
-                versions.push(None);
-                continue;
+            let may = unit.iter().all(|change| state.may_carry_out(change, now, has_clock));
+            for change in unit {
+                if is_refused || !may {
+                    versions.push(None);
+                    continue;
+                }
+                let version = state.write(change, has_clock);
+                versions.push(Some(version));
+                // Without a store there is no receiver.
+                let _ = self.notices.send(Notice::Changed(change.key.clone(), Some(version)));
             }
-            state.last_version += 1;
-            let version = Version(state.last_version);
-            state.mark(&key, change.mark, has_clock);
-            state.rows.insert(key, Row { version, value: change.value.clone() });
-            versions.push(Some(version));
-            // Without a store there is no receiver.
-            let _ = self.notices.send(Notice::Changed(change.key.clone(), Some(version)));
         }
         let revision = Version(state.last_version);
         (Writing { versions, asked, now }, revision)
@@ -288,6 +342,22 @@ impl Engine {
 }
 
 impl State {
+    fn may_carry_out(&self, change: &Change, now: EngineTime, has_clock: bool) -> bool {
+        let found = self.rows.get(&change.key.to_bytes()).map(|row| row.version);
+        // A row that was removed may be written as if it were there.
+        let is_as_named = found == change.was || (has_clock && found.is_none());
+        is_as_named && if has_clock { change.guard.allows(now) } else { self.is_above(change) }
+    }
+
+    fn write(&mut self, change: &Change, has_clock: bool) -> Version {
+        let key = change.key.to_bytes();
+        self.last_version += 1;
+        let version = Version(self.last_version);
+        self.mark(&key, change.mark, has_clock);
+        self.rows.insert(key, Row { version, value: change.value.clone() });
+        version
+    }
+
     /// Writes down that a row is marked: as it is from now on, or, as an engine of many nodes does, only
     /// what changes.
     fn mark(&mut self, key: &[u8], mark: Mark, is_absolute: bool) {
@@ -338,44 +408,12 @@ impl ConditionalStore for FakeEngine {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
-        let (engine, asked) = (&*self.engine, Instant::now());
-        engine.travel().await;
-        if engine.happens(engine.faults.lost_batch) {
-            return Err(lost("a batch"));
-        }
-        let has_clock = self.timeline.is_none();
-        if engine.happens(engine.faults.late) {
-            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
-            tokio::spawn(async move {
-                sleep(engine.part_of(LATE_MILLIS)).await;
-                engine.carry_out(&changes, asked, has_clock);
-            });
-            return Err(lost("sight of a batch"));
-        }
-        let is_held = engine.hold.send_if_modified(|hold| {
-            let is_next = *hold == Hold::Next;
-            *hold = if is_next { Hold::One } else { *hold };
-            is_next
-        });
-        let (mut writing, revision) = if is_held {
-            let (engine, changes) = (Arc::clone(&self.engine), changes.to_vec());
-            let later = tokio::spawn(async move {
-                // The engine itself keeps the sender.
-                let _ = engine.hold.subscribe().wait_for(|hold| *hold == Hold::No).await;
-                engine.carry_out(&changes, asked, has_clock)
-            });
-            later.await.map_err(|error| StoreError::Lost(error.into()))?
-        } else {
-            engine.carry_out(changes, asked, has_clock)
-        };
-        if engine.happens(engine.faults.lost_answer) {
-            return Err(lost("an answer"));
-        }
-        engine.travel().await;
-        if let Some(timeline) = &self.timeline {
-            writing.now = timeline.note_answer(revision, asked);
-        }
-        Ok(writing)
+        self.write_as(changes, Unit::Change).await
+    }
+
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        assert!(changes.len() <= TOGETHER, "{} changes together", changes.len());
+        self.write_as(changes, Unit::Batch).await
     }
 
     async fn list(

@@ -126,19 +126,19 @@ pub enum LockReply {
     Recall(Vec<GrantEnd>),
 }
 
-/// What became of an acquire.
+/// What became of an acquire: of one lock, or of a set with other leases and another contention.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AcquireReply {
+pub enum AcquireReply<L = Lease, C = Contention> {
     /// The lock was to be had and is now the token's.
-    Granted(Lease),
+    Granted(L),
     /// The token held the lock already: the same grant, with what is left of it.
-    Repeated(Lease),
+    Repeated(L),
     /// Others hold it, or have queue entries before this one.
-    Busy(Contention),
+    Busy(C),
     /// The token holds it already, and would have to be alone for what it asks: others hold it or wait for
     /// it, or its lease is broken. That is never waited for, because two such holders would wait for each
     /// other.
-    NotAlone(Contention),
+    NotAlone(C),
     /// As many hold it as may, or the token has as many entries as it may.
     Full,
 }

@@ -16,7 +16,10 @@ mod name;
 mod queue;
 mod rules;
 mod service;
+mod set;
+mod set_service;
 mod snapshot;
+mod target;
 mod token;
 mod waiting;
 mod watch;
@@ -40,5 +43,10 @@ pub use service::{
     AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,
     WaiterLimits,
 };
+pub use set::{
+    InvalidLockSet, LockLoss, LockSet, LostLock, SetAcquireReply, SetCommand, SetContention,
+    SetMember, SetRenewReply, SetReply,
+};
+pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
 pub use token::{InvalidToken, Token, TokenHash};
 pub use watch::WatchEvent;

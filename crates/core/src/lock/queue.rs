@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, Limit, TokenHash};
+use super::{AcquireCommand, Attempt, Limit, TokenHash};
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +31,12 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
+    /// The entry of a waiter that asks for the lock at `now`.
+    pub(super) fn of(command: &AcquireCommand, lasts: Duration, now: Duration) -> Self {
+        let AcquireCommand { token, attempt, limit, .. } = *command;
+        Self { token, attempt, since: now, lasts, limit }
+    }
+
     pub(super) fn expires(&self) -> Duration {
         self.since + self.lasts
     }
@@ -63,6 +69,11 @@ impl WaitQueue {
             let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
             *self = rest.map(|(_, entry)| entry.clone()).collect();
         }
+    }
+
+    /// The entry of `token`.
+    pub(super) fn find(&self, token: &TokenHash) -> Option<&QueueEntry> {
+        self.position(token).map(|position| &self.entries()[position])
     }
 
     pub(super) fn len(&self) -> u64 {

@@ -137,6 +137,34 @@ impl LockState {
         Self { holders, queue, history: self.history.map_times(on_other) }
     }
 
+    /// Whether the token holds the lock at this moment.
+    pub(super) fn is_held_by(&self, token: &TokenHash, moment: &Moment) -> bool {
+        self.holders.find(token).is_some_and(|holder| !holder.has_expired(moment.now))
+    }
+
+    /// Whether the token has a queue entry at this moment.
+    pub(super) fn has_entry(&self, token: &TokenHash, moment: &Moment) -> bool {
+        self.queue.live(moment.now).find(token).is_some()
+    }
+
+    /// The state with a queue entry for what the command asks for, be the lock to be had or not: at the
+    /// place of the one that the token has, or else at the end.
+    pub(super) fn join(
+        &self,
+        command: &AcquireCommand,
+        keeps_place: bool,
+        moment: &Moment,
+    ) -> Self {
+        let mut state = self.live(moment);
+        if !keeps_place {
+            state.queue.leave(&command.token, None);
+        }
+        if let Some(lasts) = command.queue {
+            state.queue.join(QueueEntry::of(command, lasts, moment.now));
+        }
+        state
+    }
+
     /// The waiters whose turn it is, first come first: each has room beside those before it.
     pub fn turns(&self) -> impl Iterator<Item = &TokenHash> {
         let mut room = self.room();
@@ -235,8 +263,7 @@ impl LockState {
             return AcquireReply::Granted(lease);
         }
         if let Some(lasts) = command.queue {
-            let AcquireCommand { token, attempt, limit, .. } = *command;
-            self.queue.join(QueueEntry { token, attempt, since: moment.now, lasts, limit });
+            self.queue.join(QueueEntry::of(command, lasts, moment.now));
         }
         AcquireReply::Busy(self.contention(name, moment.now, ahead))
     }

@@ -6,6 +6,7 @@
 //! told of. Over HTTP the tests of locks, waiting and leaving hold it; the campaigns do so under
 //! faults.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::target::{Reply, Target};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
@@ -52,34 +54,34 @@ impl AcquireRequest {
     }
 }
 
-/// What a client reads.
+/// What a client reads: of one lock, or of a set with other leases and another contention.
 #[derive(Debug)]
-pub enum Acquisition {
+pub enum Acquisition<L = Lease, C = Contention> {
     /// The lock is the client's.
-    New(Grant),
+    New(Grant<L>),
     /// The lock was the client's already.
-    Again(Grant),
+    Again(Grant<L>),
     /// Another client holds it, or others were before, for as long as the client would wait.
     Held {
         /// Why the lock is not to be had.
-        contention: Contention,
+        contention: C,
         /// How long the client has waited.
         waited: Duration,
     },
     /// The client holds the lock already, and would have to hold it alone for what it asks.
-    NotAlone(Contention),
+    NotAlone(C),
     /// As many hold the lock as may, or the client entered it as often as it may.
     Full,
 }
 
 /// A grant with what its holder needs to use it.
 #[derive(Debug)]
-pub struct Grant {
+pub struct Grant<L = Lease> {
     /// The proof.
     pub token: Token,
-    /// The lease.
-    pub lease: Lease,
-    /// Until when the lease is exclusive.
+    /// The lease, or the leases of a set.
+    pub lease: L,
+    /// Until when the lease is exclusive, or all of them.
     pub validity: Validity,
 }
 
@@ -163,9 +165,9 @@ pub struct WaiterLimits {
 }
 
 /// The reply to the last round of an acquire.
-pub(super) struct LastReply {
-    pub(super) reply: AcquireReply,
-    pub(super) attempt: Arc<PendingAttempt>,
+pub(super) struct LastReply<T: Target> {
+    pub(super) reply: Reply<T>,
+    pub(super) attempt: Arc<PendingAttempt<T>>,
     /// When the round was sent to the store.
     pub(super) sent: Instant,
 }
@@ -174,7 +176,7 @@ pub(super) struct LastReply {
 #[derive(Debug)]
 pub struct LockService {
     pub(super) store: Arc<dyn Store>,
-    deadline: Duration,
+    pub(super) deadline: Duration,
     /// Since when waiters keep their entries.
     pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
@@ -231,7 +233,6 @@ impl LockService {
         request: AcquireRequest,
         on_busy: impl FnMut(&Contention),
     ) -> Result<Acquisition, LockError> {
-        let arrived = Instant::now();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
             owner: request.owner,
@@ -239,16 +240,28 @@ impl LockService {
             entry: request.entry,
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
-        let attempt = PendingAttempt { name: request.name, command };
-        let LastReply { reply, attempt, sent } = if request.wait.is_zero() {
+        let attempt = PendingAttempt { target: request.name, command };
+        self.obtain(attempt, token, request.wait, on_busy).await
+    }
+
+    /// Acquires one lock, or a set of them, and waits as long as `wait`.
+    pub(super) async fn obtain<T: Target>(
+        &self,
+        attempt: PendingAttempt<T>,
+        token: Token,
+        wait: Duration,
+        on_busy: impl FnMut(&Contention),
+    ) -> Result<Acquisition<T::Lease, T::Contention>, LockError> {
+        let arrived = Instant::now();
+        let LastReply { reply, attempt, sent } = if wait.is_zero() {
             let attempt = Arc::new(attempt);
             LastReply { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
         } else {
-            self.wait(attempt, arrived + request.wait, on_busy).await?
+            self.wait(attempt, arrived + wait, on_busy).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
-        let grant = |lease: Lease| {
-            let Some(validity) = validity(&lease, arrived, sent) else {
+        let grant = |lease: T::Lease| {
+            let Some(validity) = validity(T::leases(&lease), arrived, sent) else {
                 self.withdraw_grant(&attempt, is_new);
                 return Err(LockError::TooLate);
             };
@@ -280,7 +293,8 @@ impl LockService {
         let token = token.hash();
         Ok(match with_deadline(self.deadline, self.store.renew(name, &token, ttl)).await? {
             RenewReply::Renewed(lease) => {
-                let validity = validity(&lease, sent, sent).ok_or(LockError::TooLate)?;
+                let validity =
+                    validity(slice::from_ref(&lease), sent, sent).ok_or(LockError::TooLate)?;
                 Renewal::Renewed { lease, validity }
             }
             RenewReply::Broken(why) => Renewal::Broken(why),
@@ -393,7 +407,7 @@ impl LockService {
     }
 
     /// Withdraws a grant that no client reads; counts it if it is a new one.
-    fn withdraw_grant(&self, attempt: &Arc<PendingAttempt>, is_new: bool) {
+    fn withdraw_grant<T: Target>(&self, attempt: &Arc<PendingAttempt<T>>, is_new: bool) {
         if !is_new {
             return self.withdraw(attempt);
         }
@@ -402,12 +416,16 @@ impl LockService {
     }
 
     /// Withdraws what an attempt may have got, in a task of the service.
-    pub(super) fn withdraw(&self, attempt: &Arc<PendingAttempt>) {
+    pub(super) fn withdraw<T: Target>(&self, attempt: &Arc<PendingAttempt<T>>) {
         self.tasks.spawn(withdrawal::withdraw(Arc::clone(&self.store), Arc::clone(attempt)));
     }
 
     /// Like [`LockService::withdraw`] after a pause, which ends early when the service is closed.
-    pub(super) fn withdraw_after(&self, pause: Duration, attempt: Arc<PendingAttempt>) {
+    pub(super) fn withdraw_after<T: Target>(
+        &self,
+        pause: Duration,
+        attempt: Arc<PendingAttempt<T>>,
+    ) {
         let (store, closing) = (Arc::clone(&self.store), self.closing.clone());
         self.streams.spawn(async move {
             closing.run_until_cancelled(tokio::time::sleep(pause)).await;
@@ -416,17 +434,17 @@ impl LockService {
     }
 
     /// One acquire that is finished in any case, and withdrawn if no caller is left to read it.
-    pub(super) async fn attempt(
+    pub(super) async fn attempt<T: Target>(
         &self,
-        attempt: &Arc<PendingAttempt>,
-    ) -> Result<AcquireReply, StoreError> {
+        attempt: &Arc<PendingAttempt<T>>,
+    ) -> Result<Reply<T>, StoreError> {
         if self.tasks.len() > PENDING_MAX {
             let why = "too many grants that no client reads are being withdrawn";
             return Err(StoreError::Refused(why.into()));
         }
         let step: BoxFuture<_> = {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
-            Box::pin(async move { store.acquire(&attempt.name, attempt.command.clone()).await })
+            Box::pin(async move { attempt.target.acquire(&*store, attempt.command.clone()).await })
         };
         let undo = {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
@@ -448,11 +466,13 @@ impl Drop for LockService {
     }
 }
 
-/// Until when a lease is exclusive whose step was sent to the store at `sent`: the drift margin of
-/// 1 % + 2 ms goes off. `None` when nothing is left.
-fn validity(lease: &Lease, arrived: Instant, sent: Instant) -> Option<Validity> {
-    let drift = lease.ttl / 100 + Duration::from_millis(2);
-    let until = sent + lease.expires_in.checked_sub(drift)?;
-    let validity = Validity { arrived, until };
+/// Until when leases are exclusive, all of them, whose step was sent to the store at `sent`: the drift
+/// margin of 1 % + 2 ms goes off. `None` when nothing is left.
+pub(super) fn validity(leases: &[Lease], arrived: Instant, sent: Instant) -> Option<Validity> {
+    let valid_for = leases.iter().map(|lease| {
+        let drift = lease.ttl / 100 + Duration::from_millis(2);
+        lease.expires_in.saturating_sub(drift)
+    });
+    let validity = Validity { arrived, until: sent + valid_for.min()? };
     (validity.valid_for().as_millis() > 0).then_some(validity)
 }

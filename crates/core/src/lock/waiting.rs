@@ -1,4 +1,4 @@
-//! Waiting for a lock in its queue.
+//! Waiting for a lock in its queue, or for the locks of a set in the queues of all.
 //!
 //! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
 //! may get lost, so it also acquires again after a while. Each round is a new attempt, so that the
@@ -14,9 +14,10 @@ use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::service::LastReply;
+use super::target::Target;
 use super::withdrawal::PendingAttempt;
-use super::{AcquireCommand, AcquireReply, Contention, LockError, LockName, LockService, Ttl};
-use crate::store::{Effect, StoreError, Topic};
+use super::{AcquireCommand, AcquireReply, Contention, LockError, LockService, Ttl};
+use crate::store::{Effect, StoreError};
 
 /// How long a queue entry outlives the process that keeps it.
 const ENTRY_LASTS: Duration = Duration::from_millis(4000);
@@ -39,19 +40,18 @@ impl LockService {
     ///
     /// The store could not find out in the last round; or one answer was lost so late that the
     /// lost round may still hold the lock.
-    pub(super) async fn wait(
+    pub(super) async fn wait<T: Target>(
         &self,
-        request: PendingAttempt,
+        request: PendingAttempt<T>,
         until: Instant,
         mut on_busy: impl FnMut(&Contention),
-    ) -> Result<LastReply, LockError> {
+    ) -> Result<LastReply<T>, LockError> {
         let _counted = self.count_waiter()?;
         let begun = Instant::now();
         let mut entry = QueueTicket { service: self, last: None };
         let mut lost = None;
         // Before the first round, or a wakeup in between would go unheard.
-        let topic = Topic::Turn(request.name.clone(), request.command.token);
-        let mut wakeups = self.store.subscribe(topic);
+        let mut wakeups = request.target.turns(&*self.store, &request.command.token);
         loop {
             let attempt = Arc::new(self.next_round(&request));
             let sent = Instant::now();
@@ -59,11 +59,12 @@ impl LockService {
             let pause = match &reply {
                 Ok(AcquireReply::Busy(contention)) => {
                     entry.last = Some(Arc::clone(&attempt));
-                    if contention.ahead >= self.limits.each {
+                    if T::most_ahead(contention) >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
+                    let contention = T::contention(contention);
                     on_busy(contention);
-                    pause(contention, self.until_tick(&request.name))
+                    pause(contention, self.until_tick(request.target.bucket()))
                 }
                 // A grant, or a refusal that no release changes: neither keeps an entry.
                 Ok(_) => {
@@ -89,19 +90,19 @@ impl LockService {
     }
 
     /// The next round of a request: a new attempt, which keeps a queue entry.
-    fn next_round(&self, request: &PendingAttempt) -> PendingAttempt {
+    fn next_round<T: Target>(&self, request: &PendingAttempt<T>) -> PendingAttempt<T> {
         let command = AcquireCommand {
             queue: Some(ENTRY_LASTS),
             attempt: self.next_attempt(),
             ..request.command.clone()
         };
-        PendingAttempt { name: request.name.clone(), command }
+        PendingAttempt { target: request.target.clone(), command }
     }
 
     /// How long until the waiters of a lock keep their entries: all of this process at once, so that a
     /// store can keep them with one write. Locks have their ticks at different times.
-    fn until_tick(&self, name: &LockName) -> Duration {
-        let offset = KEEP_ENTRY * u32::from(name.bucket()) / 256;
+    fn until_tick(&self, bucket: u8) -> Duration {
+        let offset = KEEP_ENTRY * u32::from(bucket) / 256;
         let since_tick = (self.started.elapsed() + offset).as_nanos() % KEEP_ENTRY.as_nanos();
         KEEP_ENTRY - Duration::from_nanos(u64::try_from(since_tick).unwrap_or_default())
     }
@@ -116,7 +117,7 @@ impl LockService {
 }
 
 /// What a client reads that finds the queue full, unless an earlier round may have got the lock.
-fn full_queue(lost: Option<Instant>, attempt: &PendingAttempt) -> LockError {
+fn full_queue<T>(lost: Option<Instant>, attempt: &PendingAttempt<T>) -> LockError {
     check_no_doubt(lost, attempt.command.ttl)
         .map_or_else(Into::into, |()| LockError::TooManyWaiters)
 }
@@ -156,13 +157,13 @@ impl Drop for WaiterCount<'_> {
 }
 
 /// The queue entry of one request, which is withdrawn at once when the request is dropped.
-struct QueueTicket<'a> {
+struct QueueTicket<'a, T: Target> {
     service: &'a LockService,
     /// The last round that kept the entry.
-    last: Option<Arc<PendingAttempt>>,
+    last: Option<Arc<PendingAttempt<T>>>,
 }
 
-impl QueueTicket<'_> {
+impl<T: Target> QueueTicket<'_, T> {
     /// Withdraws the entry a little later, unless the client retries meanwhile. A short wait does
     /// not hold up the waiters behind for long.
     fn leave_after(mut self, pause: Duration) {
@@ -172,7 +173,7 @@ impl QueueTicket<'_> {
     }
 }
 
-impl Drop for QueueTicket<'_> {
+impl<T: Target> Drop for QueueTicket<'_, T> {
     fn drop(&mut self) {
         if let Some(attempt) = &self.last {
             self.service.withdraw(attempt);

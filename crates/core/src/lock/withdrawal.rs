@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{AcquireCommand, AcquireReply, LockName};
+use super::target::{Reply, Target};
+use super::{AcquireCommand, AcquireReply};
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
@@ -28,16 +29,16 @@ const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5
 
 /// An attempt that may have got something.
 #[derive(Debug, Clone)]
-pub(super) struct PendingAttempt {
-    pub(super) name: LockName,
+pub(super) struct PendingAttempt<T> {
+    pub(super) target: T,
     pub(super) command: AcquireCommand,
 }
 
 /// Waits for the answer to an acquire whose client has gone, and withdraws what it got.
-pub(super) async fn finish(
+pub(super) async fn finish<T: Target>(
     store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt>,
-    step: BoxFuture<Result<AcquireReply, StoreError>>,
+    attempt: Arc<PendingAttempt<T>>,
+    step: BoxFuture<Result<Reply<T>, StoreError>>,
     withdrawn: Arc<AtomicU64>,
 ) {
     let got_nothing = match timeout(ANSWER_LIMIT, step).await {
@@ -55,9 +56,9 @@ pub(super) async fn finish(
 }
 
 /// Withdraws what is known to be a grant, and counts it in `withdrawn`.
-pub(super) async fn withdraw_grant(
+pub(super) async fn withdraw_grant<T: Target>(
     store: Arc<dyn Store>,
-    attempt: Arc<PendingAttempt>,
+    attempt: Arc<PendingAttempt<T>>,
     withdrawn: Arc<AtomicU64>,
 ) {
     if withdraw(store, attempt).await {
@@ -67,10 +68,13 @@ pub(super) async fn withdraw_grant(
 
 /// Withdraws what an attempt may have got, trying until the lease has expired by itself.
 /// Whether the store answered.
-pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) -> bool {
-    let PendingAttempt { name, command } = &*attempt;
+pub(super) async fn withdraw<T: Target>(
+    store: Arc<dyn Store>,
+    attempt: Arc<PendingAttempt<T>>,
+) -> bool {
+    let PendingAttempt { target, command } = &*attempt;
     let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: command.ttl.get() };
-    let step = || store.withdraw(name, &command.token, command.attempt);
+    let step = || target.withdraw(&*store, command);
     let answered = retry.run("a withdrawal", step).await.is_some();
     if !answered {
         tracing::warn!("a lost grant could not be withdrawn and was left to expire");
@@ -79,7 +83,10 @@ pub(super) async fn withdraw(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>
 }
 
 /// Withdraws an attempt of which only the answer is known to be lost.
-pub(super) async fn withdraw_lost(store: Arc<dyn Store>, attempt: Arc<PendingAttempt>) {
+pub(super) async fn withdraw_lost<T: Target>(
+    store: Arc<dyn Store>,
+    attempt: Arc<PendingAttempt<T>>,
+) {
     withdraw(Arc::clone(&store), Arc::clone(&attempt)).await;
     for pause in AFTER_LOST {
         sleep(pause).await;

@@ -8,3 +8,4 @@
 mod corners;
 mod oracle;
 mod properties;
+mod sets;

@@ -30,9 +30,11 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, Failure};
 use super::row::is_same_lock_at_rest;
 use super::tables::{BatchChanges, Probe};
-use crate::table::{Kept, Step, Table, step};
+use crate::table::{Kept, SetStep, Step, Table, step, step_of_set};
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{LockName, LockState};
+use keylatch_core::lock::{
+    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
+};
 use keylatch_core::store::{Command, Reply, StoreError};
 
 /// The most requests that share one transaction.
@@ -572,24 +574,50 @@ impl Batch<'_> {
     fn run(&mut self, command: &Command) -> Reply {
         match command {
             Command::Lock(name, command) => Reply::Lock(self.step::<LockState>(name, command)),
+            Command::Set(set, command) => Reply::Set(self.step_of_set(set, command)),
             Command::Record(key, command) => Reply::Record(self.step::<RecordState>(key, command)),
         }
     }
 
     fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
-        let (state, mut moment) = self.table.look::<E>(key);
-        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
-        let bucket = E::bucket(key);
-        let fencing_token = self.changes.fences.get(&bucket).copied().unwrap_or_default();
-        moment.last_fencing_token = moment.last_fencing_token.max(fencing_token);
+        let (state, moment) = self.look::<E>(key);
         let Step { reply, change } = step(Some(&state), key, command, &moment);
         if let Some(after) = change {
-            let fencing_token =
-                after.fencing_token().unwrap_or_default().max(moment.last_fencing_token);
-            self.changes.fences.insert(bucket, fencing_token);
-            E::changed(&mut self.changes).insert(key.clone(), after);
+            self.change(key, after, moment.last_fencing_token);
         }
         reply
+    }
+
+    /// All locks of the set change in this batch, or none does: so a crash leaves no part of the step.
+    fn step_of_set(&mut self, set: &LockSet, command: &SetCommand) -> SetReply {
+        let now = self.table.now();
+        let mut last = BTreeMap::new();
+        let SetStep { reply, changes } = step_of_set(set, command, |name| {
+            let (state, moment) = self.look::<LockState>(name);
+            last.insert(name.clone(), moment.last_fencing_token);
+            SetMember { state, moment: Moment { now, ..moment } }
+        });
+        for (name, after) in changes {
+            let last = last.get(&name).copied().unwrap_or_default();
+            self.change(&name, after, last);
+        }
+        reply
+    }
+
+    /// An entry as the requests so far leave it, and the moment at which the next one finds it.
+    fn look<E: BatchEntry>(&mut self, key: &E::Key) -> (E, Moment) {
+        let (state, mut moment) = self.table.look::<E>(key);
+        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
+        let given = self.changes.fences.get(&E::bucket(key)).copied().unwrap_or_default();
+        moment.last_fencing_token = moment.last_fencing_token.max(given);
+        (state, moment)
+    }
+
+    fn change<E: BatchEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {
+        let given = after.fencing_token().unwrap_or_default().max(last);
+        let given_before = self.changes.fences.entry(E::bucket(key)).or_default();
+        *given_before = given.max(*given_before);
+        E::changed(&mut self.changes).insert(key.clone(), after);
     }
 
     fn sweep(&mut self, expired: &ExpiredKeys) {

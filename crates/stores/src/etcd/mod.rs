@@ -35,7 +35,7 @@ use crate::{EtcdSettings, OpenError};
 use cluster::Cluster;
 use failure::causes;
 use messages::Header;
-use txn::{Keyspace, carried_out, parts, requests, row, rows, version};
+use txn::{Keyspace, carried_out, check_one_request, parts, requests, row, rows, version};
 use url::Address;
 use watch::{Listening, Subscription};
 
@@ -146,6 +146,21 @@ impl ConditionalStore for Etcd {
         let nothing =
             || Writing { versions: vec![], asked: Instant::now(), now: self.timeline.now() };
         Ok(together(writings)?.unwrap_or_else(nothing))
+    }
+
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        check_one_request(changes)?;
+        let mut is_allowed = false;
+        let request = || {
+            let now = self.timeline.now();
+            is_allowed = changes.iter().all(|change| change.guard.allows(now));
+            if is_allowed { self.keys.write_all(changes) } else { self.keys.nothing() }
+        };
+        let (answer, header, asked) = self.cluster.call(request).await?;
+        let now = self.note(header, asked);
+        let is_done = is_allowed && answer.succeeded;
+        let versions = changes.iter().map(|_| is_done.then(|| version(header.revision)));
+        Ok(Writing { versions: versions.collect(), asked, now })
     }
 
     async fn list(

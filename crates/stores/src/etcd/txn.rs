@@ -6,6 +6,8 @@
 //! in a transaction, the nested one's steps among them, and 1.5 MiB in a request: what is more goes in
 //! several.
 
+use std::collections::BTreeSet;
+
 use keylatch_core::store::{EntryLimits, StoreError};
 
 use super::messages::{
@@ -99,6 +101,19 @@ impl Keyspace {
         TxnRequest { failure: steps_of([Step::Put(counted)]), ..batch }
     }
 
+    /// Carries out all changes if the rows of all are as they say, or none. No lock has a mark.
+    pub(super) fn write_all(&self, changes: &[Change]) -> TxnRequest {
+        let rows = changes.iter().map(|change| self.has(&change.key, change.was));
+        let floors = changes.iter().filter_map(|change| change.above.as_ref());
+        let floors: BTreeSet<_> = floors.map(|(floor, version)| (floor, *version)).collect();
+        let floors = floors.into_iter().map(|(floor, version)| self.has(floor, version));
+        let compare = rows.chain(floors).collect();
+        let steps = changes.iter().map(|change| {
+            Step::Put(PutRequest { key: self.bytes(&change.key), value: change.value.clone() })
+        });
+        TxnRequest { compare, ..all(steps) }
+    }
+
     /// Reads the rows of keys.
     pub(super) fn read(&self, keys: &[Key]) -> TxnRequest {
         all(keys.iter().map(|key| Step::Range(self.one(key))))
@@ -116,13 +131,23 @@ impl Keyspace {
     /// A transaction that does nothing, and that etcd refuses to a user who may not do everything.
     pub(super) fn probe(&self) -> TxnRequest {
         let [put, removed] = [Key::Floor(0), Key::Floor(1)].map(|key| self.bytes(&key));
-        let never = Compare { mod_revision: Some(-1), ..self.has(&Key::Floor(0), None) };
+        let never = self.never();
         let steps = [
             Step::Range(RangeRequest { limit: 1, ..self.range(b"") }),
             Step::Put(PutRequest { key: put, value: Vec::new() }),
             Step::DeleteRange(DeleteRangeRequest { key: removed }),
         ];
         TxnRequest { compare: vec![never], ..all(steps) }
+    }
+
+    /// A condition that no etcd fulfils.
+    fn never(&self) -> Compare {
+        Compare { mod_revision: Some(-1), ..self.has(&Key::Floor(0), None) }
+    }
+
+    /// A transaction that does nothing.
+    pub(super) fn nothing(&self) -> TxnRequest {
+        TxnRequest { compare: vec![self.never()], ..TxnRequest::default() }
     }
 
     /// The condition that the row of a key has this version, or is not there.
@@ -170,6 +195,21 @@ pub(super) fn requests(changes: &[Change]) -> Vec<&[Change]> {
 /// Keys, or rows, in as many parts as they need requests.
 pub(super) fn parts<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
     all.chunks(STEPS)
+}
+
+/// How many bytes changes have in a request, and a little more.
+fn costs(changes: &[Change]) -> usize {
+    changes.iter().map(cost).sum()
+}
+
+/// Checks that changes go in one request.
+///
+/// # Errors
+///
+/// They are too large together.
+pub(super) fn check_one_request(changes: &[Change]) -> Result<(), StoreError> {
+    let (bytes, limit) = (costs(changes), REQUEST_BYTES);
+    if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
 }
 
 /// How many bytes a change has in a request, and a little more.

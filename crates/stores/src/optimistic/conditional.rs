@@ -18,6 +18,10 @@ use tokio::time::Instant;
 
 pub use super::timeline::Timeline;
 
+/// How many changes [`ConditionalStore::write_all`] has at most: each may compare two rows, and an etcd takes
+/// 128 comparisons.
+pub const TOGETHER: usize = 64;
+
 /// Small values under keys, each with a version that no other value of the key ever had.
 ///
 /// # Contract
@@ -25,6 +29,8 @@ pub use super::timeline::Timeline;
 /// - [`write`](Self::write) carries out each change by itself and atomically, if the version of its key
 ///   is still the one that it names *and* the engine's clock is in its guard. It is as durable as the
 ///   tier says before it is answered. A key is at most once in a batch.
+/// - [`write_all`](Self::write_all) does so with all changes together: every observer sees all of them or
+///   none, and so does a crash. It has at most [`TOGETHER`] of them.
 /// - A row that was [removed](Self::remove) may count as having the version that a change names: the
 ///   adapter removes only what nothing changed for longer than any process remembers it.
 /// - [`read`](Self::read) sees every change that was answered before it began.
@@ -37,6 +43,10 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
 
     /// Carries out independent changes.
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError>;
+
+    /// Carries out all changes in one atomic step, or none: each has a version then, or none has. They are of
+    /// locks, and none marks its row.
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError>;
 
     /// Up to `limit` rows whose keys begin with `prefix` and come after `after`, in an order of the keys that
     /// is the engine's own. There are fewer only where no more follow.

@@ -1,7 +1,7 @@
 //! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
 //!
 //! [`Optimistic`] is the [`Executor`] of any [`ConditionalStore`]. Locks and records have a task each
-//! (`worker.rs`), which decides by the pure functions of the core (`value.rs`), on an estimate of the
+//! (`worker.rs`), and steps on several locks a third (`sets.rs`), which decides by the pure functions of the core (`value.rs`), on an estimate of the
 //! engine's clock (`clock.rs`) that the engine itself confirms; an engine without a clock has that of this
 //! process (`timeline.rs`). Fencing tokens rise by what a row keeps,
 //! and over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
@@ -15,6 +15,7 @@ pub mod conditional;
 mod floor;
 mod hints;
 mod list;
+mod sets;
 mod sweep;
 mod timeline;
 mod value;
@@ -35,6 +36,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::ruled::{Executor, Ruled};
 use conditional::ConditionalStore;
 use hints::LocalHints;
+use sets::{SetWorker, WaitingSet};
 use sweep::Sweep;
 use value::Kind;
 use worker::{Waiting, Worker};
@@ -53,11 +55,12 @@ struct Optimistic<S> {
     engine: Arc<S>,
     hints: Arc<LocalHints>,
     locks: mpsc::Sender<Waiting<LockState>>,
+    sets: mpsc::Sender<WaitingSet>,
     records: mpsc::Sender<Waiting<RecordState>>,
     lock_sweep: Mutex<Sweep<LockState>>,
     record_sweep: Mutex<Sweep<RecordState>>,
     /// Run commands for as long as the store lives.
-    _workers: [AbortOnDropHandle<()>; 2],
+    _workers: [AbortOnDropHandle<()>; 3],
 }
 
 impl<S: ConditionalStore> Optimistic<S> {
@@ -65,16 +68,25 @@ impl<S: ConditionalStore> Optimistic<S> {
         let hints = Arc::new(LocalHints::default());
         let (locks, lock_arrivals) = mpsc::channel(QUEUE);
         let (records, record_arrivals) = mpsc::channel(QUEUE);
+        let (sets, set_arrivals) = mpsc::channel(QUEUE);
+        let (written, writes_of_sets) = mpsc::unbounded_channel();
+        let of_sets = SetWorker::new(Arc::clone(&engine), written);
+        let writes_of_sets = stream::unfold(writes_of_sets, async |mut written| {
+            written.recv().await.map(|notice| (notice, written))
+        });
+        let notices = stream::select(engine.notices(), writes_of_sets);
         let of_locks = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
         let of_records = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
         let workers = [
-            tokio::spawn(of_locks.run(lock_arrivals, engine.notices())),
+            tokio::spawn(of_locks.run(lock_arrivals, notices.boxed())),
+            tokio::spawn(of_sets.run(set_arrivals)),
             tokio::spawn(of_records.run(record_arrivals, stream::pending().boxed())),
         ];
         Self {
             engine,
             hints,
             locks,
+            sets,
             records,
             lock_sweep: Mutex::default(),
             record_sweep: Mutex::default(),
@@ -89,8 +101,16 @@ async fn ask<E: Kind>(
     key: E::Key,
     command: E::Command,
 ) -> Result<E::Reply, StoreError> {
+    deliver(worker, |reply| Waiting { key, command, reply }).await
+}
+
+/// Hands what `ask` makes to a task, and waits for the reply.
+async fn deliver<W, R>(
+    worker: &mpsc::Sender<W>,
+    ask: impl FnOnce(oneshot::Sender<Result<R, StoreError>>) -> W,
+) -> Result<R, StoreError> {
     let (reply, answer) = oneshot::channel();
-    let sent = worker.send(Waiting { key, command, reply }).await;
+    let sent = worker.send(ask(reply)).await;
     sent.map_err(|_| StoreError::Unreachable("the store is closed".into()))?;
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }
@@ -99,6 +119,10 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
     async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
             Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
+            Command::Set(set, command) => {
+                let ask = |reply| WaitingSet { set, command, reply };
+                deliver(&self.sets, ask).await.map(Reply::Set)
+            }
             Command::Record(key, command) => {
                 ask(&self.records, key, command).await.map(Reply::Record)
             }

@@ -181,6 +181,66 @@ pub(super) struct Decision<E: Entry> {
     pub(super) guard: Guard,
 }
 
+/// What a run of steps makes of an entry, step by step.
+#[derive(Debug)]
+pub(super) struct Draft<'a, E> {
+    before: &'a Value<E>,
+    live: E,
+    /// The entry after the steps so far.
+    pub(super) state: E,
+    /// When the steps are, above the fencing tokens that were given so far.
+    pub(super) moment: Moment,
+    last_before: FencingToken,
+    is_undone: bool,
+    is_told: bool,
+}
+
+/// What a step does beside changing the entry.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StepTraits {
+    /// It undoes another command, which may still be on its way.
+    pub(super) is_undo: bool,
+    /// Its caller reads what is left of a lease that the caller had.
+    pub(super) is_told: bool,
+}
+
+impl<E: Kind> Draft<'_, E> {
+    /// Takes a step to `after`. Whether it has to be written.
+    pub(super) fn step(&mut self, after: E, traits: StepTraits) -> bool {
+        let is_change = self.state != after;
+        self.state = after;
+        self.is_undone |= traits.is_undo;
+        // What a holder relies on is what this process saw of its lease; another process may have seen the
+        // lease earlier, and has to learn to wait as long.
+        self.is_told |= traits.is_told && !self.before.stamps.is_empty();
+        let given = self.state.fencing_token().unwrap_or_default();
+        self.moment.last_fencing_token = self.moment.last_fencing_token.max(given);
+        is_change || self.is_undone || self.is_told
+    }
+
+    /// The time within which the steps may be carried out.
+    pub(super) fn guard(&self) -> Guard {
+        self.before.guard(self.moment.now)
+    }
+
+    /// The new value; `None` if no step changes anything.
+    pub(super) fn change(self) -> Option<Value<E>> {
+        // What undoes another command is written even if it changes nothing: the other, if it is still on
+        // its way, then finds another version. So is a token that was given, even if its grant is over
+        // already: its holder has read it, and no later one may be below.
+        let has_given = self.moment.last_fencing_token > self.last_before;
+        let is_changed = self.is_undone || self.is_told || has_given || self.state != self.live;
+        is_changed.then(|| self.into_value())
+    }
+
+    /// The new value, changed or not.
+    pub(super) fn into_value(self) -> Value<E> {
+        let stamps = if self.is_told { BTreeMap::new() } else { self.before.stamps.clone() };
+        let (last, written) = (self.moment.last_fencing_token, self.moment.now);
+        Value { state: self.state, last, written, stamps }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Parts<'a> {
     last: u64,
@@ -205,35 +265,32 @@ impl<E: Kind> Value<E> {
         commands: impl Iterator<Item = &'a E::Command>,
         mut moment: Moment,
     ) -> Decision<E> {
-        // What begins now gets a stamp of its own.
-        while self.stamps.contains_key(&moment.now) {
+        while self.has_stamp_of(moment.now) {
             moment.now += Duration::from_nanos(1);
         }
-        let now = moment.now;
-        moment.last_fencing_token = moment.last_fencing_token.max(self.last);
-        let before = moment.last_fencing_token;
-        let live = self.state.live(&moment);
-        let (mut state, mut is_undone) = (live.clone(), false);
+        let mut draft = self.draft(moment);
         let replies = commands.map(|command| {
-            is_undone |= E::is_undo(command);
-            let (after, reply) = state.apply(key, command, &moment);
-            state = after;
-            let given = state.fencing_token().unwrap_or_default();
-            moment.last_fencing_token = moment.last_fencing_token.max(given);
+            let (after, reply) = draft.state.apply(key, command, &draft.moment);
+            let is_told = E::is_of_own_lease(&reply);
+            draft.step(after, StepTraits { is_undo: E::is_undo(command), is_told });
             reply
         });
-        let replies: Vec<_> = replies.collect();
-        let last = moment.last_fencing_token;
-        // What a holder relies on is what this process saw of its lease; another process may have seen the
-        // lease earlier, and has to learn to wait as long.
-        let is_told = !self.stamps.is_empty() && replies.iter().any(E::is_of_own_lease);
-        // What undoes another command is written even if it changes nothing: the other, if it is still on
-        // its way, then finds another version. So is a token that was given, even if its grant is over
-        // already: its holder has read it, and no later one may be below.
-        let is_changed = is_undone || is_told || last > before || state != live;
-        let stamps = if is_told { BTreeMap::new() } else { self.stamps.clone() };
-        let change = is_changed.then_some(Self { state, last, written: now, stamps });
-        Decision { replies, change, guard: self.guard(now) }
+        let replies = replies.collect();
+        Decision { replies, guard: draft.guard(), change: draft.change() }
+    }
+
+    /// Whether a time of the value has this number already: what begins now gets a stamp of its own.
+    pub(super) fn has_stamp_of(&self, now: EngineTime) -> bool {
+        self.stamps.contains_key(&now)
+    }
+
+    /// The entry at `moment`, for steps on it with fencing tokens above its last.
+    pub(super) fn draft(&self, mut moment: Moment) -> Draft<'_, E> {
+        moment.last_fencing_token = moment.last_fencing_token.max(self.last);
+        let live = self.state.live(&moment);
+        let last_before = moment.last_fencing_token;
+        let state = live.clone();
+        Draft { before: self, live, state, moment, last_before, is_undone: false, is_told: false }
     }
 
     /// The time around `now` within which the entry stays what it is then.

@@ -452,7 +452,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             let _ = waiting.reply.send(Ok(reply));
         }
         self.hints.report(&key, &before.state, &after.state, now);
-        self.hints.wake(&key, &after.live(now));
+        self.hints.wake(&key, &before.state, &after.live(now));
         if self.engine.timeline().is_some() {
             after.settle(version);
         }
@@ -505,9 +505,13 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     /// Remembers a row that was read, and tells what it says to waiters and watchers here.
     fn learn(&mut self, key: &E::Key, seen: Remembered<E>, is_heard: bool, now: EngineTime) {
         let (version, new) = (seen.version, seen.value.clone());
+        let mut before = E::default();
         match self.remembered.put(key.clone(), seen) {
             Some(old) if old.version == version => return,
-            Some(old) => self.hints.report(key, &old.value.state, &new.state, now),
+            Some(old) => {
+                self.hints.report(key, &old.value.state, &new.state, now);
+                before = old.value.state;
+            }
             // It changed, and nothing here knows from what.
             None if is_heard => {
                 if let Some(name) = E::lock_name(key) {
@@ -516,7 +520,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             }
             None => {}
         }
-        self.hints.wake(key, &new.live(now));
+        self.hints.wake(key, &before, &new.live(now));
     }
 
     /// Whether anything in this process waits for the lock or watches it.
@@ -572,7 +576,7 @@ impl<E: Kind> Slot<E> {
 }
 
 /// A value as the engine keeps it, in `limit` bytes at most.
-fn encode<E: Kind>(
+pub(super) fn encode<E: Kind>(
     value: &Value<E>,
     timeline: Option<&Timeline>,
     limit: usize,
@@ -585,7 +589,7 @@ fn encode<E: Kind>(
 }
 
 /// What a call of the engine gives, within the time that a call may take.
-async fn within_limit<T>(
+pub(super) async fn within_limit<T>(
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     timeout(CALL_LIMIT, call).await.unwrap_or(Err(StoreError::Deadline(CALL_LIMIT)))
@@ -594,16 +598,20 @@ async fn within_limit<T>(
 /// Gives every command of a call the call's error.
 fn fail<E: Kind>(commands: Vec<Waiting<E>>, error: &Arc<StoreError>) {
     for waiting in commands {
-        let cause = Arc::clone(error).into();
-        let error = match **error {
-            StoreError::Unreachable(_) => StoreError::Unreachable(cause),
-            StoreError::Refused(_) => StoreError::Refused(cause),
-            StoreError::Unsupported => StoreError::Unsupported,
-            StoreError::TooLarge { bytes, limit } => StoreError::TooLarge { bytes, limit },
-            // What else there is leaves the outcome unknown.
-            _ => StoreError::Lost(cause),
-        };
         // A caller that has gone reads no error.
-        let _ = waiting.reply.send(Err(error));
+        let _ = waiting.reply.send(Err(shared(error)));
+    }
+}
+
+/// The error of a call for one of its commands.
+pub(super) fn shared(error: &Arc<StoreError>) -> StoreError {
+    let cause = Arc::clone(error).into();
+    match **error {
+        StoreError::Unreachable(_) => StoreError::Unreachable(cause),
+        StoreError::Refused(_) => StoreError::Refused(cause),
+        StoreError::Unsupported => StoreError::Unsupported,
+        StoreError::TooLarge { bytes, limit } => StoreError::TooLarge { bytes, limit },
+        // What else there is leaves the outcome unknown.
+        _ => StoreError::Lost(cause),
     }
 }

@@ -68,6 +68,12 @@ pub(super) fn is_of_another_connection(error: &Error) -> bool {
     })
 }
 
+/// Whether the statement of [`write_all`](super::sql::Sql::write_all) found that it would leave a row out.
+/// Nothing was executed.
+pub(super) fn is_of_a_part(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|found| *found.code() == SqlState::DIVISION_BY_ZERO)
+}
+
 /// Whether a warning says that a commit did not wait for its standby to the end. Nothing but the name of
 /// the server's function tells it from other warnings in every language.
 pub(super) fn is_of_a_cut_wait(notice: &DbError) -> bool {

@@ -26,7 +26,9 @@ use tokio_postgres::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Target;
-use super::failure::{classify, is_of_a_cut_wait, is_of_another_connection, is_refusal};
+use super::failure::{
+    classify, is_of_a_cut_wait, is_of_a_part, is_of_another_connection, is_refusal,
+};
 use super::sql::{KeyedRows, get, rows_of};
 use crate::optimistic::conditional::EngineTime;
 
@@ -72,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Runs a statement that commits by itself.
+    /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
     ///
     /// # Errors
     ///
@@ -114,7 +116,11 @@ impl Link {
 
     async fn query_on(&self, session: &Session, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
         let answer = timeout(CALL_LIMIT, self.send(session, query)).await;
-        let rows = answer.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)?;
+        let rows = match answer.map_err(|_| StoreError::Deadline(CALL_LIMIT))? {
+            // All of it or none of it was asked for.
+            Err(error) if is_of_a_part(&error) => Vec::new(),
+            answer => answer.map_err(classify)?,
+        };
         // Every answer since then is in doubt: which of them the warning was about is not known.
         if session.is_in_doubt.load(Ordering::Acquire) {
             return Err(StoreError::Lost("the wait for the standby was cut short".into()));

@@ -1,7 +1,7 @@
 //! Locks and records in PostgreSQL, shared by all keylatch instances that use the table.
 //!
 //! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one table, one
-//! upsert for a batch (`sql.rs`), a connection each for locks, records and reads (`link.rs`), and one that
+//! upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records and reads (`link.rs`), and one that
 //! listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
 //! the table is made at start, if the role may.
 
@@ -164,6 +164,8 @@ impl Target {
 struct Postgres {
     target: Arc<Target>,
     lock_writer: Link,
+    /// Of the changes that go together.
+    set_writer: Link,
     record_writer: Link,
     reader: Link,
     /// The subscription that was made when the store was opened, until it is used.
@@ -176,10 +178,39 @@ impl Postgres {
         Self {
             target: Arc::clone(target),
             lock_writer: link(),
+            set_writer: link(),
             record_writer: link(),
             reader: link(),
             subscription: Mutex::new(subscription),
         }
+    }
+}
+
+impl Postgres {
+    /// Carries changes out by a statement; `None` where it undid itself.
+    async fn write_on(
+        &self,
+        link: &Link,
+        sql: &str,
+        changes: &[Change],
+    ) -> Result<Option<Writing>, StoreError> {
+        let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
+        let columns = WriteColumns::new(changes, versions);
+        let WriteColumns { keys, versions, was, values, since, until, say, finished } = &columns;
+        let values: [&(dyn ToSql + Sync); 8] =
+            [keys, versions, was, values, since, until, say, finished];
+        link.session().await?;
+        let asked = Instant::now();
+        let query = Query { sql, types: &WRITE_TYPES, values: &values, is_frequent: true };
+        let rows = link.query(query).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let written: Vec<Vec<u8>> = get(row, 1)?;
+        let written: HashSet<_> = written.into_iter().collect();
+        let versions = keys
+            .iter()
+            .zip(versions)
+            .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
+        Ok(Some(Writing { versions: versions.collect(), asked, now: time_of(get(row, 0)?) }))
     }
 }
 
@@ -197,27 +228,20 @@ impl ConditionalStore for Postgres {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
-        let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
-        let columns = WriteColumns::new(changes, versions);
-        let WriteColumns { keys, versions, was, values, since, until, say, finished } = &columns;
         let link = match changes.first().map(|change| &change.key) {
             Some(Key::Record(_)) => &self.record_writer,
             _ => &self.lock_writer,
         };
-        let values: [&(dyn ToSql + Sync); 8] =
-            [keys, versions, was, values, since, until, say, finished];
-        let (sql, types) = (&*self.target.sql.write, &WRITE_TYPES);
-        link.session().await?;
+        let writing = self.write_on(link, &self.target.sql.write, changes).await?;
+        writing.ok_or_else(|| StoreError::Lost("the batch had no answer".into()))
+    }
+
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let asked = Instant::now();
-        let rows = link.query(Query { sql, types, values: &values, is_frequent: true }).await?;
-        let row = rows.first().ok_or_else(|| StoreError::Lost("the batch had no answer".into()))?;
-        let written: Vec<Vec<u8>> = get(row, 1)?;
-        let written: HashSet<_> = written.into_iter().collect();
-        let versions = keys
-            .iter()
-            .zip(versions)
-            .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
-        Ok(Writing { versions: versions.collect(), asked, now: time_of(get(row, 0)?) })
+        let writing = self.write_on(&self.set_writer, &self.target.sql.write_all, changes).await?;
+        let nothing =
+            || Writing { versions: vec![None; changes.len()], asked, now: Duration::ZERO };
+        Ok(writing.unwrap_or_else(nothing))
     }
 
     async fn list(

@@ -31,6 +31,8 @@ const TOGETHER: usize = 16;
 #[derive(Debug)]
 pub(super) struct Sql {
     pub(super) write: String,
+    /// The same with all changes or none: it is an error where some could not be carried out.
+    pub(super) write_all: String,
     pub(super) read: String,
     pub(super) list: String,
     pub(super) remove: String,
@@ -102,6 +104,7 @@ impl Sql {
         );
         Self {
             write: write(&table, &channel),
+            write_all: write_all(&table, &channel),
             read,
             list,
             remove,
@@ -136,6 +139,39 @@ fn write(table: &str, channel: &str) -> String {
                 SELECT c.say, row_number() OVER () / {TOGETHER} AS part
                 FROM w JOIN c USING (key) WHERE c.say IS NOT NULL) AS said GROUP BY part)
         SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s)"
+    )
+}
+
+/// An upsert like [`write`], and an error if it left a row out, so that the server undoes the others. The rows
+/// are compared once before, as the statement finds them, so that the error is rare: it comes only where
+/// another process changed a row after that. None is locked ahead of its turn: with two orders of waiting in
+/// one statement, two processes could wait for each other.
+fn write_all(table: &str, channel: &str) -> String {
+    let is_open = "clock_timestamp() >= since AND clock_timestamp() < until";
+    let columns = "key, version, was, value, finished";
+    format!(
+        "WITH c AS MATERIALIZED (
+            SELECT * FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::bytea[],
+                $5::timestamptz[], $6::timestamptz[], $7::text[], $8::bool[])
+                AS c(key, version, was, value, since, until, say, finished) ORDER BY key),
+        found AS MATERIALIZED (
+            SELECT bool_and({is_open} AND coalesce(
+                (SELECT k.version = c.was FROM {table} AS k WHERE k.key = c.key), true)) AS is_as_named
+            FROM c),
+        w AS (
+            INSERT INTO {table} AS k ({columns})
+            SELECT {columns} FROM c WHERE (SELECT is_as_named FROM found) AND {is_open}
+            ON CONFLICT (key) DO UPDATE
+            SET version = excluded.version, was = excluded.was, value = excluded.value,
+                finished = excluded.finished
+            WHERE k.version = excluded.was
+            RETURNING key),
+        s AS (
+            SELECT pg_notify('{channel}', string_agg(say, ',')) FROM (
+                SELECT c.say, row_number() OVER () / {TOGETHER} AS part
+                FROM w JOIN c USING (key) WHERE c.say IS NOT NULL) AS said GROUP BY part)
+        SELECT {CLOCK}, ARRAY(SELECT key FROM w), (SELECT count(*) FROM s),
+            1 / (SELECT (count(*) IN (0, cardinality($1)))::int FROM w)"
     )
 }
 

@@ -103,6 +103,7 @@ impl Store for RedisStore {
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
             Command::Lock(name, command) => self.lock(&name, &command).await.map(Reply::Lock),
+            Command::Set(..) => Err(StoreError::Unsupported),
             Command::Record(key, command) => self.record(&key, &command).await.map(Reply::Record),
         }
     }

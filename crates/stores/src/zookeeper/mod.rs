@@ -19,6 +19,7 @@ mod tls;
 mod tree;
 mod url;
 mod write;
+mod write_all;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,6 +48,8 @@ use url::Address;
 /// a larger one would end the connection for.
 const LIMITS: EntryLimits =
     EntryLimits { bytes: 1_000_000, waiters: 1000, answer_bytes: 512 * 1024 };
+/// How many bytes a change has in a request around its value, at most: its path, that of its floor, versions.
+const AROUND: usize = 600;
 /// How many rows a listing asks for at once.
 const ROWS_AT_ONCE: usize = 512;
 /// How many buckets a listing looks into at once, at most.
@@ -263,6 +266,22 @@ impl ConditionalStore for ZooKeeper {
         let writing = changes.iter().map(|change| self.carry_out(&session, change));
         let writing = async { whole(join_all(writing).await) };
         let versions = self.link.answer(&session, writing).await?;
+        Ok(Writing { versions, asked, now: self.link.timeline.now() })
+    }
+
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let (bytes, limit) =
+            (changes.iter().map(|change| change.value.len() + AROUND).sum(), LIMITS.bytes);
+        if bytes > limit {
+            return Err(StoreError::TooLarge { bytes, limit });
+        }
+        let session = self.link.session().await?;
+        let asked = Instant::now();
+        let versions = self.carry_out_all(&session, changes).await?;
+        let versions = match versions {
+            Some(versions) => versions.into_iter().map(Some).collect(),
+            None => vec![None; changes.len()],
+        };
         Ok(Writing { versions, asked, now: self.link.timeline.now() })
     }
 

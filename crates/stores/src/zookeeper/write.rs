@@ -22,7 +22,7 @@ use super::tree::{data_version, parent_of, version_in, version_of};
 use crate::optimistic::conditional::{Change, Removal, Version};
 
 /// The last data version that a condition can name: -1, the next one, stands for any.
-const LAST_DATA_VERSION: i32 = -2;
+pub(super) const LAST_DATA_VERSION: i32 = -2;
 
 /// What a request does to the mark of its row.
 #[derive(Debug)]
@@ -205,7 +205,11 @@ impl ZooKeeper {
     }
 
     /// No floor is a node that was never written: one is made empty, and never removed.
-    fn check_floor(&self, multi: &mut MultiWriter<'_>, change: &Change) -> Result<(), Error> {
+    pub(super) fn check_floor(
+        &self,
+        multi: &mut MultiWriter<'_>,
+        change: &Change,
+    ) -> Result<(), Error> {
         let Some((floor, version)) = &change.above else { return Ok(()) };
         multi
             .add_check_version(&self.link.members.tree.node(floor), version.map_or(0, data_version))
@@ -311,7 +315,7 @@ async fn created(
 }
 
 /// What a server says of a later request says nothing of an earlier one.
-fn unknown(error: &Error) -> Error {
+pub(super) fn unknown(error: &Error) -> Error {
     Error::UnexpectedError(error.to_string())
 }
 

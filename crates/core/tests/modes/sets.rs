@@ -1,0 +1,348 @@
+//! Several locks at once, against the model of one lock: random sets beside random single locks, and sets of
+//! which none ever waits for another in a circle.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use keylatch_core::lock::{
+    AcquireCommand, AcquireReply, Attempt, FencingToken, Limit, LockCommand, LockLoss, LockName,
+    LockReply, LockSet, LockState, Moment, ReleaseReply, RenewReply, SetCommand, SetMember,
+    SetRenewReply, SetReply, Slots, TokenHash, Ttl,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::subsequence;
+
+use crate::oracle::{Member, Oracle};
+
+const LOCKS: usize = 4;
+const TTL_MILLIS: u64 = 1000;
+const WAIT_MILLIS: u64 = 700;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Acquire { token: u8, most: u8, waits: bool },
+    Renew { token: u8 },
+    Release { token: u8 },
+    Withdraw { token: u8 },
+}
+
+/// Which locks, how much later, and what: one lock alone is no set.
+fn step() -> impl Strategy<Value = (Vec<usize>, u64, Step)> {
+    let token = 0_u8..6;
+    let most = prop_oneof![3 => Just(1_u8), 1 => Just(0), 2 => Just(2)];
+    let acquire = (token.clone(), most, any::<bool>());
+    let step = prop_oneof![
+        7 => acquire.prop_map(|(token, most, waits)| Step::Acquire { token, most, waits }),
+        1 => token.clone().prop_map(|token| Step::Renew { token }),
+        2 => token.clone().prop_map(|token| Step::Release { token }),
+        1 => token.prop_map(|token| Step::Withdraw { token }),
+    ];
+    let locks = subsequence((0..LOCKS).collect::<Vec<_>>(), 1..=3).prop_shuffle();
+    (locks, prop_oneof![3 => Just(0_u64), 2 => 1_u64..400], step)
+}
+
+fn token_hash(token: u8) -> TokenHash {
+    TokenHash::from_bytes([token; 32])
+}
+
+fn limit(number: u8) -> Limit {
+    match number {
+        0 => Limit::Shared,
+        1 => Limit::Exclusive,
+        slots => Limit::Counted(Slots::new(slots.into()).expect("a number of slots")),
+    }
+}
+
+fn name(lock: usize) -> LockName {
+    LockName::parse(&format!("lock {lock}")).expect("a name")
+}
+
+/// Locks by the rules.
+#[derive(Default)]
+struct Locks {
+    states: [LockState; LOCKS],
+    last: [FencingToken; LOCKS],
+    now: u64,
+}
+
+impl Locks {
+    fn moment(&self, lock: usize) -> Moment {
+        let now = Duration::from_millis(self.now);
+        Moment { now, unix_micros: 0, last_fencing_token: self.last[lock] }
+    }
+
+    fn live(&self, lock: usize) -> LockState {
+        self.states[lock].live(&self.moment(lock))
+    }
+
+    fn put(&mut self, lock: usize, state: LockState) {
+        self.last[lock] = self.last[lock].max(state.fencing_token().unwrap_or_default());
+        self.states[lock] = state;
+    }
+
+    fn run_set(&mut self, locks: &[usize], command: &SetCommand) -> SetReply {
+        let set = LockSet::new(locks.iter().map(|lock| name(*lock)).collect()).expect("a set");
+        let member = |lock: &usize| SetMember {
+            state: self.states[*lock].clone(),
+            moment: self.moment(*lock),
+        };
+        let members: Vec<_> = locks.iter().map(member).collect();
+        let (after, reply) = command.apply(&set, &members);
+        for (lock, state) in locks.iter().zip(after) {
+            self.put(*lock, state);
+        }
+        reply
+    }
+
+    fn run(&mut self, lock: usize, command: &LockCommand) -> LockReply {
+        let (state, reply) = self.states[lock].apply(&name(lock), command, &self.moment(lock));
+        self.put(lock, state);
+        reply
+    }
+
+    /// What the rules say to a step, in a word.
+    fn take(&mut self, locks: &[usize], step: &Step, attempt: u64) -> String {
+        match locks {
+            [lock] => self.take_one(*lock, step, attempt),
+            locks => self.take_set(locks, step, attempt),
+        }
+    }
+
+    fn take_one(&mut self, lock: usize, step: &Step, attempt: u64) -> String {
+        let command = match *step {
+            Step::Acquire { token, most, waits } => {
+                LockCommand::Acquire(acquire(token, most, waits, attempt))
+            }
+            Step::Renew { token } => LockCommand::Renew { token: token_hash(token), ttl: ttl() },
+            Step::Release { token } => {
+                LockCommand::Release { token: token_hash(token), entry: None }
+            }
+            Step::Withdraw { token } => {
+                LockCommand::Withdraw { token: token_hash(token), attempt: before(attempt) }
+            }
+        };
+        match self.run(lock, &command) {
+            LockReply::Acquire(reply) => word(&reply).to_owned(),
+            LockReply::Renew(RenewReply::Renewed(_)) => "renewed".to_owned(),
+            LockReply::Release(ReleaseReply::Released) => "lost 0".to_owned(),
+            LockReply::Renew(_) | LockReply::Release(_) => "lost 1".to_owned(),
+            LockReply::Withdraw => "withdrawn".to_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn take_set(&mut self, locks: &[usize], step: &Step, attempt: u64) -> String {
+        let command = match *step {
+            Step::Acquire { token, most, waits } => {
+                SetCommand::Acquire(acquire(token, most, waits, attempt))
+            }
+            Step::Renew { token } => SetCommand::Renew { token: token_hash(token), ttl: ttl() },
+            Step::Release { token } => SetCommand::Release { token: token_hash(token) },
+            Step::Withdraw { token } => {
+                SetCommand::Withdraw { token: token_hash(token), attempt: before(attempt) }
+            }
+        };
+        match self.run_set(locks, &command) {
+            SetReply::Acquire(reply) => match &reply {
+                AcquireReply::Busy(why) | AcquireReply::NotAlone(why) => {
+                    format!("{} {}", word(&reply), why.name.as_str())
+                }
+                _ => word(&reply).to_owned(),
+            },
+            SetReply::Renew(SetRenewReply::Renewed(leases)) => {
+                assert_eq!(leases.len(), locks.len());
+                "renewed".to_owned()
+            }
+            SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(lost) => {
+                assert!(lost.iter().all(|it| !matches!(it.loss, LockLoss::Broken(_))));
+                format!("lost {}", lost.len())
+            }
+            SetReply::Withdraw => "withdrawn".to_owned(),
+        }
+    }
+}
+
+fn ttl() -> Ttl {
+    Ttl::from_millis(TTL_MILLIS).expect("a TTL")
+}
+
+/// The attempt of the last step.
+fn before(attempt: u64) -> Attempt {
+    Attempt::new(attempt.saturating_sub(1))
+}
+
+fn acquire(token: u8, most: u8, waits: bool, attempt: u64) -> AcquireCommand {
+    let queue = waits.then_some(Duration::from_millis(WAIT_MILLIS));
+    let command = AcquireCommand::new(token_hash(token), ttl(), Attempt::new(attempt));
+    AcquireCommand { queue, limit: limit(most), ..command }
+}
+
+fn word<L, C>(reply: &AcquireReply<L, C>) -> &'static str {
+    match reply {
+        AcquireReply::Granted(_) => "granted",
+        AcquireReply::Repeated(_) => "repeated",
+        AcquireReply::Busy(_) => "busy",
+        AcquireReply::NotAlone(_) => "not alone",
+        AcquireReply::Full => "full",
+    }
+}
+
+/// The model: a lock each, and a set is what all of its locks say.
+#[derive(Default)]
+struct Models {
+    locks: [Oracle; LOCKS],
+}
+
+impl Models {
+    fn acquire(&mut self, locks: &[usize], wanted: &Member, waits_until: Option<u64>) -> String {
+        if let [lock] = locks {
+            return self.locks[*lock].acquire(wanted.clone(), waits_until).to_owned();
+        }
+        let mut tried: Vec<Oracle> = locks.iter().map(|lock| copy(&self.locks[*lock])).collect();
+        let said: Vec<_> = tried.iter_mut().map(|it| it.acquire(wanted.clone(), None)).collect();
+        let first = |what| {
+            let place = said.iter().position(|said| *said == what)?;
+            Some(format!("{what} {}", name(locks[place]).as_str()))
+        };
+        if let Some(refused) = first("not alone") {
+            return refused;
+        }
+        let Some(busy) = first("busy") else {
+            for (lock, after) in locks.iter().zip(tried) {
+                self.locks[*lock] = after;
+            }
+            let is_new = said.contains(&"granted");
+            return if is_new { "granted" } else { "repeated" }.to_owned();
+        };
+        let Some(end) = waits_until else { return busy };
+        let has = |members: &[Member]| members.iter().any(|it| it.token == wanted.token);
+        if locks.iter().any(|lock| has(&self.locks[*lock].holders)) {
+            return busy.replace("busy", "not alone");
+        }
+        let keeps = locks.iter().all(|lock| has(&self.locks[*lock].line));
+        for lock in locks {
+            let line = &mut self.locks[*lock].line;
+            let waiter = Member { end, ..wanted.clone() };
+            match line.iter().position(|it| it.token == wanted.token).filter(|_| keeps) {
+                Some(place) => line[place] = waiter,
+                None => {
+                    line.retain(|it| it.token != wanted.token);
+                    line.push(waiter);
+                }
+            }
+        }
+        busy
+    }
+
+    fn renew(&mut self, locks: &[usize], token: u8, end: u64) -> String {
+        let mine = |oracle: &Oracle| oracle.holders.iter().position(|it| it.token == token);
+        let lost = locks.iter().filter(|lock| mine(&self.locks[**lock]).is_none()).count();
+        if lost > 0 {
+            return format!("lost {lost}");
+        }
+        for lock in locks {
+            let oracle = &mut self.locks[*lock];
+            oracle.holders.iter_mut().filter(|it| it.token == token).for_each(|it| it.end = end);
+        }
+        "renewed".to_owned()
+    }
+
+    fn release(&mut self, locks: &[usize], token: u8) -> String {
+        let said = locks.iter().map(|lock| self.locks[*lock].release(token, None));
+        format!("lost {}", said.filter(|said| *said != "released").count())
+    }
+}
+
+fn copy(oracle: &Oracle) -> Oracle {
+    Oracle { holders: oracle.holders.clone(), line: oracle.line.clone() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sets_do_what_the_model_of_their_locks_does(steps in vec(step(), 1..60)) {
+        let (mut rules, mut models) = (Locks { now: 1_000_000, ..Locks::default() }, Models::default());
+        for (number, (locks, later, step)) in steps.iter().enumerate() {
+            rules.now += later;
+            let now = rules.now;
+            models.locks.iter_mut().for_each(|oracle| oracle.expire(now));
+            let before: Vec<_> = (0..LOCKS).map(|lock| rules.live(lock)).collect();
+            let found = rules.take(locks, step, number as u64 + 1);
+            let expected = match *step {
+                Step::Acquire { token, most, waits } => {
+                    let most = limit(most).holders();
+                    let names = BTreeSet::from([0]);
+                    let wanted = Member { token, most, end: now + TTL_MILLIS, names, broken: false };
+                    models.acquire(locks, &wanted, waits.then_some(now + WAIT_MILLIS))
+                }
+                Step::Renew { token } => models.renew(locks, token, now + TTL_MILLIS),
+                Step::Release { token } => models.release(locks, token),
+                Step::Withdraw { .. } => {
+                    // What a withdrawal takes depends on attempts, which the model does not know.
+                    for (lock, oracle) in models.locks.iter_mut().enumerate() {
+                        let state = rules.live(lock);
+                        let stays = |it: &Member, tokens: &[TokenHash]| tokens.contains(&token_hash(it.token));
+                        let holders: Vec<_> = state.holders().iter().map(|it| it.token).collect();
+                        let line: Vec<_> = state.queue().entries().iter().map(|it| it.token).collect();
+                        oracle.holders.retain(|it| stays(it, &holders));
+                        oracle.line.retain(|it| stays(it, &line));
+                    }
+                    "withdrawn".to_owned()
+                }
+            };
+            prop_assert_eq!(&found, &expected, "step {}: {:?} on {:?}", number, step, locks);
+            for (lock, before) in before.iter().enumerate() {
+                let (state, oracle) = (rules.live(lock), &models.locks[lock]);
+                let mut holders: Vec<_> = state.holders().iter().map(|it| it.token).collect();
+                let mut held: Vec<_> = oracle.holders.iter().map(|it| token_hash(it.token)).collect();
+                holders.sort_unstable_by_key(|token| *token.as_bytes());
+                held.sort_unstable_by_key(|token| *token.as_bytes());
+                prop_assert_eq!(holders, held, "step {}: lock {}", number, lock);
+                let line: Vec<_> = state.queue().entries().iter().map(|it| it.token).collect();
+                let waiting: Vec<_> = oracle.line.iter().map(|it| token_hash(it.token)).collect();
+                prop_assert_eq!(line, waiting, "step {}: line {}", number, lock);
+                for holder in state.holders() {
+                    let is_new = before.holders().iter().all(|it| it.fencing_token != holder.fencing_token);
+                    let largest = before.fencing_token().unwrap_or_default();
+                    prop_assert!(!is_new || holder.fencing_token > largest);
+                }
+            }
+        }
+    }
+
+    /// Sets that all wait, each asking again in any order: whenever all locks are free, some set is served.
+    #[test]
+    fn no_sets_wait_for_each_other(
+        sets in vec((subsequence((0..LOCKS).collect::<Vec<_>>(), 2..=3), 0_u8..3), 2..30),
+        order in vec(any::<prop::sample::Index>(), 400),
+    ) {
+        let mut rules = Locks { now: 1_000_000, ..Locks::default() };
+        let mut waiting: BTreeSet<usize> = (0..sets.len()).collect();
+        let mut asked = 0_u64;
+        let mut order = order.into_iter().cycle();
+        while !waiting.is_empty() {
+            // Everyone asks, in an order of chance, and those that are served release.
+            let mut round: Vec<_> = waiting.iter().copied().collect();
+            let mut served = Vec::new();
+            while !round.is_empty() {
+                let next = order.next().map_or(0, |at| at.index(round.len()));
+                let number = round.swap_remove(next);
+                let (locks, most) = &sets[number];
+                let token = u8::try_from(number).expect("a small number");
+                asked += 1;
+                let step = Step::Acquire { token, most: *most, waits: true };
+                if rules.take(locks, &step, asked) == "granted" {
+                    served.push(number);
+                }
+            }
+            prop_assert!(!served.is_empty(), "all wait, and no lock is held: {waiting:?}");
+            for number in served {
+                waiting.remove(&number);
+                let token = u8::try_from(number).expect("a small number");
+                rules.take(&sets[number].0, &Step::Release { token }, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The task that runs the steps on several locks at once: one batch under way, which carries all that wait.
+//!
+//! The rows of all locks that the steps of a batch are on are read together, the steps are taken one after
+//! the other, and what came of them is written together or not at all. So each step is atomic, and 200
+//! waiting sets on ten locks keep their entries with one write of ten rows. To the task of the single locks
+//! (`worker.rs`) this one is as another process: the versions of the rows decide between them, and it says
+//! there which rows it wrote, so that waiters and watchers here hear of it.
+//!
+//! Invariants: a row that a step depends on is compared in the write that carries the step out, changed or
+//! not; a step that changes nothing is answered only from rows that were read after it came; a lost answer is
+//! unknown for every step of its batch. The conformance of sets and the fake engine's tests hold it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keylatch_core::lock::{
+    AcquireReply, FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember,
+    SetReply,
+};
+use keylatch_core::retry::random_part_of;
+use keylatch_core::store::StoreError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use super::clock::EngineClock;
+use super::conditional::{
+    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Reading, TOGETHER, Version,
+};
+use super::floor::{Floors, floor_of};
+use super::value::{Draft, Kind, StepTraits, Value};
+use super::worker::{encode, shared, within_limit};
+
+/// How many steps the task takes at once.
+const ARRIVALS: usize = 1024;
+/// From how many conflicts in a row on the task rests before the next try.
+const RESTS_FROM: u32 = 2;
+
+/// A step whose caller waits for the reply.
+#[derive(Debug)]
+pub(super) struct WaitingSet {
+    pub(super) set: LockSet,
+    pub(super) command: SetCommand,
+    pub(super) reply: oneshot::Sender<Result<SetReply, StoreError>>,
+}
+
+/// The task's state.
+#[derive(Debug)]
+pub(super) struct SetWorker<S> {
+    engine: Arc<S>,
+    clock: EngineClock,
+    /// Hears which rows were written.
+    written: mpsc::UnboundedSender<Notice>,
+}
+
+/// What became of a try.
+enum Try {
+    /// It is carried out, or there was nothing to carry out.
+    Done(Vec<SetReply>),
+    /// Another process changed a row, or the engine's clock judges in another way.
+    Conflict,
+}
+
+/// Rows as they were read together.
+struct Rows {
+    values: BTreeMap<LockName, (Option<Version>, Value<LockState>)>,
+    floors: Floors,
+    /// What the engine's clock showed then.
+    read_at: EngineTime,
+}
+
+/// What the steps of a batch come to.
+struct Decided {
+    replies: Vec<SetReply>,
+    changes: Vec<Change>,
+}
+
+impl<S: ConditionalStore> SetWorker<S> {
+    pub(super) fn new(engine: Arc<S>, written: mpsc::UnboundedSender<Notice>) -> Self {
+        Self { engine, clock: EngineClock::default(), written }
+    }
+
+    /// Runs until the store is dropped.
+    pub(super) async fn run(mut self, mut arrivals: mpsc::Receiver<WaitingSet>) {
+        let mut waiting = VecDeque::new();
+        let (mut most, mut conflicts) = (usize::MAX, 0);
+        while gather(&mut arrivals, &mut waiting).await {
+            let taken = that_fit_together(&waiting).min(most);
+            let batch = waiting.make_contiguous().get(..taken).unwrap_or_default();
+            if batch.is_empty() {
+                continue;
+            }
+            match self.carry_out(batch).await {
+                Ok(Try::Done(replies)) => {
+                    for (waiting, reply) in waiting.drain(..taken).zip(replies) {
+                        // A caller that has gone reads no reply.
+                        let _ = waiting.reply.send(Ok(reply));
+                    }
+                }
+                Ok(Try::Conflict) => {
+                    conflicts += 1;
+                    if conflicts >= RESTS_FROM {
+                        sleep(random_part_of(self.clock.round_trip() * 2)).await;
+                    }
+                    continue;
+                }
+                // Some of the steps may fit.
+                Err(StoreError::TooLarge { .. }) if taken > 1 => {
+                    most = taken / 2;
+                    continue;
+                }
+                Err(error) => {
+                    let error = Arc::new(error);
+                    for waiting in waiting.drain(..taken) {
+                        let _ = waiting.reply.send(Err(shared(&error)));
+                    }
+                }
+            }
+            (most, conflicts) = (usize::MAX, 0);
+        }
+    }
+
+    /// Tries to carry out all steps of a batch together.
+    async fn carry_out(&mut self, batch: &[WaitingSet]) -> Result<Try, StoreError> {
+        let rows = self.read(batch).await?;
+        let Some(now) = self.now() else { return Ok(Try::Conflict) };
+        let Some(Decided { replies, changes }) = self.decide(batch, &rows, now)? else {
+            return Ok(Try::Conflict);
+        };
+        if changes.is_empty() {
+            return Ok(Try::Done(replies));
+        }
+        let writing = within_limit(self.engine.write_all(&changes)).await?;
+        let versions = writing.versions.iter().copied().collect::<Option<Vec<_>>>();
+        let Some(versions) = versions.filter(|versions| versions.len() == changes.len()) else {
+            return Ok(Try::Conflict);
+        };
+        self.clock.note(writing.now, writing.asked);
+        for (change, version) in changes.into_iter().zip(versions) {
+            // Where the task of the single locks has ended, the store is closed.
+            let _ = self.written.send(Notice::Changed(change.key, Some(version)));
+        }
+        Ok(Try::Done(replies))
+    }
+
+    /// Reads the rows of all locks of a batch, and the floors of their buckets.
+    async fn read(&mut self, batch: &[WaitingSet]) -> Result<Rows, StoreError> {
+        let names = names_of(batch);
+        let buckets: BTreeSet<_> = names.iter().map(|name| name.bucket()).collect();
+        let of_names = names.iter().map(|name| LockState::row_key(name));
+        let keys: Vec<_> = of_names.chain(buckets.iter().copied().map(Key::Floor)).collect();
+        let sent = Instant::now();
+        // A read changes nothing, so its steps were not executed.
+        let reading = within_limit(self.engine.read(&keys)).await;
+        let Reading { mut rows, asked, now } =
+            reading.map_err(|error| StoreError::Unreachable(error.into()))?;
+        if rows.len() != keys.len() {
+            return Err(StoreError::Unreachable("the engine left rows out".into()));
+        }
+        self.clock.note(now, asked);
+        let timeline = self.engine.timeline();
+        let (floor_rows, mut floors) = (rows.split_off(names.len()), Floors::default());
+        for (bucket, row) in buckets.iter().zip(&floor_rows) {
+            let version = row.as_ref().map(|row| row.version);
+            floors.note(*bucket, version, floor_of(row.as_ref(), timeline), (now, sent));
+        }
+        let mut values = BTreeMap::new();
+        for (name, row) in names.into_iter().zip(rows) {
+            let version = row.as_ref().map(|row| row.version);
+            let value = row.map(|row| Value::decode(&row, timeline)).transpose();
+            let value = value.map_err(|error| StoreError::Refused(error.into()))?;
+            values.insert(name.clone(), (version, value.unwrap_or_default()));
+        }
+        Ok(Rows { values, floors, read_at: now })
+    }
+
+    /// What the steps come to; `None` where a floor has to be read again.
+    fn decide(
+        &self,
+        batch: &[WaitingSet],
+        rows: &Rows,
+        mut now: EngineTime,
+    ) -> Result<Option<Decided>, StoreError> {
+        while rows.values.values().any(|(_, value)| value.has_stamp_of(now)) {
+            now += Duration::from_nanos(1);
+        }
+        let unix_micros = match self.engine.timeline() {
+            Some(timeline) => timeline.unix_micros(),
+            None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
+        };
+        let mut drafts = BTreeMap::new();
+        for (name, (version, value)) in &rows.values {
+            let floor = match version {
+                // A row has a fencing token of its own.
+                Some(_) => Some(FencingToken::NONE),
+                None => rows.floors.of(name.bucket(), now),
+            };
+            let Some(last_fencing_token) = floor else { return Ok(None) };
+            drafts.insert(name, value.draft(Moment { now, unix_micros, last_fencing_token }));
+        }
+        let mut changed = BTreeSet::new();
+        let replies =
+            batch.iter().map(|waiting| step(waiting, &mut drafts, &mut changed)).collect();
+        // What was not over yet when the rows were read is for the engine's clock to judge, even where no
+        // step changes the row.
+        let is_judged_ahead = |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at;
+        drafts.retain(|name, draft| changed.contains(*name) || is_judged_ahead(draft));
+        let changes = drafts.into_iter().map(|(name, draft)| self.change(name, draft, rows));
+        let changes = changes.collect::<Result<_, _>>()?;
+        Ok(Some(Decided { replies, changes }))
+    }
+
+    fn change(
+        &self,
+        name: &LockName,
+        draft: Draft<'_, LockState>,
+        rows: &Rows,
+    ) -> Result<Change, StoreError> {
+        let (timeline, limit) = (self.engine.timeline(), self.engine.profile().limits.bytes);
+        let was = rows.values.get(name).and_then(|(version, _)| *version);
+        let mut guard = draft.guard();
+        let above = was.is_none().then(|| rows.floors.row_of(name.bucket()));
+        if was.is_none() {
+            guard = Guard { until: guard.until.min(rows.floors.lasts(name.bucket())), ..guard };
+        }
+        let value = encode(&draft.into_value(), timeline, limit)?;
+        Ok(Change {
+            key: LockState::row_key(name),
+            was,
+            value,
+            mark: Mark::default(),
+            guard,
+            above,
+        })
+    }
+
+    /// What the engine's clock shows now; `None` before it was read.
+    fn now(&mut self) -> Option<EngineTime> {
+        match self.engine.timeline() {
+            Some(timeline) => Some(timeline.now()),
+            None => self.clock.now(),
+        }
+    }
+}
+
+/// Takes one step, and notes all locks of its set if it changes anything.
+fn step<'a>(
+    WaitingSet { set, command, .. }: &'a WaitingSet,
+    drafts: &mut BTreeMap<&'a LockName, Draft<'_, LockState>>,
+    changed: &mut BTreeSet<&'a LockName>,
+) -> SetReply {
+    let members = set.names().iter().filter_map(|name| {
+        let draft = drafts.get(name)?;
+        Some(SetMember { state: draft.state.clone(), moment: draft.moment })
+    });
+    let members: Vec<_> = members.collect();
+    let (after, reply) = command.apply(set, &members);
+    let is_got =
+        matches!(reply, SetReply::Acquire(AcquireReply::Granted(_) | AcquireReply::Repeated(_)));
+    let traits = StepTraits { is_undo: command.is_undo(), is_told: is_got };
+    let mut is_change = false;
+    for (name, after) in set.names().iter().zip(after) {
+        if let Some(draft) = drafts.get_mut(name) {
+            is_change |= draft.step(after, traits);
+        }
+    }
+    if is_change {
+        changed.extend(set.names());
+    }
+    reply
+}
+
+/// Has the steps that came wait with the others, and waits for one where there is none. Whether there may be
+/// any.
+async fn gather(
+    arrivals: &mut mpsc::Receiver<WaitingSet>,
+    waiting: &mut VecDeque<WaitingSet>,
+) -> bool {
+    let (room, mut arrived) = (ARRIVALS.saturating_sub(waiting.len()), Vec::new());
+    if !waiting.is_empty() {
+        arrived.extend(std::iter::from_fn(|| arrivals.try_recv().ok()).take(room));
+    } else if arrivals.recv_many(&mut arrived, room).await == 0 {
+        return false;
+    }
+    waiting.extend(arrived);
+    // Nothing of those whose callers have gone is under way.
+    waiting.retain(|waiting| !waiting.reply.is_closed());
+    true
+}
+
+/// The locks of a batch, each once.
+fn names_of<'a>(batch: impl IntoIterator<Item = &'a WaitingSet>) -> Vec<&'a LockName> {
+    let names: BTreeSet<_> = batch.into_iter().flat_map(|waiting| waiting.set.names()).collect();
+    names.into_iter().collect()
+}
+
+/// How many of the steps, the first ones, are on no more locks than one write has.
+fn that_fit_together(waiting: &VecDeque<WaitingSet>) -> usize {
+    let (mut names, mut count) = (BTreeSet::new(), 0);
+    for waiting in waiting {
+        names.extend(waiting.set.names());
+        if names.len() > TOGETHER {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
