@@ -21,13 +21,13 @@ use serde::Serialize;
 use super::problem::{Code, Problem};
 use keylatch_core::lock::{
     self, Break, BreakCommand, EntryName, FencingToken, GrantEnd, Holder, Holding, Limit, LockName,
-    Owner, Reason, Slots, Token, Ttl, Validity,
+    LockSet, Owner, Reason, Slots, Token, Ttl, Validity,
 };
 use keylatch_core::store::Page;
 use keylatch_wire::{
-    BreakLockRequest, BreakNote, CreateLockRequest, EndKind, HeldLock, HoldLockRequest, Lease,
-    LockHistory, LockMode, LockPage, PublicHolder, PublicLock, RenewLockRequest, SecretToken,
-    SharedLock, millis,
+    BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, HeldLock,
+    HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage, PublicHolder,
+    PublicLock, RenewLockRequest, RenewLocksRequest, SecretToken, SharedLock, millis,
 };
 
 /// A value as the body of an answer.
@@ -125,6 +125,64 @@ pub(super) fn hold_request(
     let lock::AcquireRequest { name, ttl, owner, wait, limit, entry, .. } =
         acquire_request(create, name, None, max_ttl, max_wait)?;
     Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry })
+}
+
+/// The several locks that the core is to acquire.
+pub(super) fn set_acquire_request(
+    body: CreateLocksRequest,
+    token: Option<Token>,
+    max_ttl: Ttl,
+    max_wait: Duration,
+) -> Result<lock::SetAcquireRequest, Problem> {
+    let CreateLocksRequest { names, ttl_ms, owner, wait_ms, mode, limit } = body;
+    let set = lock_set(&names)?;
+    let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry: None };
+    // What holds for one lock holds for each.
+    let first = set.names()[0].clone();
+    let lock::AcquireRequest { token, ttl, owner, wait, limit, .. } =
+        acquire_request(create, first, token, max_ttl, max_wait)?;
+    Ok(lock::SetAcquireRequest { set, token, ttl, owner, wait, limit })
+}
+
+/// Several locks by their names.
+pub(super) fn lock_set(names: &[String]) -> Result<LockSet, Problem> {
+    let names = names.iter().enumerate().map(|(index, name)| {
+        LockName::parse(name).map_err(|error| {
+            let field = format!("names[{index}]");
+            Problem::new(Code::InvalidBody, format!("`{field}`: {error}.")).with_field(field)
+        })
+    });
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    LockSet::new(names).map_err(|error| invalid("names", error))
+}
+
+/// The TTL that a renewal of several locks asks for.
+pub(super) fn set_renewal_ttl(body: &RenewLocksRequest, max: Ttl) -> Result<Ttl, Problem> {
+    ttl(body.ttl_ms, max)
+}
+
+/// Several locks as their holder sees them.
+pub(super) fn lease_set<'a>(
+    set: &'a LockSet,
+    token: &'a Token,
+    leases: &[lock::Lease],
+    validity: Validity,
+) -> LeaseSet<'a> {
+    let shortest =
+        |of: fn(&lock::Lease) -> Duration| leases.iter().map(of).min().unwrap_or_default();
+    let locks = set.names().iter().zip(leases).map(|(name, lease)| LeasedLock {
+        name: name.as_str().into(),
+        fencing_token: lease.fencing_token.get(),
+        slot: slots(lease.limit).map(|_| lease.slot),
+    });
+    LeaseSet {
+        token: SecretToken::new(token.expose()),
+        ttl_ms: millis(shortest(|lease| lease.ttl)),
+        waited_ms: millis(validity.waited()),
+        valid_for_ms: millis(validity.valid_for()),
+        expires_at: in_millis(shortest(|lease| lease.expires_in)),
+        locks: locks.collect(),
+    }
 }
 
 /// The TTL that a renewal asks for.

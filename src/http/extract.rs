@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::Api;
 use super::problem::{Code, Problem};
-use keylatch_core::lock::{EntryName, InvalidToken, LockName, Token};
+use keylatch_core::lock::{EntryName, InvalidToken, LockName, LockSet, Token};
 use keylatch_core::store::{Cursor, ListLocks};
 
 /// The header in which a token travels, named as WebDAV does (RFC 4918, section 10.5).
@@ -31,10 +31,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        if let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) {
-            let detail = format!("There is no parameter `{parameter}`; members go in the body.");
-            return Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter));
-        }
+        NoQuery::from_request_parts(parts, state).await?;
         let WatchedName(name) = WatchedName::from_request_parts(parts, state).await?;
         Ok(Self(name))
     }
@@ -86,6 +83,46 @@ impl<S: Send + Sync> FromRequestParts<S> for LeftEntry {
             entry = Some(name.map_err(|error| invalid_query("entry", &error.to_string()))?);
         }
         Ok(Self(entry))
+    }
+}
+
+/// The locks that the query names, one `name` each.
+pub(super) struct NamedSet(pub(super) LockSet);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedSet {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
+            let detail = "The query is not percent-encoded UTF-8.";
+            return Err(Problem::new(Code::InvalidQuery, detail));
+        }
+        let mut names = Vec::new();
+        for (parameter, name) in pairs(query) {
+            if parameter != "name" {
+                return Err(invalid_query(&parameter, "is not a parameter"));
+            }
+            let name = LockName::parse(&name);
+            names.push(name.map_err(|error| invalid_query("name", &error.to_string()))?);
+        }
+        let set = LockSet::new(names).map_err(|error| invalid_query("name", &error.to_string()))?;
+        Ok(Self(set))
+    }
+}
+
+/// Refuses a query beside a body: a client that writes `?ttl_ms=` believes that it counts.
+pub(super) struct NoQuery;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Some((parameter, _)) = parts.uri.query().and_then(|query| pairs(query).next()) else {
+            return Ok(Self);
+        };
+        let detail = format!("There is no parameter `{parameter}`; members go in the body.");
+        Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter))
     }
 }
 

@@ -22,7 +22,7 @@ use super::problem::{
     TOKEN_EXAMPLE, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
     too_many_holders,
 };
-use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal};
+use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
 /// What may stand in a path segment as it is.
@@ -211,9 +211,13 @@ pub(super) async fn empty_name() -> Problem {
 
 fn granted(status: StatusCode, name: &LockName, grant: &Grant) -> Response {
     let lease = lease_body(name, &grant.token, &grant.lease, grant.validity);
-    let mut response = (status, Json(lease)).into_response();
+    with_token((status, Json(lease)).into_response(), &grant.token)
+}
+
+/// The response with the token in its header.
+pub(super) fn with_token(mut response: Response, token: &Token) -> Response {
     // A token consists of visible ASCII, which a header always takes.
-    if let Ok(mut token) = HeaderValue::from_str(grant.token.expose()) {
+    if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
         token.set_sensitive(true);
         response.headers_mut().insert(LOCK_TOKEN, token);
     }

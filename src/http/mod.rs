@@ -13,6 +13,7 @@ mod problem;
 mod request;
 mod sandbox;
 mod server;
+mod sets;
 mod streams;
 mod system;
 
@@ -150,15 +151,16 @@ fn swagger_ui(document: OpenApi) -> Router {
     pages.layer(map_response(system::docs_page))
 }
 
-/// The routes on which a client may wait for a lock.
+/// The routes on which a client may wait for a lock, and what else has their paths.
 fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
-    OpenApiRouter::new().routes(routes!(locks::create, locks::renew, locks::release, locks::get))
+    OpenApiRouter::new()
+        .routes(routes!(locks::create, locks::renew, locks::release, locks::get))
+        .routes(routes!(sets::create, sets::renew, sets::release, locks::list))
 }
 
 /// The others.
 fn short_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
-        .routes(routes!(locks::list))
         .routes(routes!(breaks::break_lease))
         .routes(routes!(breaks::history))
         .routes(routes!(streams::hold))

@@ -18,7 +18,9 @@ use utoipa::openapi::{
 };
 
 use super::body::{break_note, public_holders};
-use keylatch_core::lock::{Break, Contention, Holding, LockError};
+use keylatch_core::lock::{
+    Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention,
+};
 use keylatch_core::store::Effect;
 
 pub use keylatch_axum::{Code, Problem};
@@ -54,6 +56,39 @@ fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Prob
             problem.with_holders(public_holders(holding), holding.count as u64, ahead)
         }
         _ => problem.with_holder(holding.map(|holding| holder_body(&holding.first)), ahead),
+    }
+}
+
+/// One of several locks is not to be had.
+pub(super) fn set_held(held: &SetContention, waited: Option<Duration>) -> Problem {
+    self::held(&held.contention, waited).with_name(held.name.as_str())
+}
+
+/// The client holds one of several locks already, and would hold it while it waits for another.
+pub(super) fn set_not_alone(held: &SetContention) -> Problem {
+    let detail = "You hold one of the locks already, and another is not to be had. Release what you hold, and \
+                  ask for all of them together.";
+    of_contention(detail, &held.contention).with_name(held.name.as_str())
+}
+
+/// Some of several locks are lost; the problem is that of the first. `done` says what became of the others.
+pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
+    let code_of = |loss: &LockLoss| match loss {
+        LockLoss::Broken(_) => Code::LockBroken,
+        LockLoss::NotHeld => Code::LockNotHeld,
+        LockLoss::Mismatch => Code::TokenMismatch,
+    };
+    let first = lost.first().map_or(&LockLoss::NotHeld, |lost| &lost.loss);
+    let detail =
+        format!("You do not hold all of the locks; `locks` says which you lost, and how. {done}");
+    let locks = lost.iter().map(|LostLock { name, loss }| keylatch_wire::LostLock {
+        name: name.as_str().to_owned(),
+        code: code_of(loss).slug().to_owned(),
+    });
+    let problem = Problem::new(code_of(first), detail).with_locks(locks.collect());
+    match first {
+        LockLoss::Broken(why) => problem.with_break(break_note(why)),
+        LockLoss::NotHeld | LockLoss::Mismatch => problem,
     }
 }
 
@@ -163,6 +198,20 @@ problems! {
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
         PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable,
         StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ];
+    CreateSetProblems: [
+        InvalidHost, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
+        TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable, StoreTooSlow, Overloaded,
+        Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ];
+    RenewSetProblems: [
+        InvalidHost, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, LockBroken,
+        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported, StoreUnavailable,
+        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ];
+    ReleaseSetProblems: [
+        InvalidHost, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired, Internal,
+        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
     ];
     RenewProblems: [
         InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout,

@@ -179,7 +179,7 @@ async fn unknown_method_is_a_problem_that_lists_allowed_ones() {
     let service = Service::start("memory:").await;
     let routes: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("/v1/locks/a", &["DELETE", "GET", "HEAD", "POST", "PUT"][..]),
-        ("/v1/locks", &["GET", "HEAD"]),
+        ("/v1/locks", &["DELETE", "GET", "HEAD", "POST", "PUT"]),
         ("/v1/info", &["GET", "HEAD"]),
         ("/livez", &["GET", "HEAD"]),
         ("/readyz", &["GET", "HEAD"]),

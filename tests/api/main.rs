@@ -40,6 +40,7 @@ mod rust_client;
 mod sandbox;
 mod sandbox_orders;
 mod secrets;
+mod sets;
 mod shared_locks;
 mod shutdown;
 mod slow_readers;

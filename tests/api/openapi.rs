@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 26] = [
+const STATUSES: [(&str, &str, &[&str]); 29] = [
     (
         "post",
         "/v1/locks/{name}",
@@ -50,6 +50,27 @@ const STATUSES: [(&str, &str, &[&str]); 26] = [
     ),
     ("get", "/v1/locks/{name}/events", &["200", "400", "421", "500", "503"]),
     ("get", "/v1/locks", &["200", "400", "421", "500", "503"]),
+    (
+        "post",
+        "/v1/locks",
+        &[
+            "200", "201", "400", "403", "408", "409", "413", "415", "421", "429", "500", "501",
+            "503",
+        ],
+    ),
+    (
+        "put",
+        "/v1/locks",
+        &[
+            "200", "400", "403", "404", "408", "409", "412", "413", "415", "421", "428", "500",
+            "501", "503",
+        ],
+    ),
+    (
+        "delete",
+        "/v1/locks",
+        &["204", "400", "403", "404", "412", "421", "428", "500", "501", "503"],
+    ),
     (
         "post",
         "/v1/idempotency/{key}",
@@ -111,10 +132,13 @@ const BY_HAND: [(&str, &str); 4] = [
 ];
 
 /// The other operations in an order in which each one's example works.
-const TOUR: [(&str, &str); 23] = [
+const TOUR: [(&str, &str); 26] = [
     ("post", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}"),
     ("get", "/v1/locks"),
+    ("post", "/v1/locks"),
+    ("put", "/v1/locks"),
+    ("delete", "/v1/locks"),
     ("put", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}/history"),
     ("delete", "/v1/locks/{name}"),
@@ -189,6 +213,9 @@ fn every_response_documents_its_headers() {
             match (method, path, status.as_str()) {
                 ("post", "/v1/locks/{name}", "201") => expected.extend(["Location", "Lock-Token"]),
                 ("post" | "put", "/v1/locks/{name}", "200") => expected.extend(["Lock-Token"]),
+                ("post", "/v1/locks", "200" | "201") | ("put", "/v1/locks", "200") => {
+                    expected.extend(["Lock-Token"]);
+                }
                 ("post", "/v1/locks/{name}/hold", "200") => expected.extend(["Lock-Token"]),
                 ("post", "/v1/idempotency/{key}", "201") => expected.extend(["Lock-Token"]),
                 ("post", "/v1/orders" | "/v1/payments", "201") => {
@@ -353,11 +380,15 @@ async fn press(service: &Service, method: &str, path: &str, operation: &Value) -
             assert_ne!(parameter["required"], true, "{method} {path}: {name} has no example");
             continue;
         };
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        match parameter["in"].as_str().unwrap() {
-            "path" => url = url.replace(&format!("{{{name}}}"), &value),
-            "query" => query.push(format!("{name}={value}")),
-            _ => headers.push((name, value)),
+        let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match (parameter["in"].as_str().unwrap(), value.as_array()) {
+            ("path", _) => url = url.replace(&format!("{{{name}}}"), &plain(value)),
+            // One parameter for each value.
+            ("query", Some(values)) => {
+                query.extend(values.iter().map(|value| format!("{name}={}", plain(value))));
+            }
+            ("query", None) => query.push(format!("{name}={}", plain(value))),
+            _ => headers.push((name, plain(value))),
         }
     }
     let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();

@@ -14,7 +14,9 @@ use axum::response::{IntoResponse, Response};
 
 use keylatch_core::idempotency::IdempotencyError;
 use keylatch_core::store::{Effect, StoreError};
-use keylatch_wire::{self as wire, BreakNote, Code, Holder, ProblemDocument, PublicHolder, millis};
+use keylatch_wire::{
+    self as wire, BreakNote, Code, Holder, LostLock, ProblemDocument, PublicHolder, millis,
+};
 
 /// A refusal or a failure, as RFC 9457 has it.
 ///
@@ -52,6 +54,20 @@ impl Problem {
     #[must_use]
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.0.document.field = Some(field.into());
+        self
+    }
+
+    /// Says which of several locks was not to be had.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.0.document.name = Some(name.into());
+        self
+    }
+
+    /// Says which of several locks the client does not hold.
+    #[must_use]
+    pub fn with_locks(mut self, locks: Vec<LostLock>) -> Self {
+        self.0.document.locks = locks;
         self
     }
 

@@ -130,10 +130,36 @@ impl Api {
         Answer::of(self.request(Method::DELETE, &lock(name)).header("Lock-Token", token)).await
     }
 
+    /// `POST /v1/locks` with a token of the client's own.
+    pub async fn create_set_as(&self, names: &[&str], token: &str, body: &Value) -> Answer {
+        let request = self.request(Method::POST, "/v1/locks").header("Lock-Token", token);
+        Answer::of(request.json(&with_names(names, body))).await
+    }
+
+    /// `PUT /v1/locks`.
+    pub async fn renew_set(&self, names: &[&str], token: &str, body: &Value) -> Answer {
+        let request = self.request(Method::PUT, "/v1/locks").header("Lock-Token", token);
+        Answer::of(request.json(&with_names(names, body))).await
+    }
+
+    /// `DELETE /v1/locks`; the names need no escape.
+    pub async fn release_set(&self, names: &[&str], token: &str) -> Answer {
+        let query: Vec<_> = names.iter().map(|name| format!("name={name}")).collect();
+        let path = format!("/v1/locks?{}", query.join("&"));
+        Answer::of(self.request(Method::DELETE, &path).header("Lock-Token", token)).await
+    }
+
     /// `GET /v1/locks/{name}`.
     pub async fn look(&self, name: &str) -> Answer {
         self.get(&lock(name)).await
     }
+}
+
+/// The body of a request for several locks.
+fn with_names(names: &[&str], body: &Value) -> Value {
+    let mut body = body.clone();
+    body["names"] = names.into();
+    body
 }
 
 fn lock(name: &str) -> String {

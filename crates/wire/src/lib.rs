@@ -33,6 +33,7 @@
 
 pub mod event;
 pub mod lock;
+mod lock_set;
 pub mod problem;
 pub mod record;
 pub mod system;
@@ -45,6 +46,7 @@ pub use lock::{
     Holder, Lease, LockBreak, LockEntries, LockHistory, LockMode, LockPage, PublicHolder,
     PublicLock, RenewLockRequest, SecretToken, SharedLock,
 };
+pub use lock_set::{CreateLocksRequest, LeaseSet, LeasedLock, LostLock, RenewLocksRequest};
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
     BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{BreakNote, Holder, PublicHolder};
+use crate::{BreakNote, Holder, LostLock, PublicHolder};
 
 /// What the table says of a [`Code`].
 struct Row {
@@ -260,6 +260,12 @@ pub struct ProblemDocument {
     /// The member, parameter or header of the request that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Of several locks that were asked for: the first that was not to be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Of several locks: those that the client does not hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LostLock>,
     /// Who holds the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
@@ -302,6 +308,8 @@ impl ProblemDocument {
             detail: detail.into(),
             code: code.slug().into(),
             field: None,
+            name: None,
+            locks: Vec::new(),
             holder: None,
             holders: Vec::new(),
             holding: None,

@@ -1,0 +1,134 @@
+//! Several locks at once, in `/v1/locks` itself: create, renew and release 2 to 16 of them in one step.
+//!
+//! One token is that of all of them, and each may also be renewed and released by itself with it. A handler
+//! maps what the core found as those of one lock do; a 409 names the first lock that was not to be had, and
+//! where locks are lost, the problem is that of the first and lists all. Tested in `tests/api/sets.rs`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::api::Api;
+use super::body::{Json, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
+use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
+use super::locks::with_token;
+use super::problem::{
+    CreateSetProblems, Problem, ReleaseSetProblems, RenewSetProblems, TOKEN_EXAMPLE, of_lock_error,
+    set_held, set_lost, set_not_alone, too_many_holders,
+};
+use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRenewal};
+use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
+
+/// Create several locks
+///
+/// All of them or none, in one step; with `wait_ms` it waits in the lines of all of them and holds none
+/// meanwhile, so the order of the names has no meaning and no two requests wait for each other. One token
+/// is that of all, and each lock may be renewed and released by itself with it.
+///
+/// Safe to repeat with a Lock-Token of your own, as the creation of one lock is. A token that holds one of the
+/// locks already does not wait for the others.
+#[utoipa::path(
+    post,
+    path = "/v1/locks",
+    operation_id = "create_set",
+    tag = "locks",
+    params(
+        ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
+            description = "A token of your own, to make the request safe to repeat: 20 to 128 of A-Z a-z 0-9 _ -"),
+    ),
+    request_body(content = CreateLocksRequest, description = "Which locks, and how",
+        example = json!({"names": ["account/7", "account/42"], "ttl_ms": 30000})),
+    responses(
+        (status = 201, description = "The locks are yours", body = LeaseSet<'static>,
+            headers(("Lock-Token" = String, description = "The token of the leases"))),
+        (status = 200, description = "The locks were yours already: the same grants, with what is left of them",
+            body = LeaseSet<'static>, headers(("Lock-Token" = String, description = "The token of the leases"))),
+        CreateSetProblems,
+    )
+)]
+pub(super) async fn create(
+    State(api): State<Arc<Api>>,
+    _: NoQuery,
+    OptionalToken(token): OptionalToken,
+    OptionalJson(body): OptionalJson<CreateLocksRequest>,
+) -> Result<Response, Problem> {
+    let request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
+    let (set, wait) = (request.set.clone(), request.wait);
+    match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
+        Acquisition::New(grant) => Ok(granted(StatusCode::CREATED, &set, &grant)),
+        Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &set, &grant)),
+        Acquisition::Held { contention, waited } => {
+            Err(set_held(&contention, (!wait.is_zero()).then_some(waited)))
+        }
+        Acquisition::NotAlone(contention) => Err(set_not_alone(&contention)),
+        Acquisition::Full => Err(too_many_holders()),
+    }
+}
+
+/// Renew several locks
+///
+/// All leases last `ttl_ms` from now; or none does, and the problem lists the locks that are lost.
+#[utoipa::path(
+    put,
+    path = "/v1/locks",
+    operation_id = "renew_set",
+    tag = "locks",
+    params(
+        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the leases"),
+    ),
+    request_body(content = RenewLocksRequest, description = "Which locks, and for how long",
+        example = json!({"names": ["account/7", "account/42"], "ttl_ms": 60000})),
+    responses(
+        (status = 200, description = "The leases continue", body = LeaseSet<'static>,
+            headers(("Lock-Token" = String, description = "The token of the leases"))),
+        RenewSetProblems,
+    )
+)]
+pub(super) async fn renew(
+    State(api): State<Arc<Api>>,
+    _: NoQuery,
+    RequiredToken(token): RequiredToken,
+    OptionalJson(body): OptionalJson<RenewLocksRequest>,
+) -> Result<Response, Problem> {
+    let (set, ttl) = (lock_set(&body.names)?, set_renewal_ttl(&body, api.locks.max_ttl())?);
+    match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
+        SetRenewal::Renewed { leases, validity } => {
+            Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }))
+        }
+        SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
+    }
+}
+
+/// Release several locks
+///
+/// The token releases all that it holds of them, in one step. The problem lists those that were lost before.
+#[utoipa::path(
+    delete,
+    path = "/v1/locks",
+    operation_id = "release_set",
+    tag = "locks",
+    params(
+        ("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),
+            description = "The locks, one `name` each"),
+        ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the leases"),
+    ),
+    responses((status = 204, description = "The leases are over"), ReleaseSetProblems)
+)]
+pub(super) async fn release(
+    State(api): State<Arc<Api>>,
+    NamedSet(set): NamedSet,
+    RequiredToken(token): RequiredToken,
+) -> Result<StatusCode, Problem> {
+    let lost = api.locks.release_set(&set, &token).await?;
+    if lost.is_empty() {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(set_lost(&lost, "The others are released."))
+}
+
+fn granted(status: StatusCode, set: &LockSet, grant: &Grant<Vec<Lease>>) -> Response {
+    let Grant { token, lease, validity } = grant;
+    with_token((status, Json(lease_set(set, token, lease, *validity))).into_response(), token)
+}
