@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
 };
@@ -393,6 +394,26 @@ fn conditional_store_raises_fencing_tokens_over_a_removed_row() {
         pass(SWEEPS).await;
         let third = grant(&*one, &name, Ttl::DEFAULT).await;
         assert!(third.1 > second.1, "{:?} after {:?}", third.1, second.1);
+    });
+}
+
+#[test]
+fn conditional_store_removes_a_thousand_rows_a_second() {
+    const LOCKS: u64 = 16_000;
+    // After these, a row is dead; a second later it is below the floor, and ten more later it may go.
+    const DEAD: Duration = Duration::from_secs(30 + 5 + 1 + 10);
+    stopped().block_on(async {
+        let engine = FakeEngine::new(Faults { delay_millis: 10, ..Faults::default() }, seed());
+        let store = optimistic(engine.clone());
+        let locks = (0..LOCKS).map(async |lock| {
+            let name = LockName::parse(&format!("job-{lock}")).unwrap();
+            let (token, _) = grant(&*store, &name, Ttl::DEFAULT).await;
+            store.release(&name, &token).await.unwrap();
+        });
+        join_all(locks).await;
+        pass(DEAD + Duration::from_millis(LOCKS)).await;
+        let (rows, floors) = (engine.rows(), 256);
+        assert!(rows <= floors, "{rows} rows are left");
     });
 }
 

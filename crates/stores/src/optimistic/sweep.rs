@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use keylatch_core::lock::FencingToken;
@@ -29,20 +30,26 @@ const IDLE: Duration = Duration::from_secs(30);
 const AGE_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 /// How long the write may take from which ages are counted: so much younger may a row become.
 const MARK_LIMIT: Duration = Duration::from_secs(1);
-/// How many rows are written at once.
-const WRITE_AT_ONCE: usize = 64;
-/// How many rows are read at once: a record may have half a megabyte.
-const PAGE: usize = 64;
+/// How many rows get their age written at once.
+const AGES_AT_ONCE: usize = 64;
+/// How many rows are read at once, and removed at once: a round trip and a commit for many of them, since a
+/// service that names each lock anew leaves a thousand rows a second.
+const PAGE: RangeInclusive<usize> = 64..=1024;
+/// How large the rows of a page may be together, where they are more than the fewest: a record may have half a
+/// megabyte.
+const PAGE_BYTES: usize = 256 * 1024;
 /// How long a walk may take. The next one begins where this one stopped.
 const WALK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows wait for their removal at most; a walk finds the others again.
-const CONDEMNED_MAX: usize = 16 * 1024;
+const CONDEMNED_MAX: usize = 64 * 1024;
 
 /// The walk over the rows of one kind.
 #[derive(Debug)]
 pub(super) struct Sweep<E> {
     /// The last row that was looked at; `None` at the start of a walk.
     after: Option<Key>,
+    /// How many rows the next step reads.
+    page: usize,
     /// Rows below their bucket's floor, and since when.
     condemned: BTreeMap<Key, (EngineTime, Removal)>,
     kind: PhantomData<fn() -> E>,
@@ -50,7 +57,7 @@ pub(super) struct Sweep<E> {
 
 impl<E> Default for Sweep<E> {
     fn default() -> Self {
-        Self { after: None, condemned: BTreeMap::new(), kind: PhantomData }
+        Self { after: None, page: *PAGE.start(), condemned: BTreeMap::new(), kind: PhantomData }
     }
 }
 
@@ -76,13 +83,14 @@ impl<E: Kind> Sweep<E> {
     ///
     /// The engine could not find out. The next step tries the same rows again.
     async fn step(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
-        let listing = engine.list(E::PREFIX, self.after.as_ref(), PAGE).await?;
+        let listing = engine.list(E::PREFIX, self.after.as_ref(), self.page).await?;
         let now = listing.now;
         self.remove_condemned(engine, now).await?;
         let (last, is_end) =
-            (listing.rows.last().map(|(key, _)| key.clone()), listing.rows.len() < PAGE);
+            (listing.rows.last().map(|(key, _)| key.clone()), listing.rows.len() < self.page);
+        let next_page = page_like(&listing);
         self.condemn(engine, listing).await?;
-        self.after = last.filter(|_| !is_end);
+        (self.after, self.page) = (last.filter(|_| !is_end), next_page);
         Ok(())
     }
 
@@ -92,7 +100,7 @@ impl<E: Kind> Sweep<E> {
         now: EngineTime,
     ) -> Result<(), StoreError> {
         let due = self.condemned.iter().filter(|(_, (since, _))| *since + REMOVAL_PAUSE <= now);
-        let rows = due.map(|(_, (_, row))| row.clone()).take(WRITE_AT_ONCE);
+        let rows = due.map(|(_, (_, row))| row.clone()).take(self.page);
         let rows: Vec<_> = rows.collect();
         for Removal { key, .. } in &rows {
             self.condemned.remove(key);
@@ -121,7 +129,7 @@ impl<E: Kind> Sweep<E> {
                 aging.push((key, row.version, value));
             }
         }
-        for rows in aging.chunks_mut(WRITE_AT_ONCE) {
+        for rows in aging.chunks_mut(AGES_AT_ONCE) {
             write_ages(engine, rows).await?;
         }
         let (raised, now) = raise(engine, &floors).await?;
@@ -129,6 +137,13 @@ impl<E: Kind> Sweep<E> {
         self.condemned.extend(below.map(|row| (row.key.clone(), (now, row))));
         Ok(())
     }
+}
+
+/// How many rows of the size of these are a page.
+fn page_like(listing: &Listing) -> usize {
+    let bytes: usize = listing.rows.iter().map(|(_, row)| row.value.len()).sum();
+    let fit = PAGE_BYTES * listing.rows.len() / bytes.max(1);
+    fit.clamp(*PAGE.start(), *PAGE.end())
 }
 
 /// Writes down how old rows are, on an engine without a clock.
