@@ -142,7 +142,7 @@ fn write(table: &str, channel: &str) -> String {
     )
 }
 
-/// An upsert like [`write`], and an error if it left a row out, so that the server undoes the others. The rows
+/// An upsert like [`write()`], and an error if it left a row out, so that the server undoes the others. The rows
 /// are compared once before, as the statement finds them, so that the error is rare: it comes only where
 /// another process changed a row after that. None is locked ahead of its turn: with two orders of waiting in
 /// one statement, two processes could wait for each other.
