@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::Result;
 use crate::engine_alone::{EngineAlone, EtcdGateway};
-use crate::load::{CONNECTIONS, Load};
+use crate::load::{CONNECTIONS, Load, WAITING};
 use crate::processes::Machine;
 use crate::slice::{Cpu, Slice, Spread};
 use crate::{handover, report};
@@ -141,7 +141,7 @@ fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goa
     for _ in 0..rounds {
         between_two.push(handover::between(&instances[0], &instances[1], load.window)?);
         let instances: Vec<_> = instances.iter().collect();
-        in_line.push(load.measure_turns(QUEUE, &instances)?);
+        in_line.push(load.measure_turns(QUEUE, WAITING, &instances)?);
     }
     let rows = [("between two", &between_two[..]), ("200 in line", &in_line)];
     report::table(&[], &rows, |_| Vec::new());

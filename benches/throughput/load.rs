@@ -20,8 +20,12 @@ use crate::wire::{Names, Order, Pair, Response, response};
 pub(crate) const CONNECTIONS: usize = 64;
 /// How long the last requests may take before the run is given up.
 const STUCK: Duration = Duration::from_secs(30);
+/// What a client creates a lock with that waits for it.
+pub(crate) const WAITING: &str = r#"{"wait_ms":60000}"#;
 /// A lock that outlives the run: 24 h.
 const LONG: &str = r#"{"ttl_ms":86400000}"#;
+/// A share of a lock that outlives the run.
+const LONG_SHARE: &str = r#"{"ttl_ms":86400000,"mode":"shared"}"#;
 
 /// Sends requests, and measures how they are answered.
 #[derive(Debug)]
@@ -55,10 +59,15 @@ impl Load {
         self.measure_work(count, Connection::create_and_delete, &[service], redis)
     }
 
-    /// Has `count` clients of several services wait for one lock and release it, over and over, for as
-    /// long as the window. Each hand-over counts as one request.
-    pub(crate) fn measure_turns(&self, count: usize, services: &[&Process]) -> Result<Slice> {
-        let work = |connection: Connection, _, phase| connection.take_turns(phase);
+    /// Has `count` clients of several services create one lock with `body` and release it, over and over,
+    /// for as long as the window. Each grant counts as one request.
+    pub(crate) fn measure_turns(
+        &self,
+        count: usize,
+        body: &'static str,
+        services: &[&Process],
+    ) -> Result<Slice> {
+        let work = |connection: Connection, _, phase| connection.take_turns(body, phase);
         self.measure_work(count, work, services, None)
     }
 
@@ -164,6 +173,18 @@ impl Load {
         })
     }
 
+    /// Creates `count` shares, which stay, of the lock that clients take turns with.
+    pub(crate) fn share(&self, service: &Process, count: usize) -> Result<()> {
+        self.runtime.block_on(async {
+            let mut connection = Connection::open(service.address).await?;
+            let pair = Pair::new(LONG_SHARE);
+            for _ in 0..count {
+                connection.exchange(&pair.create, 201).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// Creates `count` locks that stay.
     pub(crate) fn fill(&self, service: &Process, count: usize) -> Result<()> {
         self.runtime.block_on(async {
@@ -233,10 +254,10 @@ impl Connection {
         Ok(latencies)
     }
 
-    /// How long each wait for the lock took while measuring, in nanoseconds.
-    async fn take_turns(mut self, phase: Arc<Phase>) -> Result<Vec<u32>> {
+    /// How long each grant of the lock took while measuring, in nanoseconds.
+    async fn take_turns(mut self, body: &str, phase: Arc<Phase>) -> Result<Vec<u32>> {
         let mut latencies = Vec::new();
-        let mut pair = Pair::new(r#"{"wait_ms":60000}"#);
+        let mut pair = Pair::new(body);
         while !phase.over.load(Ordering::Relaxed) {
             let started = Instant::now();
             let token = self.exchange(&pair.create, 201).await?.token;

@@ -2,9 +2,9 @@
 //!
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
 //! The second does so for guarded requests, run for the first time and replayed. The third says how
-//! soon a waiter gets a lock that is released. The fourth says what keeping locks on disk costs, the
-//! fifth what a million locks leave there and in memory when they have gone. The last compares 1,000
-//! held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
+//! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
+//! fifth what keeping locks on disk costs, the sixth what a million locks leave there and in memory when
+//! they have gone. The last compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -20,6 +20,7 @@ mod guarded;
 mod handover;
 mod leaving;
 mod load;
+mod modes;
 mod processes;
 mod redis_alone;
 mod replay_alone;
@@ -76,6 +77,7 @@ enum Part {
     Throughput,
     Guarded,
     Handover,
+    Modes,
     Capacity,
     Durable,
     Leaving,
@@ -129,6 +131,9 @@ fn measure(options: &Options) -> Result<()> {
     }
     if wanted(Part::Handover) {
         handover::run(&machine, options.seconds, options.rounds)?;
+    }
+    if wanted(Part::Modes) {
+        modes::run(&machine, &load, options.rounds)?;
     }
     if wanted(Part::Durable) {
         durable::run(&machine, &load, options.rounds)?;
