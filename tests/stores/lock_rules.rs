@@ -273,10 +273,13 @@ fn timeless(reply: LockReply) -> LockReply {
         LockReply::Break(BreakReply::Mismatch(holding)) => {
             LockReply::Break(BreakReply::Mismatch(timeless_holding(holding)))
         }
-        // Expiries are kept for as long as anything else is, which a sweep decides.
+        // Expiries are kept for as long as anything else is, which a sweep decides; and which of several
+        // leases that end in one step of the model ended first is a matter of clocks.
         LockReply::Recall(ends) => {
             let broken = ends.into_iter().filter(|end| end.broken().is_some());
-            LockReply::Recall(broken.map(timeless_end).collect())
+            let mut broken: Vec<_> = broken.map(timeless_end).collect();
+            broken.sort_unstable_by_key(|end| *end.token.as_bytes());
+            LockReply::Recall(broken)
         }
         other => other,
     }
