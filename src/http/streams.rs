@@ -212,7 +212,7 @@ impl Ids {
 
 fn holder(happened: &WatchEvent) -> Option<&Holder> {
     match happened {
-        WatchEvent::Snapshot(holding) => holding.as_ref().map(|holding| &holding.first),
+        WatchEvent::Snapshot(holding) => holding.as_ref().map(|holding| &*holding.first),
         WatchEvent::Acquired(holder)
         | WatchEvent::Renewed(holder)
         | WatchEvent::Broken(holder)

@@ -327,7 +327,7 @@ async fn list_all(store: &Locks, prefix: &str, limit: usize) -> Vec<Holder> {
         let Page { entries: some, next } =
             store.list_locks(&query).await.unwrap().expect("the store knows its own cursor");
         assert!(some.len() <= limit, "a page of {} with a limit of {limit}", some.len());
-        locks.extend(some.into_iter().map(|held| held.first));
+        locks.extend(some.into_iter().map(|held| *held.first));
         cursor = next;
         if cursor.is_none() {
             return locks;
@@ -379,7 +379,7 @@ pub(crate) fn repeated(found: AcquireReply) -> Lease {
 #[track_caller]
 pub(crate) fn held(found: AcquireReply) -> Holder {
     let AcquireReply::Busy(busy) = found else { panic!("held, not {found:?}") };
-    busy.holding.expect("a holder").first
+    *busy.holding.expect("a holder").first
 }
 
 #[track_caller]

@@ -315,7 +315,7 @@ fn timeless_holding(holding: Holding) -> Holding {
     };
     let mut holders: Vec<_> = holding.into_holders().map(timeless).collect();
     holders.sort_unstable_by_key(|holder| holder.slot);
-    Holding { first: holders.remove(0), others: holders, count }
+    Holding { first: Box::new(holders.remove(0)), others: holders, count }
 }
 
 fn timeless_break(why: &Arc<Break>) -> Arc<Break> {

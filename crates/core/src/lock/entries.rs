@@ -95,6 +95,14 @@ impl Entries {
         self.iter().filter_map(|entry| entry.name.as_ref())
     }
 
+    /// The names of those that have one, which most holders do without.
+    pub(super) fn to_names(&self) -> Vec<EntryName> {
+        match self {
+            Self { first: Entry { name: None, .. }, rest: None } => Vec::new(),
+            _ => self.names().cloned().collect(),
+        }
+    }
+
     fn len(&self) -> usize {
         1 + self.rest.as_ref().map_or(0, |rest| rest.len())
     }

@@ -1,7 +1,7 @@
 //! The holders of a lock as its store keeps them: none, one, or several in the order of their slots.
 //!
-//! Most locks have one holder, and then the set takes no memory of its own. Several are shared between
-//! the copies of a state until one of them changes.
+//! They are shared between the copies of a state until one of them changes, and a state is small: it is
+//! copied with every step. Most locks have one holder, and it is there without a list.
 //!
 //! Invariant: slots rise, so no two holders have the same, and the first gap is the lowest that is free.
 
@@ -43,7 +43,7 @@ pub struct HolderState {
 pub(super) enum Holders {
     #[default]
     None,
-    One(HolderState),
+    One(Arc<HolderState>),
     /// Two at least.
     Several(Arc<Vec<HolderState>>),
 }
@@ -53,7 +53,7 @@ impl Holders {
     pub(super) fn as_slice(&self) -> &[HolderState] {
         match self {
             Self::None => &[],
-            Self::One(holder) => slice::from_ref(holder),
+            Self::One(holder) => slice::from_ref(&**holder),
             Self::Several(holders) => holders,
         }
     }
@@ -73,7 +73,7 @@ impl Holders {
     pub(super) fn as_mut_slice(&mut self) -> &mut [HolderState] {
         match self {
             Self::None => &mut [],
-            Self::One(holder) => slice::from_mut(holder),
+            Self::One(holder) => slice::from_mut(Arc::make_mut(holder)),
             Self::Several(holders) => Arc::<Vec<_>>::make_mut(holders).as_mut_slice(),
         }
     }
@@ -87,7 +87,7 @@ impl Holders {
     /// Adds a holder whose slot no other has.
     pub(super) fn insert(&mut self, holder: HolderState) {
         *self = match std::mem::take(self) {
-            Self::None => Self::One(holder),
+            Self::None => Self::One(Arc::new(holder)),
             others => {
                 let mut holders = others.as_slice().to_vec();
                 let position = holders.partition_point(|other| other.slot < holder.slot);
@@ -97,11 +97,9 @@ impl Holders {
         };
     }
 
-    /// Removes the holder with this token, and gives it.
-    pub(super) fn remove(&mut self, token: &TokenHash) -> Option<HolderState> {
-        let removed = self.find(token)?.clone();
+    /// Removes the holder with this token.
+    pub(super) fn remove(&mut self, token: &TokenHash) {
         self.retain(|holder| holder.token != *token);
-        Some(removed)
     }
 
     /// Keeps the holders that `is_kept` admits.
@@ -119,7 +117,7 @@ impl FromIterator<HolderState> for Holders {
         let mut holders = holders.into_iter();
         match (holders.next(), holders.next()) {
             (None, _) => Self::None,
-            (Some(one), None) => Self::One(one),
+            (Some(one), None) => Self::One(Arc::new(one)),
             (Some(one), Some(other)) => {
                 Self::Several(Arc::new([one, other].into_iter().chain(holders).collect()))
             }
@@ -151,7 +149,7 @@ impl HolderState {
         Lease {
             limit: self.limit,
             slot: self.slot,
-            entries: self.entries.names().cloned().collect(),
+            entries: self.entries.to_names(),
             ..Lease::exclusive(
                 self.fencing_token,
                 self.owner.clone(),

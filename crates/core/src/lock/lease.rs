@@ -161,8 +161,9 @@ pub struct HolderId {
 /// Those that hold a lock, as any client may see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// The holder whose lease ends first.
-    pub first: Holder,
+    /// The holder whose lease ends first. It has a place of its own, because most replies have no holding and
+    /// all have room for one.
+    pub first: Box<Holder>,
     /// Others that hold the lock together with it, by slot. There may be fewer than there are.
     pub others: Vec<Holder>,
     /// How many hold the lock.
@@ -172,17 +173,17 @@ pub struct Holding {
 impl Holding {
     /// That of a single holder.
     pub fn by_one(holder: Holder) -> Self {
-        Self { first: holder, others: Vec::new(), count: 1 }
+        Self { first: Box::new(holder), others: Vec::new(), count: 1 }
     }
 
     /// The holders that are known, in no order.
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
-        [&self.first].into_iter().chain(&self.others)
+        [&*self.first].into_iter().chain(&self.others)
     }
 
     /// The same, by value.
     pub fn into_holders(self) -> impl Iterator<Item = Holder> {
-        [self.first].into_iter().chain(self.others)
+        [*self.first].into_iter().chain(self.others)
     }
 }
 

@@ -100,6 +100,9 @@ impl LockState {
     /// What the state still says at `moment`, without leases and queue entries that have expired.
     #[must_use]
     pub fn live(&self, moment: &Moment) -> Self {
+        if !self.is_stale(moment) {
+            return self.clone();
+        }
         let now = moment.now;
         let queue = self.queue.live(now);
         let mut history = self.history.live(now);
@@ -230,7 +233,7 @@ impl LockState {
         let others = holders.iter().filter(|holder| holder.slot != first.slot);
         let others = others.take(most - 1).map(|holder| holder.public(name, waiting, now));
         Some(Holding {
-            first: first.public(name, waiting, now),
+            first: Box::new(first.public(name, waiting, now)),
             others: others.collect(),
             count: holders.len(),
         })
@@ -351,7 +354,7 @@ impl LockState {
         }
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
         match self.leave(token, is_left, moment) {
-            Some(entries) => ReleaseReply::Entered(entries.names().cloned().collect()),
+            Some(entries) => ReleaseReply::Entered(entries.to_names()),
             None => ReleaseReply::Released,
         }
     }
@@ -364,16 +367,22 @@ impl LockState {
         is_left: impl Fn(&Entry) -> bool,
         moment: &Moment,
     ) -> Option<Entries> {
-        let holder = self.holders.find_mut(token)?;
+        let holder = self.holders.find(token)?;
         let rest = holder.entries.without(is_left);
-        if let Some(entries) = &rest {
+        match &rest {
             // What is the same stays shared with the state before.
-            if holder.entries != *entries {
-                holder.entries = entries.clone();
+            Some(entries) if holder.entries == *entries => {}
+            Some(entries) => {
+                if let Some(holder) = self.holders.find_mut(token) {
+                    holder.entries = entries.clone();
+                }
             }
-        } else if let Some(holder) = self.holders.remove(token) {
-            self.history
-                .extend(holder.broken.is_some().then(|| GrantEnd::of(&holder, moment.now, moment)));
+            None => {
+                if holder.broken.is_some() {
+                    self.history.extend([GrantEnd::of(holder, moment.now, moment)]);
+                }
+                self.holders.remove(token);
+            }
         }
         rest
     }
