@@ -37,6 +37,7 @@ mod logging;
 mod openapi;
 mod queue_across_instances;
 mod rust_client;
+mod rust_client_sets;
 mod sandbox;
 mod sandbox_orders;
 mod secrets;

@@ -1,4 +1,4 @@
-//! Acquiring a lock: one call that asks until the wait is over.
+//! Acquiring a lock, or several at once: one call that asks until the wait is over.
 //!
 //! A long wait is made of several requests with one token, each shorter than what proxies let a
 //! silent connection live for; the token keeps the place in the queue between them. The validity
@@ -7,14 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, Owner, Token, Ttl};
-use keylatch_wire::{self as wire, Code, Lease, ProblemDocument};
+use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, LockSet, Owner, Token, Ttl};
+use keylatch_wire::{self as wire, Code, ProblemDocument};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::BootInstant;
 use crate::connection::{Answer, Connection, Refusal};
-use crate::session::{ANSWER_TIMEOUT, PAUSE, RenewalError, Session, not_keylatch};
-use crate::{Error, LockGuard};
+use crate::session::{ANSWER_TIMEOUT, PAUSE, RenewalError, Session};
+use crate::target::{Grant, Target, not_keylatch};
+use crate::{Error, Guard, LockGuard, SetGuard};
 
 /// How long one request waits at the service. The next request keeps the place in the queue.
 const REQUEST_WAIT: Duration = Duration::from_secs(50);
@@ -31,7 +32,7 @@ pub struct Client {
     releases: TaskTracker,
 }
 
-/// How a lock is wanted.
+/// How a lock is wanted, or each of several.
 #[derive(Debug, Clone)]
 pub struct AcquireOptions {
     /// How long the lease lasts unless it is renewed.
@@ -45,8 +46,11 @@ pub struct AcquireOptions {
     /// The token, if it is to be one that holds the lock already; `None` makes one.
     pub token: Option<Token>,
     /// The name under which to enter the lock. With a name the guard's end leaves that entry, and else the
-    /// lock.
+    /// lock. Sets have no entries.
     pub entry: Option<EntryName>,
+    /// Whether the guard's end leaves its locks with the token: for a `token` by which another program
+    /// holds them, and releases them. What that program has lost meanwhile, and this one got, expires.
+    pub keep: bool,
 }
 
 impl Default for AcquireOptions {
@@ -59,6 +63,7 @@ impl Default for AcquireOptions {
             limit: Limit::Exclusive,
             token: None,
             entry: None,
+            keep: false,
         }
     }
 }
@@ -71,6 +76,20 @@ pub enum AcquireReply {
     /// Others held the lock until the wait was over: the one whose lease ends first. `None` where the lock
     /// was free then, for a waiter that was before.
     Held(Option<Holder>),
+}
+
+/// What became of an acquire of several locks.
+#[derive(Debug)]
+pub enum AcquireSetReply {
+    /// All locks are the client's for as long as the guard lives and is not lost.
+    Granted(SetGuard),
+    /// The client has none of them, because this one was not to be had until the wait was over.
+    Held {
+        /// The first lock that was not.
+        name: LockName,
+        /// Its holder, as in [`AcquireReply::Held`].
+        holder: Option<Holder>,
+    },
 }
 
 /// Who holds a lock that was not acquired.
@@ -109,16 +128,59 @@ impl Client {
         name: &LockName,
         options: &AcquireOptions,
     ) -> Result<AcquireReply, Error> {
+        let target = Target::Lock(name.clone(), options.entry.clone());
+        match self.acquire_target(target, options).await? {
+            Acquisition::Granted(session, grant, until) => {
+                let lock = grant.locks.into_iter().next().ok_or_else(not_keylatch)?;
+                Ok(AcquireReply::Granted(Guard::start(session, options.ttl, lock, until)))
+            }
+            Acquisition::Held(contention) => Ok(AcquireReply::Held(contention.holder)),
+        }
+    }
+
+    /// Asks for several locks and waits for all of them as long as `options` say. It holds none of
+    /// them until it gets all, so the order of their names has no meaning.
+    ///
+    /// It repeats and releases as [`acquire`](Self::acquire) does.
+    ///
+    /// # Errors
+    ///
+    /// The service gave no answer until the wait was over, or refuses the request; its store cannot
+    /// take several locks in one step; or `options` have an `entry`, which sets do not.
+    pub async fn acquire_set(
+        &self,
+        set: &LockSet,
+        options: &AcquireOptions,
+    ) -> Result<AcquireSetReply, Error> {
+        if options.entry.is_some() {
+            return Err(Error::Options("have an entry, and a set has none"));
+        }
+        match self.acquire_target(Target::Set(set.clone()), options).await? {
+            Acquisition::Granted(session, grant, until) => {
+                let guard = Guard::start(session, options.ttl, grant.locks, until);
+                Ok(AcquireSetReply::Granted(guard))
+            }
+            Acquisition::Held(Contention { name, holder }) => {
+                let name = name.ok_or_else(not_keylatch)?;
+                Ok(AcquireSetReply::Held { name, holder })
+            }
+        }
+    }
+
+    async fn acquire_target(
+        &self,
+        target: Target,
+        options: &AcquireOptions,
+    ) -> Result<Acquisition, Error> {
         let connection = Arc::clone(&self.connection);
-        let mut session = Session::new(connection, self.releases.clone(), name.clone(), options)?;
+        let mut session = Session::new(connection, self.releases.clone(), target, options)?;
         let end = BootInstant::now() + options.wait.min(MAX_WAIT);
         let mut longest = REQUEST_WAIT;
         loop {
             let wait = whole_millis(end.left().min(longest));
             let (reply, pause) = match try_acquire(&mut session, options, wait).await {
-                AcquireStep::Granted(lease, until) => {
-                    let guard = LockGuard::start(session, options.ttl, &lease, until);
-                    return Ok(AcquireReply::Granted(guard));
+                AcquireStep::Granted(grant, until) => {
+                    return Ok(Acquisition::Granted(session, grant, until));
                 }
                 AcquireStep::WaitRefused => {
                     let shorter = longest / 4;
@@ -129,7 +191,7 @@ impl Client {
             };
             let left = end.left();
             if matches!(reply, Err(Error::Refused(_))) || left.is_zero() {
-                return reply.map(AcquireReply::Held);
+                return reply.map(Acquisition::Held);
             }
             tokio::time::sleep(pause.min(left)).await;
         }
@@ -142,14 +204,29 @@ impl Client {
     }
 }
 
-/// What came of one request for the lock.
+/// What became of all requests for a target.
+enum Acquisition {
+    /// It is the client's until then.
+    Granted(Session, Grant, BootInstant),
+    /// The wait is over.
+    Held(Contention),
+}
+
+/// Why a target was not to be had.
+struct Contention {
+    /// Of a set: the first lock that was not.
+    name: Option<LockName>,
+    holder: Option<Holder>,
+}
+
+/// What came of one request for a target.
 enum AcquireStep {
-    /// The lock is the client's until then.
-    Granted(Lease<'static>, BootInstant),
+    /// It is the client's until then.
+    Granted(Grant, BootInstant),
     /// The service does not let a client wait for so long.
     WaitRefused,
     /// What to return, unless there is time to try again after a pause.
-    Ended(Result<Option<Holder>, Error>, Duration),
+    Ended(Result<Contention, Error>, Duration),
 }
 
 async fn try_acquire(
@@ -158,11 +235,9 @@ async fn try_acquire(
     wait: Duration,
 ) -> AcquireStep {
     let sent = BootInstant::now();
-    let refusal = match session.create(options.ttl, options.owner.as_ref(), wait).await {
-        Ok(Answer::Lease(lease)) => return granted(session, options.ttl, sent, lease).await,
-        Ok(Answer::Done | Answer::Entered) => {
-            return AcquireStep::Ended(Err(not_keylatch()), Duration::ZERO);
-        }
+    let refusal = match session.create(options, wait).await {
+        Ok(Answer::Content(body)) => return granted(session, options.ttl, sent, &body).await,
+        Ok(Answer::Done) => return AcquireStep::Ended(Err(not_keylatch()), Duration::ZERO),
         Ok(Answer::Refusal(refusal)) => refusal,
         Err(no_reply) => return AcquireStep::Ended(Err(no_reply.into()), PAUSE),
     };
@@ -173,10 +248,17 @@ async fn try_acquire(
         let pause = refusal.retry_after.unwrap_or_default().max(PAUSE);
         return AcquireStep::Ended(Err(refusal.into()), pause);
     }
+    let contention = contention(session.claim().target(), refusal);
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = sent + wait <= BootInstant::now() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { PAUSE };
-    AcquireStep::Ended(Ok(refusal.problem.and_then(|problem| holder_of(*problem))), pause)
+    AcquireStep::Ended(Ok(contention), pause)
+}
+
+fn contention(target: &Target, refusal: Refusal) -> Contention {
+    let problem = refusal.problem;
+    let name = problem.as_ref().and_then(|problem| target.member(problem.name.as_deref()?));
+    Contention { name, holder: problem.and_then(|problem| holder_of(*problem)) }
 }
 
 /// The holder that a problem names, or of several the one whose lease ends first.
@@ -196,24 +278,23 @@ fn refuses_wait(refusal: &Refusal) -> bool {
 
 /// The validity of a grant counts from the sending of the request. Where little of it is left, since
 /// the answer was slow or an earlier one was lost, the lease is renewed before it is used.
-async fn granted(
-    session: &Session,
-    ttl: Ttl,
-    sent: BootInstant,
-    lease: Lease<'static>,
-) -> AcquireStep {
-    let until = sent + lease.valid_from_sending();
+async fn granted(session: &Session, ttl: Ttl, sent: BootInstant, answer: &[u8]) -> AcquireStep {
+    let grant = match session.claim().target().grant(answer) {
+        Ok(grant) => grant,
+        Err(error) => return AcquireStep::Ended(Err(error), Duration::ZERO),
+    };
+    let until = sent + grant.valid_from_sending;
     if until.left() >= ttl.get() / 2 {
-        return AcquireStep::Granted(lease, until);
+        return AcquireStep::Granted(grant, until);
     }
     let sent = BootInstant::now();
     match session.claim().renew(ttl, ANSWER_TIMEOUT).await {
-        Ok(lease) => {
-            let until = sent + lease.valid_from_sending();
-            AcquireStep::Granted(lease, until)
+        Ok(grant) => {
+            let until = sent + grant.valid_from_sending;
+            AcquireStep::Granted(grant, until)
         }
         Err(RenewalError::Failed { error, .. }) => AcquireStep::Ended(Err(error), PAUSE),
-        Err(RenewalError::NotHeld | RenewalError::TakenOver | RenewalError::Broken(_)) => {
+        Err(RenewalError::Lost(_)) => {
             let error = "the lease was over before it could be used".to_owned();
             AcquireStep::Ended(Err(Error::Unavailable(error)), Duration::ZERO)
         }

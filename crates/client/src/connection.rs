@@ -1,8 +1,8 @@
-//! The service at the other end: one request about a lock, with a deadline.
+//! The service at the other end: one request about locks, with a deadline.
 //!
-//! What comes back is an answer of keylatch, or the reason why there is none: whether nothing was
-//! sent, or something was and its effect is unknown. The JSON is that of `keylatch-wire`. What
-//! something else than keylatch answered, such as a proxy, is judged by its status alone.
+//! What comes back is an answer, or the reason why there is none: whether nothing was sent, or
+//! something was and its effect is unknown. A [`Target`](crate::target::Target) reads what a success
+//! says. What something else than keylatch refused, such as a proxy, is judged by its status alone.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,16 +12,13 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use keylatch_core::lock::{EntryName, LockName, Token};
-use keylatch_wire::{Code, Lease, LockEntries, ProblemDocument, Retry};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use keylatch_core::lock::Token;
+use keylatch_wire::{Code, ProblemDocument, Retry};
 use tokio::time::timeout;
 
 use crate::Error;
 use crate::https::{HttpsClient, Trust, https_client};
 
-/// What may stand in a path segment as it is. A dot may not: `..` would be a step in the path.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 
@@ -36,10 +33,8 @@ pub(crate) struct Connection {
 /// What the service answered.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// 200 or 201.
-    Lease(Lease<'static>),
-    /// 200 to a release of one entry: the token holds the lock by others.
-    Entered,
+    /// 200 or 201, with this body.
+    Content(Bytes),
     /// 204.
     Done,
     /// Anything else.
@@ -73,44 +68,17 @@ impl Connection {
         Ok(Self { http, base })
     }
 
-    /// Sends a request about a lock, and gives up after `limit`, which holds for the answer's body
-    /// as well.
+    /// Sends a request to `path`, and gives up after `limit`, which holds for the answer's body as
+    /// well.
     pub(crate) async fn send(
         &self,
         method: Method,
-        name: &LockName,
+        path: &str,
         token: &Token,
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Answer, NoReply> {
-        self.send_to(method, self.uri(name), token, body, limit).await
-    }
-
-    /// Releases one entry of a lock, and gives up after `limit`.
-    pub(crate) async fn leave(
-        &self,
-        name: &LockName,
-        entry: &EntryName,
-        token: &Token,
-        limit: Duration,
-    ) -> Result<Answer, NoReply> {
-        let entry = utf8_percent_encode(entry.as_str(), SEGMENT);
-        let uri = format!("{}?entry={entry}", self.uri(name));
-        self.send_to(Method::DELETE, uri, token, Vec::new(), limit).await
-    }
-
-    fn uri(&self, name: &LockName) -> String {
-        format!("{}/v1/locks/{}", self.base, utf8_percent_encode(name.as_str(), SEGMENT))
-    }
-
-    async fn send_to(
-        &self,
-        method: Method,
-        uri: String,
-        token: &Token,
-        body: Vec<u8>,
-        limit: Duration,
-    ) -> Result<Answer, NoReply> {
+        let uri = format!("{}{path}", self.base);
         let request = request(method, uri, token, body);
         let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
         let answered = async {
@@ -213,11 +181,7 @@ async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoRep
         Answer::Refusal(Refusal { status: head.status, retry_after, problem })
     };
     Ok(match head.status {
-        StatusCode::OK | StatusCode::CREATED => match serde_json::from_slice(&body) {
-            Ok(lease) => Answer::Lease(lease),
-            Err(_) if serde_json::from_slice::<LockEntries>(&body).is_ok() => Answer::Entered,
-            Err(_) => refusal(None),
-        },
+        StatusCode::OK | StatusCode::CREATED => Answer::Content(body),
         StatusCode::NO_CONTENT => Answer::Done,
         _ => refusal(serde_json::from_slice(&body).ok()),
     })

@@ -18,6 +18,9 @@ pub enum Error {
     /// The system's certificates, which `https` needs, cannot be read.
     #[error("the system's certificates cannot be read: {0}")]
     Certificates(io::Error),
+    /// The options ask for what cannot be.
+    #[error("the options {0}")]
+    Options(&'static str),
     /// The operating system has no random bytes for a token.
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
@@ -34,13 +37,15 @@ pub enum Error {
 
 impl Error {
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
-    /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine
-    /// or the URL has to change first.
+    /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine,
+    /// the URL or the options have to change first.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Unreachable(_) | Self::Unavailable(_) => Retry::SameKey,
             Self::Refused(_) => Retry::NewKey,
-            Self::Url(_) | Self::Certificates(_) | Self::Random(_) => Retry::Never,
+            Self::Url(_) | Self::Certificates(_) | Self::Options(_) | Self::Random(_) => {
+                Retry::Never
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A lock that the program holds, and the watchdog that renews it.
+//! What the program holds, one lock or several, and the watchdog that renews it.
 //!
 //! The watchdog renews at each third of the TTL. It counts the validity from the sending of each
 //! request, on [`BootInstant`], and gives the lease up a quarter of the TTL (at most 10 s) before
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, LockName, ReleaseReply, Token, Ttl};
 use keylatch_core::watchdog::LeaseSchedule;
-use keylatch_wire::Lease;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,70 +17,93 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::Error;
 use crate::clock::BootInstant;
 use crate::session::{ANSWER_TIMEOUT, Claim, RenewalError, Session};
+use crate::target::LeasedLock;
 
-/// A lock that is held: renewed in the background at each third of its TTL until the guard is
-/// closed, dropped or lost.
+/// What is held: renewed in the background at each third of its TTL until the guard is closed,
+/// dropped or lost.
 ///
 /// Its validity is counted on a monotonic clock of this machine from the moment each request was
 /// sent. It counts as lost a quarter of its TTL, and at most 10 s, *before* its validity ends, so
 /// that there is time to stop; then it is not renewed any more.
 ///
-/// Dropped, it is released in a task of its [`Client`](crate::Client); [`LockGuard::close`]
+/// Dropped, it is released in a task of its [`Client`](crate::Client); [`Guard::close`]
 /// reports what became of that.
+///
+/// It is a [`LockGuard`] of one lock, or a [`SetGuard`] of several.
 #[derive(Debug)]
-pub struct LockGuard {
+pub struct Guard<L> {
     // The fields are dropped in this order: the watchdog does not renew what is being released.
     watchdog: AbortOnDropHandle<()>,
     session: Session,
-    fencing_token: FencingToken,
-    slot: Option<u32>,
+    leased: L,
     until: watch::Receiver<BootInstant>,
     status: watch::Receiver<LeaseStatus>,
     lost: CancellationToken,
 }
 
-impl LockGuard {
+/// A lock that is held.
+pub type LockGuard = Guard<LeasedLock>;
+
+/// Several locks that are held under one token: renewed and released together, and lost when any of
+/// them is.
+pub type SetGuard = Guard<Vec<LeasedLock>>;
+
+impl Guard<LeasedLock> {
+    /// The lock.
+    pub fn name(&self) -> &LockName {
+        &self.leased.name
+    }
+
+    /// Larger than that of every earlier grant of the lock that this one cannot be held together with: for
+    /// the resource to compare.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.leased.fencing_token
+    }
+
+    /// Which of the places is this guard's, from 0, where the lock was asked for with a number of them. No
+    /// other holder has it as long as the lease lasts.
+    pub fn slot(&self) -> Option<u32> {
+        self.leased.slot
+    }
+}
+
+impl Guard<Vec<LeasedLock>> {
+    /// The locks, in the order of the set: each with its own fencing token and slot.
+    pub fn locks(&self) -> &[LeasedLock] {
+        &self.leased
+    }
+
+    /// One of the locks; `None` if it is not of the set.
+    pub fn lock(&self, name: &LockName) -> Option<&LeasedLock> {
+        self.leased.iter().find(|lock| lock.name == *name)
+    }
+}
+
+impl<L> Guard<L> {
     /// Starts the watchdog of a lease that is valid until `until`.
-    pub(crate) fn start(session: Session, ttl: Ttl, lease: &Lease<'_>, until: BootInstant) -> Self {
-        let (fencing_token, slot) = (FencingToken::new(lease.fencing_token), lease.slot);
+    pub(crate) fn start(session: Session, ttl: Ttl, leased: L, until: BootInstant) -> Self {
         let (until, valid) = watch::channel(until);
         let (sender, status) = watch::channel(LeaseStatus::Held);
         let lost = CancellationToken::new();
         let claim = Arc::clone(session.claim());
         let watchdog = Watchdog { claim, ttl, until, status: sender, lost: lost.clone() };
         let watchdog = AbortOnDropHandle::new(tokio::spawn(watchdog.run()));
-        Self { watchdog, session, fencing_token, slot, until: valid, status, lost }
+        Self { watchdog, session, leased, until: valid, status, lost }
     }
 
-    /// The lock.
-    pub fn name(&self) -> &LockName {
-        self.session.claim().name()
-    }
-
-    /// The token that proves the lease, for a program that is to enter the lock again under it.
+    /// The token that proves the lease, for a program that is to enter the lock again under it. It is
+    /// that of all locks of a set.
     pub fn token(&self) -> &Token {
         self.session.claim().token()
     }
 
-    /// Larger than that of every earlier grant of the lock that this one cannot be held together with: for
-    /// the resource to compare.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
-
-    /// Which of the places is this guard's, from 0, where the lock was asked for with a number of them. No
-    /// other holder has it as long as the lease lasts.
-    pub fn slot(&self) -> Option<u32> {
-        self.slot
-    }
-
-    /// For how long the lock is exclusively this guard's from now on, unless it is renewed. Zero
-    /// once that is over.
+    /// For how long the lock, or all of the set, is exclusively this guard's from now on, unless it is
+    /// renewed. Zero once that is over.
     pub fn valid_for(&self) -> Duration {
         self.until.borrow().left()
     }
 
-    /// Is cancelled when the lock is lost, or its validity is about to end unrenewed.
+    /// Is cancelled when the lock or any of the set is lost, or the validity is about to end unrenewed.
     pub fn lost(&self) -> CancellationToken {
         self.lost.clone()
     }
@@ -96,7 +118,9 @@ impl LockGuard {
         self.status.clone()
     }
 
-    /// Stops renewing and releases the lock; says whether the guard still held it.
+    /// Stops renewing and releases the lock; says whether the guard still held it. Of a set it releases
+    /// all that the guard still holds, and says how the first of the others was lost. With
+    /// [`AcquireOptions::keep`](crate::AcquireOptions::keep) it only stops renewing.
     ///
     /// # Errors
     ///
@@ -132,6 +156,14 @@ pub enum LossReason {
     Unrenewed(String),
     /// This process was paused, and the validity ended meanwhile.
     Paused,
+    /// The service says that one lock of a set is lost, and so the set is. It is the first that is
+    /// lost; the others may still be held until the guard is closed.
+    OneOfSet {
+        /// The lock.
+        name: LockName,
+        /// How it was lost.
+        reason: Box<LossReason>,
+    },
 }
 
 impl fmt::Display for LeaseStatus {
@@ -151,6 +183,7 @@ impl fmt::Display for LossReason {
             Self::Broken(why) => write!(f, "the lease was broken: {why}"),
             Self::Unrenewed(why) => write!(f, "the lease could not be renewed in time: {why}"),
             Self::Paused => f.write_str("the lease ended while this process was paused"),
+            Self::OneOfSet { name, reason } => write!(f, "`{name}`: {reason}"),
         }
     }
 }
@@ -187,14 +220,12 @@ impl Watchdog {
                 return LossReason::Unrenewed(why);
             };
             match self.claim.renew(self.ttl, limit.min(ANSWER_TIMEOUT)).await {
-                Ok(lease) => {
-                    schedule.renewed(sent, sent.saturating_add(lease.valid_from_sending()));
+                Ok(grant) => {
+                    schedule.renewed(sent, sent.saturating_add(grant.valid_from_sending));
                     self.until.send_replace(BootInstant::at(schedule.valid_until()));
                     failure = None;
                 }
-                Err(RenewalError::NotHeld) => return LossReason::NotHeld,
-                Err(RenewalError::TakenOver) => return LossReason::TakenOver,
-                Err(RenewalError::Broken(why)) => return LossReason::Broken(why),
+                Err(RenewalError::Lost(reason)) => return reason,
                 Err(RenewalError::Failed { after, error }) => {
                     let now = BootInstant::now().since_boot();
                     schedule.failed(now, after.unwrap_or_default());

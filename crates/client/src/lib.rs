@@ -1,5 +1,5 @@
-//! The Rust client of [keylatch](https://docs.rs/keylatch): acquires a lock, renews it in the
-//! background, and tells when it is lost.
+//! The Rust client of [keylatch](https://docs.rs/keylatch): acquires a lock, or several at once,
+//! renews it in the background, and tells when it is lost.
 //!
 //! ```no_run
 //! use keylatch_client::{AcquireOptions, AcquireReply, Client, LockName};
@@ -52,9 +52,33 @@
 //! # }
 //! ```
 //!
+//! # Several locks at once
+//!
+//! [`Client::acquire_set`] gets all locks of a [`LockSet`] or none, in one step and under one token. A
+//! set that waits holds nothing, so no two wait for each other. Its guard is lost when any of its
+//! locks is, and hands out a fencing token for each.
+//!
+//! ```no_run
+//! use keylatch_client::{AcquireOptions, AcquireSetReply, Client, LockName, LockSet};
+//!
+//! # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let accounts = LockSet::new(vec![LockName::parse("account/7")?, LockName::parse("account/42")?])?;
+//! match client.acquire_set(&accounts, &AcquireOptions::default()).await? {
+//!     AcquireSetReply::Granted(guard) => {
+//!         for lock in guard.locks() {
+//!             println!("{} under {}", lock.name, lock.fencing_token);
+//!         }
+//!         guard.close().await?;
+//!     }
+//!     AcquireSetReply::Held { name, holder } => println!("{name} is held by {holder:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What a guard promises
 //!
-//! A [`LockGuard`] counts its validity from the moment a request was *sent*, on a clock that also
+//! A [`Guard`] counts its validity from the moment a request was *sent*, on a clock that also
 //! runs while the machine is suspended. It counts as lost a quarter of its TTL, at most 10 s,
 //! *before* the validity ends, so the program has time to stop. No lease alone protects a resource
 //! from a program that was paused at the wrong moment: hand the fencing token to the resource, which
@@ -63,7 +87,8 @@
 //! # Inside
 //!
 //! `client` asks until the wait is over, `guard` renews, `session` proves a claim by its token and
-//! releases it when it is dropped, `connection` sends one request with a deadline. Every request
+//! releases it when it is dropped, `connection` sends one request with a deadline. All of them are
+//! the same for one lock and for several: `target` has the difference. Every request
 //! carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with the
 //! service, over real connections that fail.
 
@@ -74,11 +99,13 @@ mod error;
 mod guard;
 pub mod https;
 mod session;
+mod target;
 
-pub use client::{AcquireOptions, AcquireReply, Client, Holder};
+pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
 pub use error::Error;
-pub use guard::{LeaseStatus, LockGuard, LossReason};
+pub use guard::{Guard, LeaseStatus, LockGuard, LossReason, SetGuard};
 pub use keylatch_core::lock::{
-    EntryName, FencingToken, Limit, LockName, Owner, ReleaseReply, Slots, Token, Ttl,
+    EntryName, FencingToken, Limit, LockName, LockSet, Owner, ReleaseReply, Slots, Token, Ttl,
 };
 pub use keylatch_wire::Retry;
+pub use target::LeasedLock;

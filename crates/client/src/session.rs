@@ -1,6 +1,6 @@
-//! A claim to a lock, proved by a token, and its end.
+//! A claim to a lock or to several, proved by a token, and its end.
 //!
-//! A session may hold a lock, or a place in its queue, from its first request that was sent until
+//! A session may hold its locks, or places in their queues, from its first request that was sent until
 //! the service has answered that it holds nothing. Dropped in between, it releases what it may
 //! hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves nothing
 //! behind but for as long as the service cannot be reached.
@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use keylatch_core::lock::{EntryName, Limit, LockName, Owner, ReleaseReply, Token, Ttl};
-use keylatch_wire::{Code, CreateLockRequest, Lease, LockMode, RenewLockRequest, millis};
-use serde::Serialize;
+use keylatch_core::lock::{ReleaseReply, Token, Ttl};
+use keylatch_wire::Code;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{Answer, Connection, NoReply};
-use crate::{AcquireOptions, Error};
+use crate::connection::{Answer, Connection, NoReply, Refusal};
+use crate::target::{Grant, Target, not_keylatch};
+use crate::{AcquireOptions, Error, LossReason};
 
 /// How long an answer may take, beyond what the service was asked to wait.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,22 +30,24 @@ pub(crate) struct Session {
     claim: Arc<Claim>,
     /// The releases of dropped sessions.
     releases: TaskTracker,
-    /// Whether the service may hold something for the token.
+    /// Whether the service may hold something for the token that the session is to release.
     open: bool,
+    /// Whether the token keeps what it holds at the end.
+    keep: bool,
 }
 
 impl Session {
-    /// A session under a new token, for which the service holds nothing yet.
+    /// A session under a new token, for which the service holds nothing yet, or under that of the
+    /// options.
     pub(crate) fn new(
         connection: Arc<Connection>,
         releases: TaskTracker,
-        name: LockName,
+        target: Target,
         options: &AcquireOptions,
     ) -> Result<Self, Error> {
         let token = options.token.clone().map_or_else(Token::generate, Ok)?;
-        let (limit, entry) = (options.limit, options.entry.clone());
-        let claim = Arc::new(Claim { connection, name, token, limit, entry });
-        Ok(Self { claim, releases, open: false })
+        let claim = Arc::new(Claim { connection, target, token });
+        Ok(Self { claim, releases, open: false, keep: options.keep })
     }
 
     /// The claim, for the task that renews it.
@@ -53,15 +55,14 @@ impl Session {
         &self.claim
     }
 
-    /// Asks for the lock, and waits for it at the service for `wait`.
+    /// Asks for the locks, and waits for them at the service for `wait`.
     pub(crate) async fn create(
         &mut self,
-        ttl: Ttl,
-        owner: Option<&Owner>,
+        options: &AcquireOptions,
         wait: Duration,
     ) -> Result<Answer, NoReply> {
-        let before = std::mem::replace(&mut self.open, true);
-        let answer = self.claim.create(ttl, owner, wait).await;
+        let before = std::mem::replace(&mut self.open, !self.keep);
+        let answer = self.claim.create(options, wait).await;
         let nothing_left = match &answer {
             // A client whose wait is over keeps its place in the queue for a moment longer.
             Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockHeld) => wait.is_zero(),
@@ -75,9 +76,12 @@ impl Session {
         answer
     }
 
-    /// Releases the lock, and repeats that until the service has answered or the time for an answer
-    /// is over.
+    /// Releases the locks, and repeats that until the service has answered or the time for an answer
+    /// is over. A session that keeps them does nothing.
     pub(crate) async fn close(mut self) -> Result<ReleaseReply, Error> {
+        if self.keep {
+            return Ok(ReleaseReply::Released);
+        }
         let released = self.claim.release().await;
         self.open = false;
         released
@@ -101,34 +105,27 @@ impl Drop for Session {
     }
 }
 
-/// What proves a session to the service: the lock and the token.
+/// What proves a session to the service: the target and the token.
 #[derive(Debug)]
 pub(crate) struct Claim {
     connection: Arc<Connection>,
-    name: LockName,
+    target: Target,
     token: Token,
-    limit: Limit,
-    /// The entry that the release ends; `None` ends all.
-    entry: Option<EntryName>,
 }
 
 /// Why a lease was not renewed.
 #[derive(Debug)]
 pub(crate) enum RenewalError {
-    /// No client holds the lock.
-    NotHeld,
-    /// Another client holds it.
-    TakenOver,
-    /// The lease was broken, for this reason.
-    Broken(String),
+    /// The service says that it is over.
+    Lost(LossReason),
     /// It may be tried again, after some time if the service says so.
     Failed { after: Option<Duration>, error: Error },
 }
 
 impl Claim {
-    /// The lock.
-    pub(crate) fn name(&self) -> &LockName {
-        &self.name
+    /// What is claimed.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// The token.
@@ -137,52 +134,26 @@ impl Claim {
     }
 
     /// Starts the TTL of the lease again, unless the answer takes longer than `limit`.
-    pub(crate) async fn renew(
-        &self,
-        ttl: Ttl,
-        limit: Duration,
-    ) -> Result<Lease<'static>, RenewalError> {
-        let body = RenewLockRequest { ttl_ms: Some(ttl.as_millis()) };
-        match self.send(Method::PUT, &body, limit).await {
-            Ok(Answer::Lease(lease)) => Ok(lease),
-            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockNotHeld) => {
-                Err(RenewalError::NotHeld)
-            }
-            Ok(Answer::Refusal(refusal)) if refusal.is(Code::TokenMismatch) => {
-                Err(RenewalError::TakenOver)
-            }
-            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockBroken) => {
-                let broken = refusal.problem.and_then(|problem| problem.broken);
-                Err(RenewalError::Broken(broken.map(|broken| broken.reason).unwrap_or_default()))
-            }
-            Ok(Answer::Refusal(refusal)) => {
-                Err(RenewalError::Failed { after: refusal.retry_after, error: refusal.into() })
-            }
-            Ok(Answer::Done | Answer::Entered) => {
-                Err(RenewalError::Failed { after: None, error: not_keylatch() })
-            }
-            Err(no_reply) => Err(RenewalError::Failed { after: None, error: no_reply.into() }),
+    pub(crate) async fn renew(&self, ttl: Ttl, limit: Duration) -> Result<Grant, RenewalError> {
+        let failed = |error| RenewalError::Failed { after: None, error };
+        match self.send(Method::PUT, self.target.renewal(ttl), limit).await {
+            Ok(Answer::Content(body)) => self.target.grant(&body).map_err(failed),
+            Ok(Answer::Refusal(refusal)) => Err(match self.loss(&refusal) {
+                Some(reason) => RenewalError::Lost(reason),
+                None => RenewalError::Failed { after: refusal.retry_after, error: refusal.into() },
+            }),
+            Ok(Answer::Done) => Err(failed(not_keylatch())),
+            Err(no_reply) => Err(failed(no_reply.into())),
         }
     }
 
-    async fn create(
-        &self,
-        ttl: Ttl,
-        owner: Option<&Owner>,
-        wait: Duration,
-    ) -> Result<Answer, NoReply> {
-        let body = CreateLockRequest {
-            ttl_ms: Some(ttl.as_millis()),
-            owner: owner.map(|owner| owner.as_str().to_owned()),
-            wait_ms: Some(millis(wait)),
-            mode: self.limit.is_shared().then_some(LockMode::Shared),
-            limit: match self.limit {
-                Limit::Counted(slots) => Some(slots.get().into()),
-                Limit::Exclusive | Limit::Shared => None,
-            },
-            entry: self.entry.as_ref().map(|entry| entry.as_str().to_owned()),
-        };
-        self.send(Method::POST, &body, wait + ANSWER_TIMEOUT).await
+    fn loss(&self, refusal: &Refusal) -> Option<LossReason> {
+        self.target.loss(refusal.problem.as_deref()?)
+    }
+
+    async fn create(&self, options: &AcquireOptions, wait: Duration) -> Result<Answer, NoReply> {
+        let body = self.target.creation(options, wait);
+        self.send(Method::POST, body, wait + ANSWER_TIMEOUT).await
     }
 
     async fn release(&self) -> Result<ReleaseReply, Error> {
@@ -197,7 +168,7 @@ impl Claim {
                     Ok(_) => false,
                     Err(no_reply) => matches!(no_reply, NoReply::Unknown(_)),
                 };
-                match released(answer) {
+                match self.released(answer) {
                     Err(error @ Error::Refused(_)) => return Err(error),
                     Err(error) => failure = error,
                     // The try whose answer was lost has released what is gone now.
@@ -213,35 +184,31 @@ impl Claim {
     }
 
     async fn send_release(&self) -> Result<Answer, NoReply> {
-        let Self { connection, name, token, entry, .. } = self;
-        match entry {
-            Some(entry) => connection.leave(name, entry, token, ANSWER_TIMEOUT).await,
-            None => connection.send(Method::DELETE, name, token, Vec::new(), ANSWER_TIMEOUT).await,
-        }
+        let Self { connection, target, token } = self;
+        let path = target.release_path();
+        connection.send(Method::DELETE, &path, token, Vec::new(), ANSWER_TIMEOUT).await
     }
 
     async fn send(
         &self,
         method: Method,
-        body: &impl Serialize,
+        body: serde_json::Result<Vec<u8>>,
         limit: Duration,
     ) -> Result<Answer, NoReply> {
-        let body = serde_json::to_vec(body).map_err(|error| NoReply::Unsent(error.to_string()))?;
-        self.connection.send(method, &self.name, &self.token, body, limit).await
+        let body = body.map_err(|error| NoReply::Unsent(error.to_string()))?;
+        self.connection.send(method, &self.target.path(), &self.token, body, limit).await
     }
-}
 
-fn released(answer: Result<Answer, NoReply>) -> Result<ReleaseReply, Error> {
-    match answer? {
-        Answer::Done | Answer::Entered => Ok(ReleaseReply::Released),
-        Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => Ok(ReleaseReply::NotHeld),
-        Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => Ok(ReleaseReply::Mismatch),
-        Answer::Refusal(refusal) => Err(refusal.into()),
-        Answer::Lease(_) => Err(not_keylatch()),
+    fn released(&self, answer: Result<Answer, NoReply>) -> Result<ReleaseReply, Error> {
+        match answer? {
+            Answer::Done => Ok(ReleaseReply::Released),
+            Answer::Content(body) if self.target.has_entries(&body) => Ok(ReleaseReply::Released),
+            Answer::Content(_) => Err(not_keylatch()),
+            Answer::Refusal(refusal) if refusal.is(Code::LockNotHeld) => Ok(ReleaseReply::NotHeld),
+            Answer::Refusal(refusal) if refusal.is(Code::TokenMismatch) => {
+                Ok(ReleaseReply::Mismatch)
+            }
+            Answer::Refusal(refusal) => Err(refusal.into()),
+        }
     }
-}
-
-/// The answer has a status that keylatch does not give to such a request.
-pub(crate) fn not_keylatch() -> Error {
-    Error::Refused("the answer is not one of keylatch".to_owned())
 }

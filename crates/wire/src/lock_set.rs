@@ -4,6 +4,7 @@
 //! `schema(as = …)` are published there.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +90,13 @@ pub struct LeaseSet<'a> {
     pub expires_at: String,
     /// The locks, in the order of the request.
     pub locks: Vec<LeasedLock<'a>>,
+}
+
+impl LeaseSet<'_> {
+    /// How long after the sending of the request all leases are exclusive.
+    pub fn valid_from_sending(&self) -> Duration {
+        Duration::from_millis(self.waited_ms.saturating_add(self.valid_for_ms))
+    }
 }
 
 /// One lock of several that were created together.

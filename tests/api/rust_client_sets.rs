@@ -1,0 +1,279 @@
+//! Goal: a guard of the Rust client holds all locks of its set, or says in time that it does not, and
+//! which of them it lost.
+//!
+//! Method: the client against a process, through a proxy that loses and cuts; the metrics count its requests.
+
+use std::time::Duration;
+
+use keylatch_client::{
+    AcquireOptions, AcquireReply, AcquireSetReply, Client, EntryName, Error, Holder, LeaseStatus,
+    Limit, LockName, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Ttl,
+};
+use keylatch_testkit::{Answer, Proxy, Service, eventually, soon};
+use reqwest::Method;
+use serde_json::json;
+
+fn client(service: &Service) -> Client {
+    Client::new(&format!("http://{}", service.address)).expect("a URL")
+}
+
+fn name(name: &str) -> LockName {
+    LockName::parse(name).expect("a name")
+}
+
+fn set(names: &[&str]) -> LockSet {
+    LockSet::new(names.iter().copied().map(name).collect()).expect("a set")
+}
+
+fn for_millis(ttl: u64) -> AcquireOptions {
+    AcquireOptions { ttl: Ttl::from_millis(ttl).expect("a TTL"), ..AcquireOptions::default() }
+}
+
+fn waiting(options: AcquireOptions) -> AcquireOptions {
+    AcquireOptions { wait: Duration::from_secs(15), ..options }
+}
+
+async fn guard(client: &Client, names: &[&str], options: &AcquireOptions) -> SetGuard {
+    match soon("the acquire", client.acquire_set(&set(names), options)).await {
+        Ok(AcquireSetReply::Granted(guard)) => guard,
+        other => panic!("{names:?} are free: {other:?}"),
+    }
+}
+
+async fn held(client: &Client, names: &[&str], options: &AcquireOptions) -> (String, Holder) {
+    match soon("the acquire", client.acquire_set(&set(names), options)).await {
+        Ok(AcquireSetReply::Held { name, holder }) => {
+            (name.as_str().to_owned(), holder.expect("a holder"))
+        }
+        other => panic!("{names:?} are held: {other:?}"),
+    }
+}
+
+/// Waits until the guard is lost; says why.
+async fn lost(guard: &SetGuard) -> LossReason {
+    soon("the loss", guard.lost().cancelled()).await;
+    match guard.status() {
+        LeaseStatus::Lost(lost) => lost,
+        LeaseStatus::Held => panic!("cancelled and not lost: {guard:?}"),
+    }
+}
+
+fn one_of_set(lost: &str, reason: LossReason) -> LossReason {
+    LossReason::OneOfSet { name: name(lost), reason: Box::new(reason) }
+}
+
+/// How many requests about locks were answered, by method, route and status.
+async fn count(service: &Service, method: &str, route: &str, status: u16) -> u64 {
+    let of = format!(
+        "keylatch_http_request_duration_seconds_count{{method=\"{method}\",route=\"{route}\",\
+         status=\"{status}\"}} "
+    );
+    let metrics = service.get("/metrics").await.text;
+    let count = metrics.lines().find_map(|line| line.strip_prefix(&of));
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+async fn is_free(service: &Service, name: &str) {
+    service.look(name).await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn set_guard_shows_each_lock_and_releases_all() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let owner = Owner::parse("alice").expect("a label");
+    let names = ["b", "a/b c", "..", "ünï%2F{x}?#&name=c+d"];
+    let options = AcquireOptions { owner, ..for_millis(30_000) };
+    let guard = guard(&client, &names, &options).await;
+    assert!(guard.locks().iter().map(|lock| lock.name.as_str()).eq(names), "{guard:?}");
+    let valid = guard.valid_for();
+    assert!(valid > Duration::from_secs(20) && valid < Duration::from_secs(30), "{valid:?}");
+    let list = service.get("/v1/locks").await;
+    for lock in list.json["locks"].as_array().expect("locks") {
+        let leased = guard.lock(&name(lock["name"].as_str().expect("a name"))).expect("its lock");
+        assert_eq!(lock["fencing_token"], leased.fencing_token.get(), "{lock}");
+        assert_eq!((&lock["owner"], leased.slot), (&json!("alice"), None));
+    }
+    assert_eq!(guard.lock(&name("c")), None);
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+    assert_eq!(service.get("/v1/locks").await.json["locks"], json!([]));
+    assert_eq!(count(&service, "DELETE", "/v1/locks", 204).await, 1);
+}
+
+#[tokio::test]
+async fn refused_set_names_the_held_lock_and_holds_none() {
+    let service = Service::start("memory:").await;
+    let other = service.create("b", &json!({"owner": "alice"})).await;
+    let (name, holder) = held(&client(&service), &["a", "b", "c"], &for_millis(30_000)).await;
+    assert_eq!((&*name, holder.owner.as_deref()), ("b", Some("alice")));
+    assert_eq!(holder.fencing_token.get(), other.fencing_token());
+    is_free(&service, "a").await;
+    is_free(&service, "c").await;
+}
+
+#[tokio::test]
+async fn set_is_renewed_past_its_ttl_by_one_request() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let guard = guard(&client, &["a", "b"], &for_millis(2000)).await;
+    for lock in ["a", "b"] {
+        // Another client waits for longer than the TTL and does not get the lock.
+        let patient = AcquireOptions { wait: Duration::from_secs(3), ..for_millis(2000) };
+        let refused = soon("the acquire", client.acquire(&name(lock), &patient)).await;
+        assert!(matches!(refused, Ok(AcquireReply::Held(Some(_)))), "{refused:?}");
+    }
+    assert_eq!(guard.status(), LeaseStatus::Held);
+    assert!(count(&service, "PUT", "/v1/locks", 200).await > 0);
+    assert_eq!(count(&service, "PUT", "/v1/locks/{name}", 200).await, 0);
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn waiting_set_is_granted_after_the_release_of_its_last_lock() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let before = service.create("b", &json!({"ttl_ms": 60_000})).await;
+    let options = waiting(for_millis(30_000));
+    let release = async {
+        let is_in_line = async || (service.look("b").await.json["waiting"] == 1).then_some(());
+        eventually(is_in_line).await;
+        assert_eq!(service.release("b", &before.token()).await.status, 204);
+    };
+    let (guard, ()) = tokio::join!(guard(&client, &["a", "b"], &options), release);
+    let fencing_token = guard.lock(&name("b")).expect("its lock").fencing_token;
+    assert!(fencing_token.get() > before.fencing_token());
+    assert!(guard.valid_for() > Duration::from_secs(10), "{guard:?}");
+}
+
+#[tokio::test]
+async fn counted_set_has_a_slot_of_each_lock() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let limit = Limit::Counted(Slots::new(2).expect("a limit"));
+    let options = AcquireOptions { limit, ..for_millis(30_000) };
+    let before = service.create("b", &json!({"mode": "shared", "limit": 2})).await;
+    assert_eq!(before.json["slot"], 0, "{before:?}");
+    let guard = guard(&client, &["a", "b"], &options).await;
+    let slots: Vec<_> = guard.locks().iter().map(|lock| lock.slot).collect();
+    assert_eq!(slots, [Some(0), Some(1)]);
+}
+
+#[tokio::test]
+async fn lost_lock_is_named_and_the_others_are_released() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let guard = guard(&client, &["a", "b", "c"], &for_millis(3000)).await;
+    assert_eq!(service.release("b", guard.token().expose()).await.status, 204);
+    let other = service.create("b", &json!({"ttl_ms": 60_000})).await;
+    let why = lost(&guard).await;
+    assert_eq!(why, one_of_set("b", LossReason::TakenOver));
+    assert_eq!(why.to_string(), "`b`: the lease has ended: another client holds the lock");
+    assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Mismatch);
+    is_free(&service, "a").await;
+    is_free(&service, "c").await;
+    assert_eq!(service.look("b").await.fencing_token(), other.fencing_token(), "of another");
+}
+
+#[tokio::test]
+async fn broken_lock_of_a_set_is_named_with_the_reason() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let guard = guard(&client, &["a", "b"], &for_millis(3000)).await;
+    let fencing_token = guard.locks()[1].fencing_token.get();
+    let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
+    let request = service.request(Method::POST, "/v1/locks/b/break").json(&body);
+    assert_eq!(Answer::of(request).await.status, 200);
+    assert_eq!(lost(&guard).await, one_of_set("b", LossReason::Broken("it hangs".to_owned())));
+}
+
+#[tokio::test]
+async fn unreachable_service_is_reported_before_the_validity_of_a_set_ends() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let guard = guard(&client, &["a", "b"], &for_millis(6000)).await;
+    proxy.refuse();
+    let why = lost(&guard).await;
+    assert!(matches!(why, LossReason::Unrenewed(_)), "{why:?}");
+    assert!(!guard.valid_for().is_zero());
+}
+
+#[tokio::test]
+async fn dropped_set_guard_releases_its_locks() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    drop(guard(&client, &["a", "b"], &for_millis(30_000)).await);
+    soon("the release", client.close()).await;
+    is_free(&service, "a").await;
+    is_free(&service, "b").await;
+}
+
+#[tokio::test]
+async fn unheard_grant_of_a_set_is_withdrawn() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let unheard = client.acquire_set(&set(&["a", "b"]), &for_millis(60_000)).await;
+    assert!(matches!(unheard, Err(Error::Unreachable(_))), "{unheard:?}");
+    proxy.forward();
+    soon("the release", client.close()).await;
+    is_free(&service, "a").await;
+    is_free(&service, "b").await;
+}
+
+#[tokio::test]
+async fn lost_answers_of_a_set_are_repeated() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    proxy.lose_answers();
+    let options = waiting(for_millis(60_000));
+    let granted = async {
+        let lease = async || {
+            let look = service.look("b").await;
+            (look.status == 200).then_some(look)
+        };
+        let fencing_token = eventually(lease).await.fencing_token();
+        proxy.forward();
+        fencing_token
+    };
+    let (guard, granted) = tokio::join!(guard(&client, &["a", "b"], &options), granted);
+    assert_eq!(guard.locks()[1].fencing_token.get(), granted, "the same grant");
+    proxy.lose_answers();
+    let released = async {
+        eventually(async || (service.look("a").await.status == 404).then_some(())).await;
+        proxy.forward();
+    };
+    let (closed, ()) = tokio::join!(guard.close(), released);
+    assert_eq!(closed.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn kept_set_is_renewed_and_stays_with_its_token() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let outer = guard(&client, &["a", "b", "c"], &for_millis(60_000)).await;
+    let token = Some(outer.token().clone());
+    let options = AcquireOptions { token, keep: true, ..for_millis(2000) };
+    let inner = guard(&client, &["c", "a"], &options).await;
+    assert_eq!(inner.locks()[1].fencing_token, outer.locks()[0].fencing_token);
+    eventually(async || (count(&service, "PUT", "/v1/locks", 200).await > 0).then_some(())).await;
+    assert_eq!(inner.close().await.expect("an answer"), ReleaseReply::Released);
+    drop(guard(&client, &["b", "a"], &options).await);
+    soon("the releases", client.close()).await;
+    for lock in outer.locks() {
+        let look = service.look(lock.name.as_str()).await;
+        assert_eq!(look.fencing_token(), lock.fencing_token.get(), "{look:?}");
+    }
+    assert_eq!(outer.close().await.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn entry_of_a_set_is_refused() {
+    let entry = Some(EntryName::parse("step 1").expect("a name"));
+    let options = AcquireOptions { entry, ..AcquireOptions::default() };
+    let client = Client::new("http://127.0.0.1:9").expect("a URL");
+    let refused = client.acquire_set(&set(&["a", "b"]), &options).await;
+    assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
+}
