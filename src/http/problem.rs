@@ -35,7 +35,8 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
     of_contention(detail, contention).with_waited(waited)
 }
 
-/// The client holds the lock already, and is not alone.
+/// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to wait: by
+/// that the Rust client knows that no repeat helps.
 pub(super) fn not_alone(contention: &Contention) -> Problem {
     let detail = "You hold the lock together with others, or others wait for it, or your lease is broken. For \
                   fewer beside you, release it and ask for it again.";

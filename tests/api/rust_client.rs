@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, AcquireReply, Client, Error, Holder, LeaseStatus, LockGuard, LossReason,
+    AcquireOptions, AcquireReply, Client, Error, Holder, LeaseStatus, Limit, LockGuard, LossReason,
 };
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
@@ -262,6 +262,21 @@ async fn hanging_service_is_reported_before_validity_ends() {
     assert!(matches!(&why, LossReason::Unrenewed(why) if why.contains("no answer")), "{why:?}");
     service.signal("-CONT");
     assert_eq!(guard.close().await.expect("an answer"), ReleaseReply::Released);
+}
+
+#[tokio::test]
+async fn refused_upgrade_is_reported_at_once_and_changes_nothing() {
+    let service = Service::start("memory:").await;
+    let client = client(&service);
+    let shared = AcquireOptions { limit: Limit::Shared, ..for_millis(60_000) };
+    let readers = [guard(&client, "a", &shared).await, guard(&client, "a", &shared).await];
+    let token = Some(readers[0].token().clone());
+    // Without the refusal it would wait for as long as a client can.
+    let alone = AcquireOptions { token, wait: Duration::MAX, ..for_millis(60_000) };
+    let holder = held(&client, "a", &alone).await;
+    assert_eq!(holder.fencing_token, readers[0].fencing_token());
+    soon("the releases", client.close()).await;
+    assert_eq!(service.look("a").await.json["holding"], 2, "a reader lost its lease");
 }
 
 #[tokio::test]

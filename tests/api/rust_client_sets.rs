@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use keylatch_client::{
     AcquireOptions, AcquireReply, AcquireSetReply, Client, EntryName, Error, Holder, LeaseStatus,
-    Limit, LockName, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Ttl,
+    Limit, LockName, LockSet, LossReason, Owner, ReleaseReply, SetGuard, Slots, Token, Ttl,
 };
 use keylatch_testkit::{Answer, Proxy, Service, eventually, soon};
 use reqwest::Method;
 use serde_json::json;
+
+/// As long as a client can wait: a test that hangs has waited.
+const FOR_EVER: Duration = Duration::MAX;
 
 fn client(service: &Service) -> Client {
     Client::new(&format!("http://{}", service.address)).expect("a URL")
@@ -276,4 +279,19 @@ async fn entry_of_a_set_is_refused() {
     let client = Client::new("http://127.0.0.1:9").expect("a URL");
     let refused = client.acquire_set(&set(&["a", "b"]), &options).await;
     assert!(matches!(refused, Err(Error::Options(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn holder_of_one_lock_does_not_wait_for_the_set() {
+    let service = Service::start("memory:").await;
+    let token = Token::generate().expect("a token");
+    assert_eq!(service.create_as("a", token.expose(), &json!({})).await.status, 201);
+    assert_eq!(service.create("b", &json!({"owner": "bob"})).await.status, 201);
+    let client = client(&service);
+    let options =
+        AcquireOptions { token: Some(token), wait: FOR_EVER, ..AcquireOptions::default() };
+    let (name, holder) = held(&client, &["a", "b"], &options).await;
+    assert_eq!((&*name, holder.owner.as_deref()), ("b", Some("bob")));
+    soon("the releases", client.close()).await;
+    assert_eq!(service.look("a").await.status, 200, "it released what the token had before");
 }

@@ -120,6 +120,9 @@ impl Client {
     /// reached or does not know the outcome. When this future is dropped, a task of the client
     /// releases what it may have got.
     ///
+    /// Where the token of `options` holds the lock together with others and asks for it with a smaller
+    /// limit, the service lets it not wait, and [`AcquireReply::Held`] comes at once.
+    ///
     /// # Errors
     ///
     /// The service gave no answer until the wait was over, or refuses the request.
@@ -141,7 +144,8 @@ impl Client {
     /// Asks for several locks and waits for all of them as long as `options` say. It holds none of
     /// them until it gets all, so the order of their names has no meaning.
     ///
-    /// It repeats and releases as [`acquire`](Self::acquire) does.
+    /// It repeats and releases as [`acquire`](Self::acquire) does. A token of `options` that holds one
+    /// of the locks already does not wait for the others.
     ///
     /// # Errors
     ///
@@ -182,6 +186,7 @@ impl Client {
                 AcquireStep::Granted(grant, until) => {
                     return Ok(Acquisition::Granted(session, grant, until));
                 }
+                AcquireStep::NotAlone(contention) => return Ok(Acquisition::Held(contention)),
                 AcquireStep::WaitRefused => {
                     let shorter = longest / 4;
                     longest = if shorter < MIN_REQUEST_WAIT { Duration::ZERO } else { shorter };
@@ -208,7 +213,7 @@ impl Client {
 enum Acquisition {
     /// It is the client's until then.
     Granted(Session, Grant, BootInstant),
-    /// The wait is over.
+    /// The wait is over, or there is nothing to wait for.
     Held(Contention),
 }
 
@@ -225,6 +230,8 @@ enum AcquireStep {
     Granted(Grant, BootInstant),
     /// The service does not let a client wait for so long.
     WaitRefused,
+    /// The service does not let this token wait at all, because of what it holds already.
+    NotAlone(Contention),
     /// What to return, unless there is time to try again after a pause.
     Ended(Result<Contention, Error>, Duration),
 }
@@ -248,7 +255,11 @@ async fn try_acquire(
         let pause = refusal.retry_after.unwrap_or_default().max(PAUSE);
         return AcquireStep::Ended(Err(refusal.into()), pause);
     }
+    let is_final = refusal.is_final(wait);
     let contention = contention(session.claim().target(), refusal);
+    if is_final {
+        return AcquireStep::NotAlone(contention);
+    }
     // A wait that was granted is over, and the next one begins at once.
     let has_waited = sent + wait <= BootInstant::now() && !wait.is_zero();
     let pause = if has_waited { Duration::ZERO } else { PAUSE };

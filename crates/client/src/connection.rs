@@ -115,6 +115,13 @@ impl Refusal {
         self.problem.as_ref().is_some_and(|problem| problem.is(code))
     }
 
+    /// Whether the service refused to let a request wait that asked to wait for `wait`: what the token
+    /// has of the locks already is in its own way, and no release of another client changes that.
+    pub(crate) fn is_final(&self, wait: Duration) -> bool {
+        let problem = self.problem.as_ref().filter(|problem| problem.is(Code::LockHeld));
+        !wait.is_zero() && problem.is_some_and(|problem| problem.waited_ms.is_none())
+    }
+
     /// Whether the same request may succeed later: by the table of problems or, where it does not
     /// know the code, by the status.
     pub(crate) fn is_passing(&self) -> bool {

@@ -65,7 +65,9 @@ impl Session {
         let answer = self.claim.create(options, wait).await;
         let nothing_left = match &answer {
             // A client whose wait is over keeps its place in the queue for a moment longer.
-            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockHeld) => wait.is_zero(),
+            Ok(Answer::Refusal(refusal)) if refusal.is(Code::LockHeld) => {
+                wait.is_zero() || refusal.is_final(wait)
+            }
             Ok(Answer::Refusal(refusal)) => refusal.status.is_client_error(),
             Err(NoReply::Unsent(_)) => true,
             _ => false,
