@@ -20,8 +20,19 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 8] =
-    ["URL", "SERVER", "NAME", "FENCING_TOKEN", "SLOT", "TOKEN", "TTL_MS", "LIMIT"];
+const BESIDE: [&str; 11] = [
+    "URL",
+    "SERVER",
+    "NAME",
+    "NAMES",
+    "FENCING_TOKEN",
+    "FENCING_TOKENS",
+    "SLOT",
+    "SLOTS",
+    "TOKEN",
+    "TTL_MS",
+    "LIMIT",
+];
 
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -16,10 +17,10 @@ use keylatch::app::App;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, SandboxMode};
-use keylatch::run::{EXIT_CODES, Job, Reentry};
+use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
 use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
-use keylatch_core::lock::{Limit, LockName, Owner, Slots, Ttl};
+use keylatch_core::lock::{Limit, LockName, LockSet, Owner, Slots, Ttl};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
@@ -54,13 +55,17 @@ enum Command {
     Demo(Demo),
     /// Print the OpenAPI document.
     Openapi,
-    /// Run a command for as long as it holds a lock.
+    /// Run a command for as long as it holds a lock, or several.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
     /// environment, renews the lock meanwhile, passes signals on, and releases the lock. A run of the same
     /// lock within COMMAND enters it again. When the lock
     /// is lost or cannot be renewed, keylatch stops COMMAND and what it has started before another
     /// client can hold the lock: SIGTERM, then SIGKILL.
+    ///
+    /// With several NAMEs it gets all of the locks at once or none, and COMMAND is stopped when any of
+    /// them is lost. KEYLATCH_FENCING_TOKENS then has a line `TOKEN NAME` for each lock,
+    /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
 }
@@ -87,9 +92,9 @@ struct Run {
     /// in KEYLATCH_SLOT
     #[arg(long, value_parser = slots, value_name = "N")]
     limit: Option<Slots>,
-    /// The lock
-    #[arg(value_parser = LockName::parse)]
-    name: LockName,
+    /// The lock, or up to 16 to hold at once
+    #[arg(value_parser = LockName::parse, value_name = "NAME", required = true, num_args = 1..=LockSet::MAX)]
+    names: Vec<LockName>,
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -102,7 +107,15 @@ fn url_variable() -> &'static str {
 }
 
 impl Run {
-    fn job(self) -> Result<Job, Error> {
+    /// The locks; an error of use where one is there twice.
+    fn locks(&self) -> Result<Locks, clap::Error> {
+        Locks::new(self.names.clone()).map_err(|error| {
+            let mut command = Self::augment_args(clap::Command::new("keylatch run"));
+            command.error(ErrorKind::ValueValidation, format!("a set of locks {error}"))
+        })
+    }
+
+    fn job(self, locks: Locks) -> Result<Job, Error> {
         let machine = nix::unistd::gethostname().unwrap_or_default();
         let process = format!("{}, pid {}", machine.display(), std::process::id());
         let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
@@ -113,13 +126,12 @@ impl Run {
         };
         let (ttl, wait) = (self.ttl, self.wait);
         let options = AcquireOptions { ttl, wait, owner, limit, ..AcquireOptions::default() };
-        let outer =
-            Reentry::find(&self.server, &self.name, |variable| std::env::var(variable).ok());
+        let outer = Reentry::find(&self.server, &locks, |variable| std::env::var(variable).ok());
         let options = match outer {
-            Some(outer) => outer.options(options).map_err(std::io::Error::other)?,
+            Some(outer) => outer.options(&locks, options).map_err(std::io::Error::other)?,
             None => options,
         };
-        Ok(Job { server: self.server, name: self.name, options, command: self.command })
+        Ok(Job { server: self.server, locks, options, command: self.command })
     }
 }
 
@@ -223,8 +235,12 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
 }
 
 fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
+    let job = match run.locks() {
+        Ok(locks) => run.job(locks)?,
+        Err(error) => return Ok(wrong_use(&error)),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(keylatch::run::run(&run.job()?));
+    let code = runtime.block_on(keylatch::run::run(&job));
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     Ok(ExitCode::from(code))

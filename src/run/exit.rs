@@ -30,7 +30,7 @@ pub(super) enum Failure {
     Held {
         name: LockName,
         holder: Option<Holder>,
-        wait: Duration,
+        waited: Duration,
     },
     Service {
         server: String,
@@ -85,16 +85,16 @@ pub(super) fn of_signal(signal: i32) -> u8 {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held { name, holder, wait } => {
-                let wait = wait.as_secs_f64();
+            Self::Held { name, holder, waited } => {
+                let waited = waited.as_secs_f64();
                 let Some(holder) = holder else {
-                    return write!(f, "others wait for `{name}`; waited {wait:.1} s");
+                    return write!(f, "others wait for `{name}`; waited {waited:.1} s");
                 };
                 let owner = holder.owner.as_deref().unwrap_or("a client without a label");
                 let left = holder.expires_in.as_secs_f64();
                 write!(
                     f,
-                    "`{name}` is held by {owner}, for {left:.1} s unless renewed; waited {wait:.1} s"
+                    "`{name}` is held by {owner}, for {left:.1} s unless renewed; waited {waited:.1} s"
                 )
             }
             // A URL that is wrong may hold a password.

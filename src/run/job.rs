@@ -1,21 +1,24 @@
-//! One `keylatch run`: acquire the lock, run the command while the lease lasts, release.
+//! One `keylatch run`: acquire its locks, run the command while the lease lasts, release.
 //!
 //! The client renews the lease in the background. Invariant: the command has ended, or was killed, before
 //! the validity ends, so no other client holds the lock while it runs. Tested in `tests/cli/run.rs`,
-//! `run_overlap.rs` and `run_waits.rs`.
+//! `run_overlap.rs`, `run_sets.rs` and `run_waits.rs`.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use super::exit::Failure;
 use super::group::{Group, ProcessChange, Terminal, suspend_job};
-use super::reentry;
+use super::locks::Locks;
+use super::reentry::{self, Environment};
 use super::signals::Signals;
-use keylatch_client::{AcquireOptions, AcquireReply, Client, LeaseStatus, LockGuard, LossReason};
-use keylatch_core::lock::{LockName, ReleaseReply};
+use keylatch_client::{
+    AcquireOptions, AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason,
+};
+use keylatch_core::lock::ReleaseReply;
 
 /// How long before a validity ends the command is killed, at most: the signal takes its time.
 const MARGIN: Duration = Duration::from_millis(200);
@@ -24,14 +27,14 @@ const GONE_GRACE: Duration = Duration::from_secs(1);
 /// How long the reader of standard error may take for a line.
 const LISTENING: Duration = Duration::from_millis(200);
 
-/// What is to be run, and under which lock.
+/// What is to be run, and under which locks.
 #[derive(Debug)]
 pub struct Job {
     /// The URL of the service.
     pub server: String,
-    /// The lock.
-    pub name: LockName,
-    /// How it is wanted.
+    /// The locks.
+    pub locks: Locks,
+    /// How they are wanted.
     pub options: AcquireOptions,
     /// The program and its arguments.
     pub command: Vec<OsString>,
@@ -50,29 +53,63 @@ pub async fn run(job: &Job) -> u8 {
 
 async fn try_run(job: &Job) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let service = |error| Failure::Service { server: job.server.clone(), error };
-    let client = Client::new(&job.server).map_err(service)?;
-    let acquired = tokio::select! {
-        acquired = client.acquire(&job.name, &job.options) => acquired.map_err(service),
-        signal = signals.end() => Err(Failure::Signal(signal as i32)),
-    };
-    let ran = match acquired {
-        Ok(AcquireReply::Granted(guard)) => under(job, guard, &mut signals).await,
-        Ok(AcquireReply::Held(holder)) => {
-            Err(Failure::Held { name: job.name.clone(), holder, wait: job.options.wait })
-        }
-        Err(failure) => Err(failure),
-    };
+    let client = Client::new(&job.server).map_err(|error| service_failure(job, error))?;
+    let ran = run_with(&client, job, &mut signals).await;
     // What an acquire that did not succeed may have got all the same.
     client.close().await;
     ran
 }
 
-/// Runs the command under a lock, and gives the lock back.
-async fn under(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
-    let environment = reentry::environment(job, &guard);
+async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u8, Failure> {
+    let begun = Instant::now();
+    let (name, holder) = match &job.locks {
+        Locks::One(name) => {
+            match acquired(job, client.acquire(name, &job.options), signals).await? {
+                AcquireReply::Granted(guard) => {
+                    let environment = reentry::of_lock(job, &guard);
+                    return under(job, guard, environment, signals).await;
+                }
+                AcquireReply::Held(holder) => (name.clone(), holder),
+            }
+        }
+        Locks::Several(set) => {
+            match acquired(job, client.acquire_set(set, &job.options), signals).await? {
+                AcquireSetReply::Granted(guard) => {
+                    let environment = reentry::of_set(job, &guard);
+                    return under(job, guard, environment, signals).await;
+                }
+                AcquireSetReply::Held { name, holder } => (name, holder),
+            }
+        }
+    };
+    Err(Failure::Held { name, holder, waited: begun.elapsed() })
+}
+
+/// What became of an acquire, unless a signal ends it.
+async fn acquired<R>(
+    job: &Job,
+    acquire: impl Future<Output = Result<R, Error>>,
+    signals: &mut Signals,
+) -> Result<R, Failure> {
+    tokio::select! {
+        acquired = acquire => acquired.map_err(|error| service_failure(job, error)),
+        signal = signals.end() => Err(Failure::Signal(signal as i32)),
+    }
+}
+
+fn service_failure(job: &Job, error: Error) -> Failure {
+    Failure::Service { server: job.server.clone(), error }
+}
+
+/// Runs the command under its locks, and releases them.
+async fn under<L>(
+    job: &Job,
+    guard: Guard<L>,
+    environment: Environment,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
     let ran = match Group::spawn(&job.command, environment) {
-        Ok(group) => supervise(group, &guard, signals).await,
+        Ok(group) => supervise(job, group, &guard, signals).await,
         Err(error) => {
             let program = job.command.first().cloned().unwrap_or_default();
             Err(Failure::Spawn { program, error })
@@ -82,16 +119,26 @@ async fn under(job: &Job, guard: LockGuard, signals: &mut Signals) -> Result<u8,
     match guard.close().await {
         Ok(ReleaseReply::Released) => {}
         _ if lost => {}
-        Ok(_) => say("the lock was no longer held at its release"),
-        Err(error) => say(&format!("the lock is not released and will expire: {error}")),
+        Ok(_) => say(match job.locks {
+            Locks::One(_) => "the lock was no longer held at its release",
+            Locks::Several(_) => "not all of the locks were still held at their release",
+        }),
+        Err(error) => {
+            let locks = match job.locks {
+                Locks::One(_) => "the lock is",
+                Locks::Several(_) => "the locks are",
+            };
+            say(&format!("{locks} not released and will expire: {error}"));
+        }
     }
     ran
 }
 
 /// Waits for the end of the command, or makes it end when the lock is lost.
-async fn supervise(
+async fn supervise<L>(
+    job: &Job,
     mut group: Group,
-    guard: &LockGuard,
+    guard: &Guard<L>,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     let mut terminal = Terminal::open();
@@ -104,7 +151,7 @@ async fn supervise(
             biased;
             () = lost.cancelled() => {
                 terminal.take_back();
-                return Err(stop(group, guard).await);
+                return Err(stop(job, group, guard).await);
             }
             changed = group.changed() => match changed.map_err(Failure::System)? {
                 ProcessChange::Ended(code) => return Ok(code),
@@ -119,7 +166,7 @@ async fn supervise(
 }
 
 /// Does what a shell does when its job is suspended.
-fn suspended(by: Signal, group: &Group, guard: &LockGuard, terminal: &mut Terminal) {
+fn suspended<L>(by: Signal, group: &Group, guard: &Guard<L>, terminal: &mut Terminal) {
     match by {
         // It wants the terminal, which it was not given at the start.
         Signal::SIGTTIN | Signal::SIGTTOU if !terminal.is_given() && terminal.give(group.id()) => {
@@ -137,7 +184,7 @@ fn suspended(by: Signal, group: &Group, guard: &LockGuard, terminal: &mut Termin
 }
 
 /// Lets the command go on, unless its lock has ended meanwhile.
-fn resume(group: &Group, guard: &LockGuard, terminal: &mut Terminal, with_terminal: bool) {
+fn resume<L>(group: &Group, guard: &Guard<L>, terminal: &mut Terminal, with_terminal: bool) {
     if guard.valid_for().is_zero() {
         return;
     }
@@ -148,25 +195,32 @@ fn resume(group: &Group, guard: &LockGuard, terminal: &mut Terminal, with_termin
 }
 
 /// Stops the command before its lease can have ended elsewhere, or at once if it may have.
-async fn stop(group: Group, guard: &LockGuard) -> Failure {
+async fn stop<L>(job: &Job, group: Group, guard: &Guard<L>) -> Failure {
     let lost = match guard.status() {
         LeaseStatus::Lost(reason) => reason,
         LeaseStatus::Held => LossReason::Paused,
     };
-    let why = format!("`{}` is lost: {lost}; stopping the command", guard.name());
+    let why = format!("{}; stopping the command", what_is_lost(&job.locks, &lost));
     // Standard error may have no reader, and the command has to be stopped all the same.
     let saying = tokio::task::spawn_blocking(move || say(&why));
     let left = guard.valid_for();
     let grace = left - MARGIN.min(left / 4);
     let grace = match lost {
-        LossReason::NotHeld | LossReason::TakenOver | LossReason::Broken(_) => {
-            grace.min(GONE_GRACE)
-        }
-        _ => grace,
+        LossReason::Unrenewed(_) | LossReason::Paused => grace,
+        _ => grace.min(GONE_GRACE),
     };
     let stopped = group.stop(grace).await;
     let _ = tokio::time::timeout(LISTENING, saying).await;
     Failure::Lost(stopped)
+}
+
+/// Says which lock is lost, and how; all are where the service was not asked or gave no answer.
+fn what_is_lost(locks: &Locks, lost: &LossReason) -> String {
+    match (lost, locks) {
+        (LossReason::OneOfSet { name, reason }, _) => format!("`{name}` is lost: {reason}"),
+        (lost, Locks::One(_)) => format!("{locks} is lost: {lost}"),
+        (lost, Locks::Several(_)) => format!("{locks} are lost: {lost}"),
+    }
 }
 
 /// Tells the caller of the command what is the matter.

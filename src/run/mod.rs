@@ -1,4 +1,4 @@
-//! `keylatch run`: runs a command for as long as it holds a lock.
+//! `keylatch run`: runs a command for as long as it holds a lock, or several.
 //!
 //! The command has its own process group, so that a stop reaches what it has started as well. It
 //! also has the terminal, if there is one, so that it reads keys and Ctrl-C as it would without
@@ -7,9 +7,11 @@
 mod exit;
 mod group;
 mod job;
+mod locks;
 mod reentry;
 mod signals;
 
 pub use exit::EXIT_CODES;
 pub use job::{Job, run};
+pub use locks::Locks;
 pub use reentry::Reentry;

@@ -1,26 +1,35 @@
-//! A `run` within a `run` of the same lock, which enters the lock again under the token of the outer one.
+//! A `run` within a `run` of the same locks, which enters them again under the token of the outer one.
 //!
-//! The outer `run` hands its lease to its command in the environment. The inner one enters the lock under a
-//! name of its own and leaves that entry at its end, so the lock stays held until the last of them has ended,
-//! in whatever order they do. Both renew one lease, so the inner one takes the outer one's TTL: no renewal of
-//! either makes the lease shorter than the other counts on. Nor does it let more others hold the lock than
-//! the outer one does. Tested in `tests/cli/run_modes.rs`.
+//! The outer `run` hands its lease to its command in the environment. The inner one enters a lock under a
+//! name of its own and leaves that entry at its end. Several locks have no entries together, so the inner
+//! one renews them, and leaves them to the outer one at its end. Both renew one lease, so the inner one takes
+//! the outer one's TTL: no renewal of either makes the lease shorter than the other counts on. Nor does it
+//! let more others hold a lock than the outer one does. Tested in `tests/cli/run_modes.rs` and
+//! `run_sets.rs`.
 
-use keylatch_client::{AcquireOptions, LockGuard};
+use keylatch_client::{AcquireOptions, LeasedLock, LockGuard, SetGuard};
 use keylatch_core::lock::{EntryName, Limit, LockName, Slots, Token, Ttl};
 
 use super::job::Job;
+use super::locks::Locks;
 
-/// The variables that a command reads: the first three are for it, and the others for a `run` within it.
+/// The variables that a command reads: of one lock, and of several with a line for each.
 const NAME: &str = "KEYLATCH_NAME";
 const FENCING_TOKEN: &str = "KEYLATCH_FENCING_TOKEN";
 const SLOT: &str = "KEYLATCH_SLOT";
+const NAMES: &str = "KEYLATCH_NAMES";
+const FENCING_TOKENS: &str = "KEYLATCH_FENCING_TOKENS";
+const SLOTS: &str = "KEYLATCH_SLOTS";
+/// Those for a `run` within it.
 const URL: &str = "KEYLATCH_URL";
 const TOKEN: &str = "KEYLATCH_TOKEN";
 const TTL: &str = "KEYLATCH_TTL_MS";
 const LIMIT: &str = "KEYLATCH_LIMIT";
 /// The limit of a lock that any number may share.
 const ANY: &str = "any";
+
+/// Variables, with the value that they are set to; `None` removes one.
+pub(super) type Environment = Vec<(&'static str, Option<String>)>;
 
 /// The lease under which this process runs.
 #[derive(Debug, Clone)]
@@ -31,14 +40,19 @@ pub struct Reentry {
 }
 
 impl Reentry {
-    /// The lease of the lock `name` at `server` that `variable` tells, if the process runs under one.
+    /// The lease of all of `locks` at `server` that `variable` tells, if the process runs under one.
     pub fn find(
         server: &str,
-        name: &LockName,
+        locks: &Locks,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Option<Self> {
         // The token is for the service that gave the lease, and for no other.
-        if variable(URL)? != server || variable(NAME)? != name.as_str() {
+        if variable(URL)? != server {
+            return None;
+        }
+        let outer = variable(NAME).or_else(|| variable(NAMES))?;
+        let is_outer = |name: &LockName| outer.split('\n').any(|outer| outer == name.as_str());
+        if !locks.names().iter().all(is_outer) {
             return None;
         }
         let token = Token::parse(&variable(TOKEN)?).ok()?;
@@ -51,39 +65,73 @@ impl Reentry {
         Some(Self { token, ttl, limit })
     }
 
-    /// The options of a `run` that enters the lock again.
+    /// The options of a `run` that enters `locks` again.
     ///
     /// # Errors
     ///
     /// The operating system has no random bytes for the name of the entry.
-    pub fn options(self, wanted: AcquireOptions) -> Result<AcquireOptions, getrandom::Error> {
+    pub fn options(
+        self,
+        locks: &Locks,
+        wanted: AcquireOptions,
+    ) -> Result<AcquireOptions, getrandom::Error> {
         let is_met =
             wanted.limit == Limit::Exclusive || wanted.limit.holders() >= self.limit.holders();
-        let name = format!("run {}", Token::generate()?.expose());
+        let entry = match locks {
+            Locks::One(_) => EntryName::parse(&format!("run {}", Token::generate()?.expose())).ok(),
+            Locks::Several(_) => None,
+        };
         Ok(AcquireOptions {
             ttl: self.ttl,
             limit: if is_met { self.limit } else { wanted.limit },
             token: Some(self.token),
-            entry: EntryName::parse(&name).ok(),
+            keep: entry.is_none(),
+            entry,
             ..wanted
         })
     }
 }
 
-/// What the command of a job has in its environment: what an outer `run` said of another lock goes.
-pub(super) fn environment(job: &Job, guard: &LockGuard) -> Vec<(&'static str, Option<String>)> {
+/// What the command of a job with one lock has in its environment.
+pub(super) fn of_lock(job: &Job, guard: &LockGuard) -> Environment {
+    let mut environment = of_lease(job, guard.token());
+    environment.extend([
+        (NAME, Some(guard.name().as_str().to_owned())),
+        (FENCING_TOKEN, Some(guard.fencing_token().to_string())),
+        (SLOT, guard.slot().map(|slot| slot.to_string())),
+    ]);
+    environment
+}
+
+/// What the command of a job with several locks has in its environment.
+pub(super) fn of_set(job: &Job, guard: &SetGuard) -> Environment {
+    let lines = |line: &dyn Fn(&LeasedLock) -> Option<String>| {
+        let lines = guard.locks().iter().map(line).collect::<Option<Vec<_>>>();
+        lines.map(|lines| lines.join("\n"))
+    };
+    let mut environment = of_lease(job, guard.token());
+    environment.extend([
+        (NAMES, lines(&|lock| Some(lock.name.as_str().to_owned()))),
+        (FENCING_TOKENS, lines(&|lock| Some(format!("{} {}", lock.fencing_token, lock.name)))),
+        (SLOTS, lines(&|lock| Some(format!("{} {}", lock.slot?, lock.name)))),
+    ]);
+    environment
+}
+
+/// What every command has; what an outer `run` said of other locks goes.
+fn of_lease(job: &Job, token: &Token) -> Environment {
     let limit = match job.options.limit {
         Limit::Exclusive => None,
         Limit::Shared => Some(ANY.to_owned()),
         Limit::Counted(slots) => Some(slots.get().to_string()),
     };
-    vec![
-        (NAME, Some(job.name.as_str().to_owned())),
-        (FENCING_TOKEN, Some(guard.fencing_token().to_string())),
+    let of_others = [NAME, FENCING_TOKEN, SLOT, NAMES, FENCING_TOKENS, SLOTS];
+    let mut environment: Environment = of_others.map(|variable| (variable, None)).into();
+    environment.extend([
         (URL, Some(job.server.clone())),
-        (SLOT, guard.slot().map(|slot| slot.to_string())),
-        (TOKEN, Some(guard.token().expose().to_owned())),
+        (TOKEN, Some(token.expose().to_owned())),
         (TTL, Some(job.options.ttl.as_millis().to_string())),
         (LIMIT, limit),
-    ]
+    ]);
+    environment
 }

@@ -9,6 +9,7 @@ mod demo;
 mod run;
 mod run_modes;
 mod run_overlap;
+mod run_sets;
 mod run_signals;
 mod run_url;
 mod run_waits;

@@ -106,6 +106,10 @@ async fn held_lock_exits_73_and_names_the_holder() {
     assert_eq!(service.look("a").await.fencing_token(), held.fencing_token());
 }
 
+/// One name more than a set may have.
+const SEVENTEEN: [&str; 17] =
+    ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q"];
+
 #[tokio::test]
 async fn wrong_arguments_exit_64() {
     let server = "http://127.0.0.1:9";
@@ -125,6 +129,8 @@ async fn wrong_arguments_exit_64() {
         &["--what", "a", "--", "true"],
         &["", "--", "true"],
         &[&long, "--", "true"],
+        &["a", "b", "a", "--", "true"],
+        &[&SEVENTEEN[..], &["--", "true"]].concat(),
     ] {
         let ended = run(server, arguments).await;
         assert_eq!(ended.code, Some(64), "{arguments:?}: {ended:?}");
@@ -182,6 +188,9 @@ async fn service_starts_under_run() {
         ("KEYLATCH_SERVER", "http://127.0.0.1:7070"),
         ("KEYLATCH_NAME", "a"),
         ("KEYLATCH_FENCING_TOKEN", "1"),
+        ("KEYLATCH_NAMES", "a\nb"),
+        ("KEYLATCH_FENCING_TOKENS", "1 a\n2 b"),
+        ("KEYLATCH_SLOTS", "0 a\n0 b"),
     ];
     KEYLATCH.serve(&[], &around).await;
 }

@@ -1,0 +1,176 @@
+//! Goal: a command under several locks has all of them or none, and is stopped when one is lost.
+//!
+//! Method: shell scripts as commands, which start `keylatch run` again; other clients over HTTP.
+
+use keylatch_testkit::{Answer, Exit, Proxy, ScriptDirectory, Service};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::KEYLATCH;
+
+/// The path of [`KEYLATCH`], for scripts.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keylatch");
+
+fn url(service: &Service) -> String {
+    format!("http://{}", service.address)
+}
+
+async fn run(service: &Service, arguments: &[&str]) -> Exit {
+    KEYLATCH.run_with(&[&["run"], arguments].concat(), &[("KEYLATCH_URL", &url(service))]).await
+}
+
+async fn is_free(service: &Service, name: &str) {
+    service.look(name).await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
+async fn command_runs_under_all_locks_and_releases_them() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let script = "echo \"$KEYLATCH_NAMES\"; echo \"$KEYLATCH_FENCING_TOKENS\"
+        echo \"$KEYLATCH_NAME.$KEYLATCH_FENCING_TOKEN.$KEYLATCH_SLOTS.\"; begun; held; exit 7";
+    let running = stage.run(&KEYLATCH, &url(&service), &["b", "a b=1", "c"], script);
+    stage.begun().await;
+    let mut tokens = String::new();
+    for (name, path) in [("b", "b"), ("a b=1", "a%20b%3D1"), ("c", "c")] {
+        tokens += &format!("{} {name}\n", service.look(path).await.fencing_token());
+    }
+    stage.go();
+    let ended = running.ended().await;
+    assert_eq!((ended.code, &*ended.stderr), (Some(7), ""), "{ended:?}");
+    assert_eq!(ended.stdout, format!("b\na b=1\nc\n{tokens}...\n"));
+    assert_eq!(service.get("/v1/locks").await.json["locks"], json!([]));
+}
+
+#[tokio::test]
+async fn one_held_lock_is_named_and_the_others_stay_free() {
+    let service = Service::start("memory:").await;
+    service.create("b", &json!({"owner": "alice"})).await;
+    let ended = run(&service, &["--wait", "0s", "a", "b", "c", "--", "echo", "ran"]).await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(73), ""), "{ended:?}");
+    assert!(ended.stderr.contains("keylatch: `b` is held by alice"), "{ended:?}");
+    is_free(&service, "a").await;
+    is_free(&service, "c").await;
+}
+
+#[tokio::test]
+async fn command_waits_for_the_last_of_its_locks() {
+    let service = Service::start("memory:").await;
+    let (first, second) = (ScriptDirectory::new(), ScriptDirectory::new());
+    let one = first.run(&KEYLATCH, &url(&service), &["a", "b"], "begun; held");
+    first.begun().await;
+    let arguments = ["--wait", "1m", "c", "b"];
+    let two = second.run(&KEYLATCH, &url(&service), &arguments, "begun; held");
+    first.go();
+    second.begun().await;
+    second.go();
+    assert_eq!((one.ended().await.code, two.ended().await.code), (Some(0), Some(0)));
+}
+
+#[tokio::test]
+async fn broken_lock_stops_the_command_and_the_others_are_released() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let arguments = ["--ttl", "3s", "a", "b"];
+    let script = "trap 'echo stopped; exit 0' TERM; begun; held";
+    let running = stage.run(&KEYLATCH, &url(&service), &arguments, script);
+    stage.begun().await;
+    let fencing_token = service.look("b").await.fencing_token();
+    let body = json!({"reason": "it hangs", "fencing_token": fencing_token});
+    let request = service.request(Method::POST, "/v1/locks/b/break").json(&body);
+    assert_eq!(Answer::of(request).await.status, 200);
+    let ended = running.ended().await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(75), "stopped\n"), "{ended:?}");
+    let why = "keylatch: `b` is lost: the lease was broken: it hangs; stopping the command";
+    assert!(ended.stderr.contains(why), "{ended:?}");
+    is_free(&service, "a").await;
+    is_free(&service, "b").await;
+}
+
+#[tokio::test]
+async fn unreachable_service_stops_the_command_before_the_leases_end() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let stage = ScriptDirectory::new();
+    let arguments = ["--ttl", "6s", "a", "b"];
+    let running = stage.run(&KEYLATCH, &proxy.http_url(), &arguments, "begun; held");
+    stage.begun().await;
+    let fencing_token = service.look("b").await.fencing_token();
+    proxy.refuse();
+    stage.left().await;
+    assert_eq!(service.look("b").await.fencing_token(), fencing_token, "the lease has not ended");
+    proxy.forward();
+    let ended = running.ended().await;
+    assert_eq!(ended.code, Some(75), "{ended:?}");
+    let why = "`a`, `b` are lost: the lease could not be renewed in time";
+    assert!(ended.stderr.contains(why), "{ended:?}");
+}
+
+#[tokio::test]
+async fn counted_set_says_the_slot_of_each_lock() {
+    let service = Service::start("memory:").await;
+    service.create("b", &json!({"mode": "shared", "limit": 2})).await;
+    let arguments = ["--limit", "2", "a", "b", "--", "sh", "-c", "echo \"$KEYLATCH_SLOTS\""];
+    let ended = run(&service, &arguments).await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), "0 a\n1 b\n"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn run_within_a_run_of_the_same_set_leaves_it_held() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let tokens = "echo \"$KEYLATCH_FENCING_TOKENS\" | sort";
+    let inner = format!("'{PROGRAM}' run --wait 0s --shared b a -- sh -c '{tokens}'");
+    let script = format!("{tokens}; {inner}; begun; held");
+    let running = stage.run(&KEYLATCH, &url(&service), &["a", "b"], &script);
+    stage.begun().await;
+    for name in ["a", "b"] {
+        let look = service.look(name).await;
+        assert_eq!(look.status, 200, "the inner run released {name}");
+        assert_eq!(look.json.get("mode"), None, "others may hold it too: {look:?}");
+    }
+    stage.go();
+    let ended = running.ended().await;
+    let (outer, inner) = ended.stdout.split_at(ended.stdout.len() / 2);
+    assert_eq!((ended.code, outer, outer.lines().count()), (Some(0), inner, 2), "{ended:?}");
+    assert_eq!(service.get("/v1/locks").await.json["locks"], json!([]));
+}
+
+#[tokio::test]
+async fn run_of_one_lock_within_a_run_of_a_set_enters_it_again() {
+    let service = Service::start("memory:").await;
+    let stage = ScriptDirectory::new();
+    let names = "echo \"$KEYLATCH_NAME.$KEYLATCH_NAMES\"";
+    let inner = format!("'{PROGRAM}' run --wait 0s b -- sh -c '{names}'");
+    let running =
+        stage.run(&KEYLATCH, &url(&service), &["a", "b"], &format!("{inner}; begun; held"));
+    stage.begun().await;
+    assert_eq!(service.look("b").await.status, 200, "the inner run released it");
+    stage.go();
+    let ended = running.ended().await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), "b.\n"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn run_of_more_locks_within_a_run_is_a_run_of_its_own() {
+    let service = Service::start("memory:").await;
+    let inner = format!("'{PROGRAM}' run --wait 0s a c -- echo ran; echo $?");
+    let ended = run(&service, &["a", "b", "--", "sh", "-c", &inner]).await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), "73\n"), "{ended:?}");
+    assert!(ended.stderr.contains("keylatch: `a` is held by"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn inner_run_for_fewer_is_refused_without_waiting() {
+    let service = Service::start("memory:").await;
+    for name in ["a", "b"] {
+        service.create(name, &json!({"mode": "shared", "limit": 3, "ttl_ms": 3_600_000})).await;
+    }
+    for names in ["a", "a b"] {
+        // Without the refusal it would wait for an hour.
+        let inner = format!("'{PROGRAM}' run --wait 1h --limit 1 {names} -- echo ran; echo $?");
+        let ended = run(&service, &["--limit", "3", "a", "b", "--", "sh", "-c", &inner]).await;
+        assert_eq!((ended.code, &*ended.stdout), (Some(0), "73\n"), "{names}: {ended:?}");
+        assert!(ended.stderr.contains("`a` is held by"), "{ended:?}");
+    }
+}
