@@ -104,9 +104,14 @@ impl Holders {
 
     /// Keeps the holders that `is_kept` admits.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&HolderState) -> bool) {
-        if !self.as_slice().iter().all(&is_kept) {
-            let kept = self.as_slice().iter().filter(|holder| is_kept(holder));
-            *self = kept.cloned().collect();
+        match self {
+            Self::None => {}
+            Self::One(holder) if is_kept(holder) => {}
+            Self::One(_) => *self = Self::None,
+            Self::Several(holders) if holders.iter().all(&is_kept) => {}
+            Self::Several(holders) => {
+                *self = holders.iter().filter(|holder| is_kept(holder)).cloned().collect();
+            }
         }
     }
 }
