@@ -107,7 +107,11 @@ impl LockState {
         let queue = self.queue.live(now);
         let mut history = self.history.live(now);
         let expired = self.holders().iter().filter(|holder| holder.has_expired(now));
-        history.extend(expired.map(|holder| GrantEnd::of(holder, holder.expires(), moment)));
+        let mut expired: Vec<_> = expired.collect();
+        // In the order in which they ended, however late this step sees it.
+        expired.sort_by_key(|holder| holder.expires());
+        let ends = expired.into_iter();
+        history.extend(ends.map(|holder| GrantEnd::of(holder, holder.expires(), moment)));
         let mut holders = self.holders.clone();
         holders.retain(|holder| !holder.has_expired(now));
         Self { holders, queue, history }

@@ -389,3 +389,16 @@ fn watchers_hear_of_each_holder() {
     };
     assert_eq!((holder.slot, id.slot), (0, 0));
 }
+
+#[test]
+fn history_is_in_the_order_of_the_ends_although_one_step_sees_them() {
+    let mut lock = Lock::free();
+    let ttl = |seconds: u64| Ttl::from_millis(seconds * 1000).expect("a TTL");
+    for (number, seconds) in [(1, 150), (2, 90), (3, 120)] {
+        let command = AcquireCommand { ttl: ttl(seconds), ..ask(number, SHARED) };
+        assert!(matches!(lock.acquire(command), AcquireReply::Granted(_)));
+    }
+    lock.now += Duration::from_secs(200);
+    let LockReply::Recall(ends) = lock.run(&LockCommand::Recall) else { panic!("no history") };
+    assert!(ends.iter().map(|end| end.token).eq([2, 3, 1].map(token)), "{ends:?}");
+}
