@@ -3,9 +3,8 @@
 //! Goal: the history has what a client sent, when it sent it, and what it read.
 //!
 //! Method: `ask` reads the clock before it sends and after it has read, so the service answered
-//! between the two times. A request without an answer becomes `Told::Nothing`. An answer that the
-//! API does not have becomes `Told::Odd`, which the checker reports under I7: `guilt.rs` has that
-//! case.
+//! between the two times. A request without an answer becomes `Told::Nothing`. What an answer means is in
+//! `answers.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +16,10 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::answers;
 use super::clock::{micros, now};
-use super::history::{Ask, Event, Holder, Lease, Micros, Told};
+use super::history::{Ask, Event, Micros, Told};
+use super::mode::Mode;
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,27 +33,42 @@ pub(super) struct Client {
     numbers: Arc<AtomicU64>,
 }
 
-/// What is asked of a lock.
-#[derive(Debug, Clone, Copy)]
+/// What is asked of a lock, or of several at once.
+#[derive(Debug, Clone)]
 pub(super) struct Request {
-    pub(super) lock: usize,
+    pub(super) locks: Vec<usize>,
     pub(super) token: u64,
+    pub(super) mode: Mode,
     pub(super) ask: Ask,
     /// In ms.
     pub(super) ttl: u64,
     pub(super) wait: u64,
     /// How long the answer is waited for.
     pub(super) patience: Duration,
+    /// The token asked for the same before. A set that is new to the service may then have locks that
+    /// are not.
+    pub(super) is_repeat: bool,
 }
 
 impl Request {
-    pub(super) fn new(lock: usize, token: u64, ask: Ask) -> Self {
-        Self { lock, token, ask, ttl: 0, wait: 0, patience: PATIENCE }
+    pub(super) fn new(locks: &[usize], token: u64, ask: Ask) -> Self {
+        let (locks, mode, patience) = (locks.to_vec(), Mode::Exclusive, PATIENCE);
+        Self { locks, token, mode, ask, ttl: 0, wait: 0, patience, is_repeat: false }
     }
 
-    pub(super) fn acquire(lock: usize, token: u64, ttl: u64, wait: u64) -> Self {
+    pub(super) fn acquire(locks: &[usize], token: u64, ttl: u64, wait: u64) -> Self {
         let ask = Ask::Acquire { waits: wait > 0 };
-        Self { ttl, wait, ..Self::new(lock, token, ask) }
+        Self { ttl, wait, ..Self::new(locks, token, ask) }
+    }
+
+    pub(super) fn renew(locks: &[usize], token: u64, ttl: u64) -> Self {
+        let ask = Ask::Renew { ttl: micros(Duration::from_millis(ttl)) };
+        Self { ttl, ..Self::new(locks, token, ask) }
+    }
+
+    /// Asks in another mode than exclusively.
+    pub(super) fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     /// Waits for the answer as long as it may take by itself.
@@ -61,9 +77,62 @@ impl Request {
         self
     }
 
-    pub(super) fn renew(lock: usize, token: u64, ttl: u64) -> Self {
-        let ask = Ask::Renew { ttl: micros(Duration::from_millis(ttl)) };
-        Self { ttl, ..Self::new(lock, token, ask) }
+    /// What a client writes down of a request: an event of each lock.
+    pub(super) fn events(
+        &self,
+        number: u64,
+        [sent, read]: [Micros; 2],
+        mut told: impl FnMut(usize) -> Told,
+    ) -> Vec<Event> {
+        let Self { token, mode, ask, .. } = *self;
+        let event =
+            |&lock: &usize| Event { number, lock, token, mode, ask, sent, read, told: told(lock) };
+        self.locks.iter().map(event).collect()
+    }
+
+    /// Who holds what this request gets, for all to see.
+    fn owner(&self, number: u64) -> String {
+        format!("{number} {} {}", self.token, self.mode)
+    }
+
+    fn method_and_body(&self, number: u64) -> (Method, Option<Value>) {
+        let Self { ttl, wait, .. } = self;
+        match self.ask {
+            Ask::Acquire { .. } => {
+                let owner = self.owner(number);
+                let mut body = json!({"ttl_ms": ttl, "wait_ms": wait, "owner": owner});
+                self.mode.add_to(&mut body);
+                (Method::POST, Some(body))
+            }
+            Ask::Renew { .. } => (Method::PUT, Some(json!({"ttl_ms": ttl}))),
+            Ask::Release => (Method::DELETE, None),
+            Ask::Look => (Method::GET, None),
+            Ask::Break { fencing_token, at_once } => {
+                let mut body =
+                    json!({"reason": "the campaign breaks leases", "fencing_token": fencing_token});
+                if at_once {
+                    body["grace_ms"] = json!(0);
+                }
+                (Method::POST, Some(body))
+            }
+        }
+    }
+
+    /// Where it is sent, and its body, which names the locks where there are several.
+    fn path_and_body(&self, body: Option<Value>) -> (String, Option<Value>) {
+        let names: Vec<_> = self.locks.iter().map(|lock| lock_name(*lock as u64)).collect();
+        match (&names[..], self.ask) {
+            ([name], Ask::Break { .. }) => (format!("/v1/locks/{name}/break"), body),
+            ([name], _) => (format!("/v1/locks/{name}"), body),
+            (_, Ask::Release) => (format!("/v1/locks?name={}", names.join("&name=")), body),
+            _ => {
+                let named = |mut body: Value| {
+                    body["names"] = json!(names);
+                    body
+                };
+                ("/v1/locks".to_owned(), body.map(named))
+            }
+        }
     }
 }
 
@@ -79,38 +148,27 @@ impl Client {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a request to some instance, and gives what came of it.
-    pub(super) async fn ask(&self, request: Request, dice: &mut Dice) -> Event {
+    /// Sends a request to some instance, and gives what came of it, for each lock.
+    pub(super) async fn ask(&self, request: &Request, dice: &mut Dice) -> Vec<Event> {
         let address = self.addresses[dice.below(self.addresses.len() as u64) as usize];
         let number = self.number();
-        let http = self.http_request(address, &request, number);
+        let http = self.http_request(address, request, number);
         let sent = now();
         let answer = timeout(request.patience, Answer::try_of(http)).await;
         let read = now();
-        let told = match answer {
-            Ok(Ok(answer)) => told(request.ask, &answer),
+        request.events(number, [sent, read], |lock| match &answer {
+            Ok(Ok(answer)) => answers::told(request, lock, answer),
             _ => Told::Nothing,
-        };
-        let Request { lock, token, ask, .. } = request;
-        Event { number, lock, token, ask, sent, read, told }
+        })
     }
 
     fn http_request(&self, address: SocketAddr, request: &Request, number: u64) -> RequestBuilder {
-        let Request { lock, token, ttl, wait, .. } = request;
-        let (method, body) = match request.ask {
-            Ask::Acquire { .. } => {
-                let body = json!({"ttl_ms": ttl, "wait_ms": wait, "owner": number.to_string()});
-                (Method::POST, Some(body))
-            }
-            Ask::Renew { .. } => (Method::PUT, Some(json!({"ttl_ms": ttl}))),
-            Ask::Release => (Method::DELETE, None),
-            Ask::Look => (Method::GET, None),
-        };
-        let name = lock_name(*lock as u64);
-        let http = self.http.request(method, format!("http://{address}/v1/locks/{name}"));
+        let (method, body) = request.method_and_body(number);
+        let (path, body) = request.path_and_body(body);
+        let http = self.http.request(method, format!("http://{address}{path}"));
         let http = match request.ask {
-            Ask::Look => http,
-            _ => http.header("Lock-Token", format!("campaign-token-{token:020}")),
+            Ask::Look | Ask::Break { .. } => http,
+            _ => http.header("Lock-Token", format!("campaign-token-{:020}", request.token)),
         };
         match body {
             Some(body) => http.json(&body),
@@ -122,49 +180,4 @@ impl Client {
 /// What a lock is called.
 pub(super) fn lock_name(lock: u64) -> String {
     format!("lock-{lock}")
-}
-
-/// What an answer says.
-fn told(ask: Ask, answer: &Answer) -> Told {
-    let json = &answer.json;
-    let understood = match (ask, answer.status.as_u16(), json["code"].as_str()) {
-        (Ask::Acquire { .. }, 201, _) => lease(json).map(Told::Granted),
-        (Ask::Acquire { .. }, 200, _) => lease(json).map(Told::Again),
-        (Ask::Acquire { .. }, 409, Some("lock-held")) if json["holder"].is_object() => {
-            holder(&json["holder"]).map(|holder| Told::Held(Some(holder)))
-        }
-        (Ask::Acquire { .. }, 409, Some("lock-held")) => Some(Told::Held(None)),
-        (Ask::Renew { .. }, 200, _) => lease(json).map(Told::Renewed),
-        (Ask::Release, 204, _) => Some(Told::Released),
-        (Ask::Look, 200, _) => holder(json).map(Told::Shown),
-        (Ask::Renew { .. } | Ask::Release | Ask::Look, 404, Some("lock-not-held")) => {
-            Some(Told::NotHeld)
-        }
-        (Ask::Renew { .. } | Ask::Release, 412, Some("token-mismatch")) => Some(Told::Mismatch),
-        (_, 503, Some("overloaded")) => Some(Told::NotExecuted),
-        (_, 503, Some("timeout")) => Some(Told::Unknown),
-        (_, 503 | 429, _) => match json["outcome"].as_str() {
-            Some("not-executed") => Some(Told::NotExecuted),
-            Some("unknown") => Some(Told::Unknown),
-            _ => None,
-        },
-        _ => None,
-    };
-    understood.unwrap_or_else(|| Told::Odd(format!("{} {}", answer.status, answer.text)))
-}
-
-fn lease(json: &Value) -> Option<Lease> {
-    let valid_for = json["waited_ms"].as_u64()? + json["valid_for_ms"].as_u64()?;
-    let valid_for = Duration::from_millis(valid_for);
-    Some(Lease { fencing_token: json["fencing_token"].as_u64()?, valid_for: micros(valid_for) })
-}
-
-fn holder(json: &Value) -> Option<Holder> {
-    let number = json["owner"].as_str()?.parse().ok()?;
-    Some(Holder { fencing_token: json["fencing_token"].as_u64()?, number })
-}
-
-/// When the lease in an answer ends.
-pub(super) fn ends(event: &Event) -> Option<(u64, Micros)> {
-    event.told.lease().map(|lease| (lease.fencing_token, event.sent + lease.valid_for))
 }

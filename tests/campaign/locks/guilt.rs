@@ -3,8 +3,9 @@
 //! Method: histories that are guilty of one thing each, and innocent ones beside them.
 
 use super::history::{
-    Ask, Event, Fault, Healing, History, Holder, Lease, Promotion, Taken, Told, Write,
+    Ask, Event, Fault, Healing, History, Holder, Holding, Lease, Promotion, Taken, Told, Write,
 };
+use super::mode::{Mode, Share};
 use super::verdict::Invariant::{self, Exclusive, Fenced, Gapless, Honest, Live, Released, Rising};
 use super::verdict::judge;
 
@@ -36,7 +37,13 @@ const INNOCENT: [(&str, Change); 9] = [
     }),
     ("a grant that a look shows, sent before its request was refused", |history| {
         let waited = Ask::Acquire { waits: true };
-        history.events.push(event(9, 9, waited, [120_000, 190_000], Told::Held(None)));
+        history.events.push(event(
+            9,
+            9,
+            waited,
+            [120_000, 190_000],
+            Told::Held(Holding::default()),
+        ));
         history.events.push(look([150_000, 195_000], 11, 9));
     }),
     ("another grant of a token whose lease is over", |history| {
@@ -67,7 +74,13 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(look([230_000, 240_000], 21, 77));
     }),
     (Exclusive, "in line for what is held", |history| {
-        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::Held(None)));
+        history.events.push(event(
+            9,
+            9,
+            ACQUIRE,
+            [230_000, 240_000],
+            Told::Held(Holding::default()),
+        ));
     }),
     (Exclusive, "not renewed while certain", |history| {
         let ask = Ask::Renew { ttl: 500_000 };
@@ -86,8 +99,8 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(granted(9, 3, [195_000, 240_000], 20));
     }),
     (Fenced, "a lower one taken", |history| history.taken.swap(0, 1)),
-    (Fenced, "the same one of another", |history| history.taken[1].fencing_token = 10),
-    (Fenced, "one of no grant", |history| history.taken[1].fencing_token = 15),
+    (Fenced, "the same one of another", |history| history.taken[1].share.fencing_token = 10),
+    (Fenced, "one of no grant", |history| history.taken[1].share.fencing_token = 15),
     (Released, "shown after its release", |history| {
         history.events.push(look([150_000, 160_000], 10, 1));
     }),
@@ -193,7 +206,7 @@ fn innocent() -> History {
         let read = sent + 5000;
         Write { lock: 0, token, fencing_token, sent, read, taken: true }
     };
-    let taken = |token, fencing_token| Taken { lock: 0, token, fencing_token };
+    let taken = |token, fencing_token| Taken { lock: 0, token, share: alone(fencing_token) };
     History {
         events: vec![
             granted(1, 1, [1000, 10_000], 10),
@@ -215,27 +228,32 @@ fn judged(change: Change) -> Vec<(Invariant, String)> {
 }
 
 fn event(number: u64, token: u64, ask: Ask, [sent, read]: [u64; 2], told: Told) -> Event {
-    Event { number, lock: 0, token, ask, sent, read, told }
+    Event { number, lock: 0, token, mode: Mode::Exclusive, ask, sent, read, told }
 }
 
 fn granted(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
-    let told = Told::Granted(Lease { fencing_token, valid_for: 500_000 });
+    let told = Told::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
     event(number, token, ACQUIRE, when, told)
 }
 
 fn renewed(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
-    let told = Told::Renewed(Lease { fencing_token, valid_for: 500_000 });
+    let told = Told::Renewed(Lease { fencing_token, valid_for: 500_000, slot: None });
     event(number, token, Ask::Renew { ttl: 510_000 }, when, told)
 }
 
 fn again(fencing_token: u64, valid_for: u64) -> Told {
-    Told::Again(Lease { fencing_token, valid_for })
+    Told::Again(Lease { fencing_token, valid_for, slot: None })
 }
 
 fn look(when: [u64; 2], fencing_token: u64, number: u64) -> Event {
-    event(99, 0, Ask::Look, when, Told::Shown(Holder { fencing_token, number }))
+    let holders = vec![Holder { share: alone(fencing_token), number, token: number }];
+    event(99, 0, Ask::Look, when, Told::Shown(Holding { holders, count: 1 }))
+}
+
+fn alone(fencing_token: u64) -> Share {
+    Share { fencing_token, mode: Mode::Exclusive, slot: None }
 }
 
 fn told_fence(event: &mut Event, fencing_token: u64) {
-    event.told = Told::Granted(Lease { fencing_token, valid_for: 500_000 });
+    event.told = Told::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
 }

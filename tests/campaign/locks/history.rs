@@ -9,6 +9,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::mode::{Mode, Share};
+
 /// Microseconds on the one monotonic clock of all clients.
 pub(super) type Micros = u64;
 
@@ -43,11 +45,13 @@ pub(super) struct Promotion {
 /// A request and what was read of its answer.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
-    /// The number of the request. A grant carries the number of the request that got it, as its
-    /// owner.
+    /// The number of the request. A grant carries the number of the request that got it, in its
+    /// owner. A request for several locks is an event of each, under one number.
     pub(super) number: u64,
     pub(super) lock: usize,
     pub(super) token: u64,
+    /// In which mode the token asks for the lock.
+    pub(super) mode: Mode,
     pub(super) ask: Ask,
     pub(super) sent: Micros,
     pub(super) read: Micros,
@@ -56,10 +60,19 @@ pub(super) struct Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
-    Acquire { waits: bool },
-    Renew { ttl: Micros },
+    Acquire {
+        waits: bool,
+    },
+    Renew {
+        ttl: Micros,
+    },
     Release,
     Look,
+    /// Ends the leases with this fencing token: at once, or when they end by themselves.
+    Break {
+        fencing_token: u64,
+        at_once: bool,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,10 +84,18 @@ pub(super) enum Told {
     Renewed(Lease),
     Released,
     /// 409; without a holder when the lock is free for the first in line.
-    Held(Option<Holder>),
-    Shown(Holder),
+    Held(Holding),
+    Shown(Holding),
     NotHeld,
     Mismatch,
+    /// A request for several locks did nothing, because of another of them.
+    Refused,
+    /// The leases end by then at the latest.
+    Broke {
+        ends_in: Micros,
+    },
+    /// The lease of the client that asked cannot be renewed.
+    Broken,
     /// The service said that nothing was done.
     NotExecuted,
     /// The service said that the outcome is unknown.
@@ -89,13 +110,26 @@ pub(super) enum Told {
 pub(super) struct Lease {
     pub(super) fencing_token: u64,
     pub(super) valid_for: Micros,
+    /// Where the lock is counted.
+    pub(super) slot: Option<u64>,
+}
+
+/// Who holds a lock, as any client reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Holding {
+    /// Some of them.
+    pub(super) holders: Vec<Holder>,
+    /// How many there are.
+    pub(super) count: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Holder {
-    pub(super) fencing_token: u64,
+    pub(super) share: Share,
     /// The number of the request that got the grant.
     pub(super) number: u64,
+    /// The token of the grant.
+    pub(super) token: u64,
 }
 
 /// A write to the fenced resource, as a client saw it.
@@ -114,7 +148,7 @@ pub(super) struct Write {
 pub(super) struct Taken {
     pub(super) lock: usize,
     pub(super) token: u64,
-    pub(super) fencing_token: u64,
+    pub(super) share: Share,
 }
 
 /// Something that was done to the deployment.
@@ -144,13 +178,17 @@ impl Told {
         }
     }
 
-    /// The holder that the answer names.
-    pub(super) fn holder(&self) -> Option<Holder> {
+    /// Who holds the lock by this answer, if it says so.
+    pub(super) fn holding(&self) -> Option<&Holding> {
         match self {
-            Self::Held(holder) => *holder,
-            Self::Shown(holder) => Some(*holder),
+            Self::Held(holding) | Self::Shown(holding) => Some(holding),
             _ => None,
         }
+    }
+
+    /// The holders that the answer names.
+    pub(super) fn holders(&self) -> &[Holder] {
+        self.holding().map_or(&[], |holding| &holding.holders)
     }
 
     /// Whether the step may have been taken all the same, now or later.
@@ -168,6 +206,9 @@ impl Told {
             Self::Shown(_) => "shown",
             Self::NotHeld => "not held",
             Self::Mismatch => "mismatch",
+            Self::Refused => "refused for another lock",
+            Self::Broke { .. } => "broke",
+            Self::Broken => "broken",
             Self::NotExecuted => "not executed",
             Self::Unknown => "unknown",
             Self::Nothing => "no answer",
@@ -184,6 +225,8 @@ impl Ask {
             Self::Renew { .. } => "renew",
             Self::Release => "release",
             Self::Look => "look",
+            Self::Break { at_once: false, .. } => "break",
+            Self::Break { at_once: true, .. } => "break at once",
         }
     }
 
@@ -203,6 +246,7 @@ pub(super) struct GrantKey {
 /// A grant, by all the answers about it that its holder read.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
+    pub(super) share: Share,
     /// Before the request that got it was sent, there was no such grant.
     pub(super) sent: Micros,
     /// When its holder first read of it.
@@ -217,6 +261,19 @@ impl fmt::Display for GrantKey {
     }
 }
 
+impl Event {
+    /// The grant that the answer tells its client of, as others see it.
+    pub(super) fn share(&self) -> Option<Share> {
+        let Lease { fencing_token, slot, .. } = self.told.lease()?;
+        Some(Share { fencing_token, mode: self.mode, slot })
+    }
+
+    /// All grants that the answer tells of.
+    pub(super) fn shares(&self) -> impl Iterator<Item = Share> {
+        self.share().into_iter().chain(self.told.holders().iter().map(|holder| holder.share))
+    }
+}
+
 impl History {
     /// All grants that their holders read of.
     pub(super) fn grants(&self) -> BTreeMap<GrantKey, Grant> {
@@ -227,17 +284,14 @@ impl History {
         }
         let mut grants = BTreeMap::new();
         for (place, event) in self.events.iter().enumerate() {
-            let Some(lease) = event.told.lease() else { continue };
-            let key = GrantKey {
-                lock: event.lock,
-                fencing_token: lease.fencing_token,
-                token: event.token,
-            };
+            let Some(share) = event.share() else { continue };
+            let Share { fencing_token, .. } = share;
+            let key = GrantKey { lock: event.lock, fencing_token, token: event.token };
             let sent = match event.told {
                 Told::Granted(_) => event.sent,
                 _ => first_sent.get(&(event.lock, event.token)).copied().unwrap_or(event.sent),
             };
-            let first = Grant { sent, read: event.read, told: Vec::new() };
+            let first = Grant { share, sent, read: event.read, told: Vec::new() };
             let grant: &mut Grant = grants.entry(key).or_insert(first);
             grant.sent = grant.sent.max(sent);
             grant.read = grant.read.min(event.read);

@@ -4,14 +4,18 @@
 //! Method: 20 clients on few locks while processes, stores, networks and clocks fail by a seed. A checker
 //! judges all that they sent and read. Mutants and guilty histories judge the checker.
 
+mod answers;
 mod client;
 mod clock;
+mod endings;
 mod exclusion;
 mod faults;
 mod guilt;
+mod guilt_of_modes;
 mod history;
 mod masters;
 mod members;
+mod mode;
 mod mutants;
 mod nodes;
 mod place;
@@ -275,18 +279,19 @@ async fn lateness(ending: CancellationToken) -> Micros {
 /// Acquires a lock until an answer names its holder, and releases it.
 async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Event> {
     let (token, until) = (client.number(), now() + micros(PATIENCE));
-    let request = Request::acquire(lock, token, ttl, 20_000).patient();
+    let request = Request::acquire(&[lock], token, ttl, 20_000).patient();
     let mut events = Vec::new();
     loop {
-        let event = client.ask(request, &mut dice).await;
-        let said = !(event.told.is_ambiguous() || event.told == Told::NotExecuted);
-        events.push(event);
+        let answered = client.ask(&request, &mut dice).await;
+        let told = &answered[0].told;
+        let said = !(told.is_ambiguous() || *told == Told::NotExecuted);
+        events.extend(answered);
         if said || now() > until {
             break;
         }
         pass(Duration::from_millis(dice.below(100))).await;
     }
-    events.push(client.ask(Request::new(lock, token, Ask::Release), &mut dice).await);
+    events.extend(client.ask(&Request::new(&[lock], token, Ask::Release), &mut dice).await);
     events
 }
 
@@ -382,6 +387,7 @@ impl Campaign {
         Worker {
             client: Client::new(&self.place.addresses(), &self.numbers),
             resource: self.resource.access().await,
+            abilities: self.plan.store.abilities(),
             dice: Dice(self.dice.below(u64::MAX)),
             ending: ending.clone(),
             events: Vec::new(),

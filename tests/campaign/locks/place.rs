@@ -54,6 +54,15 @@ const FAULTS_OF_NODES: [Kind; 7] = [
     Kind::LoseAnswersOfStore,
 ];
 
+/// What a store can do beyond exclusive locks, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Abilities {
+    /// Locks of every kind, and breaks.
+    pub(super) modes: bool,
+    /// Several locks at once.
+    pub(super) sets: bool,
+}
+
 /// Where locks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Store {
@@ -191,6 +200,13 @@ impl Store {
     pub(super) fn goes_back(self) -> bool {
         use Store as S;
         matches!(self, S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster)
+    }
+
+    /// What clients ask of it.
+    pub(super) fn abilities(self) -> Abilities {
+        use Store as S;
+        let all = matches!(self, S::Memory | S::Embedded | S::Postgres | S::Etcd | S::Zookeeper);
+        Abilities { modes: all, sets: all }
     }
 
     pub(super) fn is_redlock(self) -> bool {

@@ -3,27 +3,33 @@
 //! Goal: fencing tokens alone stop a late write (I3).
 //!
 //! Method: a redis-server that no fault touches runs one script for each write. The script compares
-//! the fencing token, takes the write and logs it in one step, so the log has the true order of
-//! writes. The cases of `Fenced` in `guilt.rs` show that the checker reads this log.
+//! the fencing token as `docs/modes.md` says for each mode, takes the write and logs it in one step, so the
+//! log has the true order of writes. The cases of `Fenced` in `guilt.rs` show that the checker reads this log.
+
+use std::fmt;
 
 use keylatch_testkit::RedisServer;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
 use super::history::Taken;
+use super::mode::{Mode, SLOTS, Share};
 
-/// Takes a write unless a higher fencing token was here, or the same one from another client.
+/// Takes a write unless a higher fencing token was here, or the same one from another grant. The
+/// registers are those of the modes: what is compared for readers and writers, and for each slot.
 const TAKE: &str = r"
-local fencing_token, token = ARGV[1], ARGV[2]
-local last = redis.call('HMGET', KEYS[1], 'fencing_token', 'token')
-if last[1] then
-  local before = tonumber(last[1])
-  if tonumber(fencing_token) < before or (tonumber(fencing_token) == before and token ~= last[2]) then
+local fencing_token, grant = tonumber(ARGV[1]), ARGV[2]
+for number = 4, #ARGV do
+  local last = redis.call('HMGET', KEYS[1], ARGV[number], ARGV[number] .. ' grant')
+  local before = tonumber(last[1] or 0)
+  if fencing_token < before or (fencing_token == before and grant ~= last[2]) then
     return 0
   end
 end
-redis.call('HSET', KEYS[1], 'fencing_token', fencing_token, 'token', token)
-redis.call('RPUSH', 'log', ARGV[3] .. ' ' .. fencing_token .. ' ' .. token)
+for number = 4, #ARGV do
+  redis.call('HSET', KEYS[1], ARGV[number], ARGV[1], ARGV[number] .. ' grant', grant)
+end
+redis.call('RPUSH', 'log', ARGV[3])
 return 1";
 
 /// What the locks protect: a separate process that no fault touches. It refuses late writes by
@@ -62,15 +68,64 @@ impl Access {
     /// Whether a write was taken; `None` when the resource did not say.
     pub(super) async fn write(&mut self, write: Taken) -> Option<bool> {
         let mut call = self.script.prepare_invoke();
-        call.key(write.lock).arg(write.fencing_token).arg(write.token).arg(write.lock);
+        let Taken { lock, share: Share { fencing_token, .. }, .. } = write;
+        call.key(lock).arg(fencing_token).arg(write.grant()).arg(line(write));
+        call.arg(write.registers().iter().map(ToString::to_string).collect::<Vec<_>>());
         let taken: Result<u8, _> = call.invoke_async(&mut self.connection).await;
         taken.ok().map(|taken| taken == 1)
     }
 }
 
+/// A fencing token that the resource keeps and compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Register {
+    /// That of readers and writers.
+    Whole,
+    Slot(u64),
+}
+
+impl fmt::Display for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Slot(slot) => write!(f, "slot {slot}"),
+        }
+    }
+}
+
+impl Taken {
+    /// What is compared for it: an exclusive holder raises all, a counted one its slot's.
+    pub(super) fn registers(&self) -> Vec<Register> {
+        let slots = (0..u64::from(SLOTS)).map(Register::Slot);
+        match self.share {
+            Share { mode: Mode::Exclusive, .. } => {
+                [Register::Whole].into_iter().chain(slots).collect()
+            }
+            Share { mode: Mode::Counted(_), slot: Some(slot), .. } => vec![Register::Slot(slot)],
+            _ => vec![Register::Whole],
+        }
+    }
+
+    /// What may write with one fencing token: one holder, or the readers of an era.
+    pub(super) fn grant(&self) -> String {
+        match self.share.mode {
+            Mode::Shared => "readers".to_owned(),
+            _ => self.token.to_string(),
+        }
+    }
+}
+
+/// A write as the log has it.
+fn line(write: Taken) -> String {
+    let Taken { lock, token, share: Share { fencing_token, mode, slot } } = write;
+    let slot = slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string());
+    format!("{lock} {token} {fencing_token} {mode} {slot}")
+}
+
 fn parse(line: &str) -> Option<Taken> {
-    let mut numbers = line.split(' ').map(str::parse);
-    let mut next = || numbers.next()?.ok();
-    let (lock, fencing_token, token) = (next()?, next()?, next()?);
-    Some(Taken { lock: usize::try_from(lock).ok()?, token, fencing_token })
+    let mut words = line.split(' ');
+    let (lock, token) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let (fencing_token, mode) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let slot = words.next()?.parse().ok();
+    Some(Taken { lock, token, share: Share { fencing_token, mode, slot } })
 }

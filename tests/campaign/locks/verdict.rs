@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::exclusion;
 use super::history::{Ask, Event, Grant, GrantKey, History, Micros, Told};
+use super::mode::{Mode, Share};
 
 /// What the campaign holds every store to; the first one only those of the tier `strict`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Invariant {
-    /// I1: no two are certain at once.
+    /// I1: no more are certain at once than may hold the lock together.
     Exclusive,
-    /// I2: fencing tokens rise in the order of grants, and no two are the same.
+    /// I2: a fencing token is above those of all earlier grants that cannot be held together with its own.
     Rising,
     /// I3: the fenced resource takes nothing lower after something higher.
     Fenced,
-    /// I4: what was released is released, and a wrong token frees nothing.
+    /// I4: what was released or broken is so, and a wrong token frees nothing.
     Released,
     /// I5: a renewal that succeeded had no gap.
     Gapless,
@@ -37,10 +38,10 @@ impl Invariant {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Exclusive => "I1 exclusive while certain",
+            Self::Exclusive => "I1 no more while certain than may hold it",
             Self::Rising => "I2 fencing tokens rise",
             Self::Fenced => "I3 the resource takes nothing lower",
-            Self::Released => "I4 released by its token, and then free",
+            Self::Released => "I4 released or broken, and then not held",
             Self::Gapless => "I5 renewed without a gap",
             Self::Live => "I6 had again after healing",
             Self::Honest => "I7 ambiguity is said",
@@ -75,6 +76,7 @@ pub(super) fn judge(history: &History) -> Vec<Violation> {
     found.extend(case.rising());
     found.extend(case.fenced());
     found.extend(case.released());
+    found.extend(case.broken());
     found.extend(case.gapless());
     found.extend(case.live());
     found.extend(case.honest());
@@ -82,47 +84,31 @@ pub(super) fn judge(history: &History) -> Vec<Violation> {
     found
 }
 
-/// Which fencing tokens had been seen of a lock when: from each moment on, the largest.
-struct Seen(BTreeMap<usize, Vec<(Micros, u64)>>);
+/// Which grants had been seen of a lock when.
+struct Seen(BTreeMap<usize, BTreeMap<Share, Micros>>);
 
 impl Seen {
     fn of(history: &History) -> Self {
-        let mut seen = BTreeMap::<usize, Vec<(Micros, u64)>>::new();
+        let mut seen = BTreeMap::<usize, BTreeMap<Share, Micros>>::new();
         for event in &history.events {
-            let own = event.told.lease().map(|lease| lease.fencing_token);
-            let others = event.told.holder().map(|holder| holder.fencing_token);
-            if let Some(fencing_token) = own.or(others) {
-                seen.entry(event.lock).or_default().push((event.read, fencing_token));
-            }
-        }
-        for fences in seen.values_mut() {
-            fences.sort_unstable();
-            let mut largest = 0;
-            for (_, fencing_token) in fences {
-                largest = largest.max(*fencing_token);
-                *fencing_token = largest;
+            for share in event.shares() {
+                let read = seen.entry(event.lock).or_default().entry(share).or_insert(event.read);
+                *read = event.read.min(*read);
             }
         }
         Self(seen)
     }
 
-    /// The largest fencing token that a client had read before a moment.
-    fn before(&self, lock: usize, moment: Micros) -> u64 {
-        let Some(fences) = self.0.get(&lock) else { return 0 };
-        let before = fences.partition_point(|(read, _)| *read < moment);
-        before.checked_sub(1).map_or(0, |last| fences[last].1)
-    }
-
-    /// When a client first read a larger fencing token.
-    fn above(&self, lock: usize, fencing_token: u64) -> Option<Micros> {
-        let fences = self.0.get(&lock)?;
-        fences.iter().find(|(_, seen)| *seen > fencing_token).map(|(read, _)| *read)
+    /// The grants that a client had read of before a moment.
+    fn before(&self, lock: usize, moment: Micros) -> impl Iterator<Item = (&Share, Micros)> {
+        let seen = self.0.get(&lock).into_iter().flatten().map(|(share, read)| (share, *read));
+        seen.filter(move |(_, read)| *read < moment)
     }
 }
 
-struct Case<'a> {
-    history: &'a History,
-    grants: &'a BTreeMap<GrantKey, Grant>,
+pub(super) struct Case<'a> {
+    pub(super) history: &'a History,
+    pub(super) grants: &'a BTreeMap<GrantKey, Grant>,
     by_token: BTreeMap<(usize, u64), Vec<GrantKey>>,
     seen: Seen,
 }
@@ -130,84 +116,62 @@ struct Case<'a> {
 impl Case<'_> {
     fn rising(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let mut last: Option<&GrantKey> = None;
+        let mut last: Option<(&GrantKey, &Grant)> = None;
         for (key, grant) in self.grants {
-            // They are sorted by lock and fence.
-            if let Some(last) =
-                last.filter(|last| (last.lock, last.fencing_token) == (key.lock, key.fencing_token))
-            {
-                found.push(self.wrong(Invariant::Rising, *key, grant.read, &format!("as {last}")));
-            }
-            last = Some(key);
-            let earlier = self.seen.before(key.lock, grant.sent);
-            if earlier >= key.fencing_token {
-                let what = format!("it was granted after {earlier} was seen");
-                found.push(self.wrong(Invariant::Rising, *key, grant.read, &what));
-            }
-            let granted =
-                |&&place: &&usize| matches!(self.history.events[place].told, Told::Granted(_));
-            if grant.told.iter().filter(granted).count() > 1 {
-                let what = "it was granted twice";
+            let mut wrong = |what: &str| {
                 found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
+            };
+            // They are sorted by lock and fence.
+            let is_same = |(other, it): &(&GrantKey, &Grant)| {
+                (other.lock, other.fencing_token) == (key.lock, key.fencing_token)
+                    && (it.share.mode, grant.share.mode) != (Mode::Shared, Mode::Shared)
+            };
+            if let Some((last, _)) = last.filter(is_same) {
+                wrong(&format!("as {last}"));
+            }
+            last = Some((key, grant));
+            let mut earlier = self.seen.before(key.lock, grant.sent);
+            if let Some((earlier, _)) =
+                earlier.find(|(earlier, _)| grant.share.is_too_low_after(earlier))
+            {
+                wrong(&format!("it was granted after {earlier:?} was seen"));
+            }
+            if self.is_granted_twice(grant) {
+                wrong("it was granted twice");
+            }
+            let told = grant.told.iter().map(|&place| &self.history.events[place]);
+            if told.filter_map(Event::share).any(|share| share != grant.share) {
+                wrong("its slot changed");
             }
         }
         found
+    }
+
+    /// Whether it was new twice. A reader may have the token of its era again.
+    fn is_granted_twice(&self, grant: &Grant) -> bool {
+        let events = grant.told.iter().map(|&place| &self.history.events[place]);
+        let granted = events.filter(|event| matches!(event.told, Told::Granted(_)));
+        grant.share.mode != Mode::Shared && granted.count() > 1
     }
 
     fn fenced(&self) -> Vec<Violation> {
         let (mut found, mut last) = (Vec::new(), BTreeMap::new());
         for taken in &self.history.taken {
-            let key = GrantKey {
-                lock: taken.lock,
-                fencing_token: taken.fencing_token,
-                token: taken.token,
-            };
-            let before = last.insert(taken.lock, key).unwrap_or(key);
-            if before.fencing_token > key.fencing_token
-                || (before.fencing_token == key.fencing_token && before != key)
-            {
-                let what = format!("it was taken after {before}");
-                found.push(self.wrong(Invariant::Fenced, key, 0, &what));
+            let fencing_token = taken.share.fencing_token;
+            let key = GrantKey { lock: taken.lock, fencing_token, token: taken.token };
+            for register in taken.registers() {
+                let before = last.insert((taken.lock, register), *taken).unwrap_or(*taken);
+                let other = before.share.fencing_token;
+                if other > fencing_token
+                    || (other == fencing_token && before.grant() != taken.grant())
+                {
+                    let what = format!("it was taken after {before:?}");
+                    found.push(self.wrong(Invariant::Fenced, key, 0, &what));
+                }
             }
             if !self.grants.contains_key(&key) {
                 let what = "it was taken and never granted";
                 found.push(self.wrong(Invariant::Fenced, key, 0, what));
-            }
-        }
-        found
-    }
-
-    fn released(&self) -> Vec<Violation> {
-        let mut freed = BTreeMap::<(usize, u64), Micros>::new();
-        let mut found = Vec::new();
-        let asked = self.first_asked();
-        for event in &self.history.events {
-            let had = asked.get(&(event.lock, event.token)).is_some_and(|sent| *sent < event.read);
-            if matches!(event.told, Told::Released | Told::Renewed(_)) && !had {
-                found.push(self.event(Invariant::Released, event, "by a wrong token"));
-            }
-            if event.told != Told::Released {
-                continue;
-            }
-            for key in self.grants_of(event.lock, event.token) {
-                if self.grants[&key].read <= event.sent {
-                    let read = freed.entry((key.lock, key.fencing_token)).or_insert(event.read);
-                    *read = event.read.min(*read);
-                }
-            }
-        }
-        for event in &self.history.events {
-            let own = event.told.lease().map(|lease| lease.fencing_token);
-            let fencing_token = own.or(event.told.holder().map(|holder| holder.fencing_token));
-            let freed =
-                fencing_token.and_then(|fencing_token| freed.get(&(event.lock, fencing_token)));
-            if freed.is_some_and(|freed| *freed < event.sent) {
-                let mut wrong =
-                    self.event(Invariant::Released, event, "held after it was released");
-                let from = freed.copied().unwrap_or_default();
-                wrong.faults = self.history.faults_within(from, event.read);
-                wrong.by_forgetting = self.history.may_have_forgotten(from, event.read);
-                found.push(wrong);
             }
         }
         found
@@ -218,8 +182,12 @@ impl Case<'_> {
         let doubtful = self.doubtful();
         for event in &self.history.events {
             let Told::Renewed(lease) = event.told else { continue };
-            let other = self.seen.above(event.lock, lease.fencing_token);
-            if let Some(other) = other.filter(|other| *other < event.sent) {
+            let share = event.share();
+            let mut above = self.seen.before(event.lock, event.sent).filter(|(other, _)| {
+                other.fencing_token > lease.fencing_token
+                    && share.is_some_and(|share| share.excludes(other))
+            });
+            if let Some((_, other)) = above.next() {
                 let wrong = self.event(Invariant::Gapless, event, "another was granted before");
                 let by_forgetting = self.history.may_have_forgotten(other, event.read);
                 found.push(Violation { by_forgetting, ..wrong });
@@ -264,7 +232,8 @@ impl Case<'_> {
 
     fn honest(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let refused = |told: &Told| matches!(told, Told::Held(_) | Told::NotExecuted);
+        let refused =
+            |told: &Told| matches!(told, Told::Held(_) | Told::Refused | Told::NotExecuted);
         let acquires = self.history.events.iter().filter(|event| event.ask.is_acquire());
         let denied: BTreeMap<_, _> = acquires
             .filter(|event| refused(&event.told))
@@ -272,8 +241,9 @@ impl Case<'_> {
             .collect();
         let before = self.possible_before();
         for event in &self.history.events {
-            let denied = event.told.holder().and_then(|holder| denied.get(&holder.number));
-            if let Some(denied) = denied.filter(|denied| **denied < event.sent) {
+            let shown = event.told.holders().iter();
+            let mut denied = shown.filter_map(|holder| denied.get(&holder.number));
+            if let Some(denied) = denied.find(|denied| **denied < event.sent) {
                 let what = "held by a request that was told to have got nothing";
                 let wrong = self.event(Invariant::Honest, event, what);
                 // The service withdrew the grant at a node that is no longer master.
@@ -309,7 +279,7 @@ impl Case<'_> {
     }
 
     /// When each token was first used to acquire.
-    fn first_asked(&self) -> BTreeMap<(usize, u64), Micros> {
+    pub(super) fn first_asked(&self) -> BTreeMap<(usize, u64), Micros> {
         let mut asked = BTreeMap::new();
         for event in self.history.events.iter().filter(|event| event.ask.is_acquire()) {
             let sent = asked.entry((event.lock, event.token)).or_insert(event.sent);
@@ -325,11 +295,11 @@ impl Case<'_> {
         doubtful.map(|event| (event.lock, event.token)).collect()
     }
 
-    fn grants_of(&self, lock: usize, token: u64) -> impl Iterator<Item = GrantKey> {
+    pub(super) fn grants_of(&self, lock: usize, token: u64) -> impl Iterator<Item = GrantKey> {
         self.by_token.get(&(lock, token)).into_iter().flatten().copied()
     }
 
-    fn event(&self, invariant: Invariant, event: &Event, what: &str) -> Violation {
+    pub(super) fn event(&self, invariant: Invariant, event: &Event, what: &str) -> Violation {
         let fencing_token = event.told.lease().map_or(0, |lease| lease.fencing_token);
         let key = GrantKey { lock: event.lock, fencing_token, token: event.token };
         self.wrong(invariant, key, event.read, &format!("{what}: {event:?}"))

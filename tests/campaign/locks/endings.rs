@@ -1,0 +1,149 @@
+//! I4: what was released or broken is so, and a wrong token frees nothing.
+//!
+//! Goal: a lease that ended by an answer is seen by no later request.
+//!
+//! Method: a grant is known by its fencing token, or a reader by its token as well, because all readers of an
+//! era have one fencing token. A reader that may have been granted the lock once more in the same era proves
+//! nothing, so it is left out.
+
+use std::collections::BTreeMap;
+
+use super::history::{Ask, Event, Grant, GrantKey, Micros, Told};
+use super::mode::Mode;
+use super::verdict::{Case, Invariant, Violation};
+
+/// A lock, a fencing token, and the token of a reader.
+type Ended = (usize, u64, Option<u64>);
+
+impl Case<'_> {
+    pub(super) fn released(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let asked = self.first_asked();
+        for event in &self.history.events {
+            let had = asked.get(&(event.lock, event.token)).is_some_and(|sent| *sent < event.read);
+            if matches!(event.told, Told::Released | Told::Renewed(_)) && !had {
+                found.push(self.event(Invariant::Released, event, "by a wrong token"));
+            }
+        }
+        let freed = self.freed();
+        for event in &self.history.events {
+            let freed = held(event).filter_map(|one| freed.get(&one));
+            if let Some(from) = freed.copied().find(|freed| *freed < event.sent) {
+                let wrong = self.event(Invariant::Released, event, "held after it was over");
+                let faults = self.history.faults_within(from, event.read);
+                let by_forgetting = self.history.may_have_forgotten(from, event.read);
+                found.push(Violation { faults, by_forgetting, ..wrong });
+            }
+        }
+        found
+    }
+
+    /// A lease that was broken is neither renewed nor valid for longer, and none is said to be that no
+    /// client broke.
+    pub(super) fn broken(&self) -> Vec<Violation> {
+        let (broken, mut found) = (self.ends_of_broken(), Vec::new());
+        let is_break = |event: &&Event| matches!(event.ask, Ask::Break { .. });
+        let breaks: Vec<_> = self.history.events.iter().filter(is_break).collect();
+        for event in &self.history.events {
+            let is_known =
+                || breaks.iter().any(|one| one.lock == event.lock && one.sent < event.read);
+            if event.told == Told::Broken && !is_known() {
+                found.push(self.event(Invariant::Released, event, "broken by no client"));
+            }
+            let Some(lease) = event.told.lease() else { continue };
+            let key = GrantKey {
+                lock: event.lock,
+                fencing_token: lease.fencing_token,
+                token: event.token,
+            };
+            let Some((read, ends)) = broken.get(&key).filter(|(read, _)| *read < event.sent) else {
+                continue;
+            };
+            if matches!(event.told, Told::Renewed(_)) || event.sent + lease.valid_for > *ends {
+                let wrong = self.event(Invariant::Released, event, "valid after it was broken");
+                let by_forgetting = self.history.may_have_forgotten(*read, event.read);
+                found.push(Violation { by_forgetting, ..wrong });
+            }
+        }
+        found
+    }
+
+    /// When clients first read that a grant is over, by a release or a break.
+    fn freed(&self) -> BTreeMap<Ended, Micros> {
+        let mut freed = BTreeMap::<Ended, Micros>::new();
+        for event in &self.history.events {
+            let ended: Vec<_> = match (&event.told, event.ask) {
+                (Told::Released, _) => {
+                    let own = self.grants_of(event.lock, event.token);
+                    own.filter(|key| self.ended_with(key, event)).collect()
+                }
+                (Told::Broke { .. }, Ask::Break { fencing_token, at_once: true }) => {
+                    // With it ended the era, whose fencing token no later reader has.
+                    let with_it = self.with_fence(event.lock, fencing_token);
+                    let before = with_it.filter(|(_, grant)| grant.read <= event.sent);
+                    before.map(|(key, _)| *key).collect()
+                }
+                _ => continue,
+            };
+            for key in ended {
+                let is_reader = self.grants[&key].share.mode == Mode::Shared;
+                let ended = (key.lock, key.fencing_token, is_reader.then_some(key.token));
+                let read = freed.entry(ended).or_insert(event.read);
+                *read = event.read.min(*read);
+            }
+        }
+        freed
+    }
+
+    /// When a client first read that a grant is broken, and when its lease ends at the latest.
+    fn ends_of_broken(&self) -> BTreeMap<GrantKey, (Micros, Micros)> {
+        let mut broken = BTreeMap::<GrantKey, (Micros, Micros)>::new();
+        for event in &self.history.events {
+            let (Told::Broke { ends_in }, Ask::Break { fencing_token, .. }) =
+                (&event.told, event.ask)
+            else {
+                continue;
+            };
+            let with_it = self.with_fence(event.lock, fencing_token);
+            for (key, _) in with_it.filter(|(key, _)| self.ended_with(key, event)) {
+                let first = broken.entry(*key).or_insert((Micros::MAX, Micros::MAX));
+                *first = (first.0.min(event.read), first.1.min(event.read + ends_in));
+            }
+        }
+        broken
+    }
+
+    fn with_fence(
+        &self,
+        lock: usize,
+        fencing_token: u64,
+    ) -> impl Iterator<Item = (&GrantKey, &Grant)> {
+        let of = |token| GrantKey { lock, fencing_token, token };
+        self.grants.range(of(0)..=of(u64::MAX))
+    }
+
+    /// Whether the grant was there when a release or a break came, and the token did not get the lock under
+    /// the same fencing token since, which a reader may.
+    fn ended_with(&self, key: &GrantKey, end: &Event) -> bool {
+        let grant = &self.grants[key];
+        let is_new = |event: &&Event| {
+            event.told.is_ambiguous()
+                || event.read > end.sent && matches!(event.told, Told::Granted(_) | Told::Again(_))
+        };
+        let mut asked = self.history.events.iter().filter(|event| {
+            event.ask.is_acquire() && (event.lock, event.token) == (key.lock, key.token)
+        });
+        grant.read <= end.sent
+            && (grant.share.mode != Mode::Shared || !asked.any(|event| is_new(&event)))
+    }
+}
+
+/// The grants that an answer says are held.
+fn held(event: &Event) -> impl Iterator<Item = Ended> {
+    let own = event.share().map(|share| (share, event.token));
+    let others = event.told.holders().iter().map(|holder| (holder.share, holder.token));
+    own.into_iter().chain(others).map(|(share, token)| {
+        let is_reader = share.mode == Mode::Shared;
+        (event.lock, share.fencing_token, is_reader.then_some(token))
+    })
+}
