@@ -33,7 +33,8 @@ const fn edit(
     Mutant { name, store, edit: Edit { file, find, replace }, test: None }
 }
 
-/// One that the campaign does not see, or by chance alone: `test` of the tests of the stores fails on it.
+/// One that the campaign does not see, or by chance alone: `test` fails on it, one of the stores or of the
+/// rules.
 const fn edit_for(
     test: &'static str,
     name: &'static str,
@@ -156,8 +157,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "validity without what has elapsed",
         Store::Embedded,
         "crates/core/src/lock/service.rs",
-        "    let until = sent + lease.expires_in.checked_sub(drift)?;",
-        "    let sent = if mutant!() { Instant::now() } else { sent };\n    let until = sent + lease.expires_in.checked_sub(drift)?;",
+        "    let validity = Validity { arrived, until: sent + valid_for.min()? };",
+        "    let sent = if mutant!() { Instant::now() } else { sent };\n    let validity = Validity { arrived, until: sent + valid_for.min()? };",
     ),
     edit(
         "the wait counts twice",
@@ -256,6 +257,56 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "crates/stores/src/zookeeper/write.rs",
         "            return Ok(version_in(&client.set_data(path, value, Some(was)).await?));",
         "            let was = (!mutant!()).then_some(was);\n            return Ok(version_in(&client.set_data(path, value, was).await?));",
+    ),
+    edit(
+        "modes: granted above a limit",
+        Store::Embedded,
+        "crates/core/src/lock/rules.rs",
+        "        self.taken <= self.most\n",
+        "        let more = usize::from(mutant!() && self.most > 1);\n        self.taken <= self.most.saturating_add(more)\n",
+    ),
+    edit(
+        "modes: a repeat counts twice",
+        Store::Embedded,
+        "crates/core/src/lock/rules.rs",
+        "        if let Some(holder) = self.holders.find(&command.token) {\n",
+        "        let is_new = mutant!() && command.limit.is_shared();\n        if let Some(holder) = self.holders.find(&command.token).filter(|_| !is_new) {\n",
+    ),
+    edit(
+        "modes: a broken holder renews",
+        Store::Embedded,
+        "crates/core/src/lock/rules.rs",
+        "            Some(HolderState { broken: Some(why), .. }) => RenewReply::Broken(Arc::clone(why)),\n",
+        "            Some(HolderState { broken: Some(why), .. }) if !mutant!() => {\n                RenewReply::Broken(Arc::clone(why))\n            }\n",
+    ),
+    edit(
+        "modes: a set that keeps half",
+        Store::Embedded,
+        "crates/core/src/lock/set.rs",
+        "        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
+        "        (None, Some(busy)) if command.queue.is_none() && mutant!() => {\n            (states, AcquireReply::Busy(busy))\n        }\n        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
+    ),
+    edit(
+        "modes: two holders of one slot",
+        Store::Embedded,
+        "crates/core/src/lock/holders.rs",
+        "        let taken = self.as_slice().iter().zip(0_u32..);\n",
+        "        let all: &[_] = if mutant!() { &[] } else { self.as_slice() };\n        let taken = all.iter().zip(0_u32..);\n",
+    ),
+    edit(
+        "modes: an era has a fencing token for each reader",
+        Store::Embedded,
+        "crates/core/src/lock/rules.rs",
+        "        let era = self.era().filter(|_| command.limit == Limit::Shared);\n",
+        "        let era = self.era().filter(|_| command.limit == Limit::Shared && !mutant!());\n",
+    ),
+    edit_for(
+        "modes::corners::reader_does_not_pass_a_writer_that_waits",
+        "modes: a reader passes a writer",
+        Store::Embedded,
+        "crates/core/src/lock/rules.rs",
+        "        let ahead = self.queue.ahead_of(&command.token);\n",
+        "        let passes = mutant!() && command.limit == Limit::Shared;\n        let ahead = if passes { 0 } else { self.queue.ahead_of(&command.token) };\n",
     ),
     edit_for(
         "postgres::change_that_waited_for_another_row_is_judged_when_its_turn_comes",

@@ -1,5 +1,5 @@
 //! Goal: the campaign finds every version of keylatch that is wrong in one place, or a test of the stores
-//! that the mutant names.
+//! or of the rules does that the mutant names.
 //!
 //! Method: one build of a copy of the sources, in which the variable `MUTANT` chooses the wrong place, so
 //! that the sources do not know of them. `make mutants` builds and runs it. A test that is to find a mutant has to
@@ -81,9 +81,10 @@ fn every_mutant_edit_applies_to_the_sources() {
         assert!(text.contains(&format!("is(\"{}\")", mutant.name)), "{mutant:?}");
     }
     for test in MUTANTS.iter().filter_map(|mutant| mutant.test) {
+        let (directory, _, test) = binary_of(test);
         let (module, name) = test.split_once("::").expect("a test of a module");
-        let text = source(&format!("tests/stores/{module}.rs"));
-        assert!(text.contains(&format!("async fn {name}(")), "there is no test {test}");
+        let text = source(&format!("{directory}/{module}.rs"));
+        assert!(text.contains(&format!("fn {name}(")), "there is no test {test}");
     }
 }
 
@@ -198,11 +199,24 @@ fn cargo(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// Whether a test of the stores passes on a mutant, or on what is right.
+/// Where a test is, how cargo runs its binary, and what it is called there: one of the rules begins with
+/// `modes::`, and all others are of the stores.
+fn binary_of(test: &str) -> (&'static str, &'static [&'static str], &str) {
+    match test.strip_prefix("modes::") {
+        Some(test) => {
+            let cargo = &["test", "--package", "keylatch-core", "--test", "modes"];
+            ("crates/core/tests/modes", cargo, test)
+        }
+        None => ("tests/stores", &["test", "--test", "stores"], test),
+    }
+}
+
+/// Whether a test passes on a mutant, or on what is right.
 fn passes(test: &str, mutant: Option<&str>) -> bool {
-    let built = cargo(&["test", "--test", "stores", "--no-run"]).status().expect("cargo runs");
+    let (_, binary, test) = binary_of(test);
+    let built = cargo(binary).arg("--no-run").status().expect("cargo runs");
     assert!(built.success(), "the tests of the mutants can be built");
-    let mut run = cargo(&["test", "--test", "stores"]);
+    let mut run = cargo(binary);
     run.args(["--", "--exact", test]).env_remove("MUTANT");
     if let Some(mutant) = mutant {
         run.env("MUTANT", mutant);
