@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use futures_util::future::join_all;
 use keylatch_testkit::{Api, Exit, Process, eventually, soon};
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -196,31 +197,38 @@ async fn fills_up<R: Fn(&Process)>(data: &Data, fill: impl FnOnce(&Process) -> R
     let long = json!({"ttl_ms": 600_000, "owner": "x".repeat(200)});
     assert_eq!(api.create_as("first", TOKEN, &long).await.status, 201);
     let make_room = fill(&service);
-    let mut held = 0;
-    let refused = soon("the disk to be full", async {
+    let mut held = vec!["first".to_owned()];
+    let (name, refused) = soon("the disk to be full", async {
         loop {
-            let answer = api.create_as(&format!("lock-{held}"), TOKEN, &long).await;
-            if answer.status != 201 {
-                return answer;
+            let names = (0..64).map(|number| format!("lock-{}", held.len() + number));
+            let names: Vec<_> = names.collect();
+            let answers = names.iter().map(|name| api.create_as(name, TOKEN, &long));
+            let answers = join_all(answers).await;
+            let (granted, refused): (Vec<_>, Vec<_>) = names
+                .into_iter()
+                .zip(answers)
+                .partition(|(_, answer)| answer.status == StatusCode::CREATED);
+            held.extend(granted.into_iter().map(|(name, _)| name));
+            if let Some(refused) = refused.into_iter().next() {
+                return refused;
             }
-            held += 1;
         }
     })
     .await;
     refused.is_problem(503, "store-unavailable");
     assert_eq!(refused.json["outcome"], "not-executed");
-    api.look(&format!("lock-{held}")).await.is_problem(404, "lock-not-held");
+    api.look(&name).await.is_problem(404, "lock-not-held");
     api.get("/readyz").await.is_problem(503, "store-unavailable");
     assert_eq!(api.get("/livez").await.status, 200);
     make_room(&service);
     eventually(async || (api.get("/readyz").await.status == 200).then_some(())).await;
-    assert_eq!(api.create_as(&format!("lock-{held}"), TOKEN, &long).await.status, 201);
+    assert_eq!(api.create_as(&name, TOKEN, &long).await.status, 201);
     service.ended_by("-KILL").await;
 
     let service = data.serve().await;
     let api = Api::at(service.address);
-    for number in 0..=held {
-        assert_eq!(api.look(&format!("lock-{number}")).await.status, 200, "{number}");
+    for name in held.iter().chain([&name]) {
+        assert_eq!(api.look(name).await.status, 200, "{name}");
     }
     service.ended_by("-TERM").await;
 }
