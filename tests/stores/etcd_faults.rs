@@ -191,7 +191,8 @@ async fn waiter_of_an_instance_whose_watch_was_compacted_away_is_served() {
     let answer = soon("the grant", waiter).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     store.release(&name("b"), &token("one")).await.unwrap();
-    says(&mut events, |event| event.name == "released").await;
+    // Where its new watch begins later than this, the stream has lagged and shows what there is.
+    says(&mut events, |event| event.name == "released" || event.data["held"] == false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,8 @@
 //! Method: servers of the test's own, which get signals and other settings. A call that is under way is
 //! one that waits for a lock on the table, or for a standby that does not exist.
 
+use std::cell::Cell;
+
 use keylatch_core::lock::{AcquireReply, ReleaseReply};
 use keylatch_core::store::{Effect, Hint, StoreError};
 use keylatch_testkit::{OpenStore, PostgresServer, Service, eventually, soon};
@@ -213,13 +215,20 @@ async fn waits_for_standby(
     under_way
 }
 
-/// Returns when commits wait for a standby: the server takes note of it later than its new connections.
+/// Returns when commits wait for a standby: the server takes note of it later than its new connections, so
+/// the first probes may not wait.
 async fn commits_wait(server: &PostgresServer, attempt: u64) {
-    let probe = server.connect("postgres").await.expect("it takes connections");
-    let table = format!("CREATE TABLE probe_{attempt} ()");
-    tokio::spawn(async move { probe.batch_execute(&table).await });
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    eventually(async || (server.ask::<i64>("postgres", waits).await == 1).then_some(())).await;
+    let probes = Cell::new(0);
+    eventually(async || {
+        let number = probes.replace(probes.get() + 1);
+        let probe = server.connect("postgres").await.expect("it takes connections");
+        let table = format!("CREATE TABLE probe_{attempt}_{number} ()");
+        tokio::spawn(async move { probe.batch_execute(&table).await });
+        // A commit of the server's own may wait as well.
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        (server.ask::<i64>("postgres", waits).await >= 1).then_some(())
+    })
+    .await;
 }
 
 /// A connection that keeps all others from writing for as long as it lives.
