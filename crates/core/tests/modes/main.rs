@@ -1,4 +1,4 @@
-//! Locks of every kind by one rule: what the rules answer, against a model that is told in other words.
+//! Locks of every kind by one rule: what the rules answer, against a model written in another way.
 //!
 //! `oracle` is the model, and `properties` holds after every step of a random history. What each rule
 //! means for a client is in `corners`.

@@ -33,7 +33,7 @@ const MARK_LIMIT: Duration = Duration::from_secs(1);
 /// How many rows get their age written at once.
 const AGES_AT_ONCE: usize = 64;
 /// How many rows are read at once, and removed at once: a round trip and a commit for many of them, since a
-/// service that names each lock anew leaves a thousand rows a second.
+/// service that gives each lock a new name leaves a thousand rows a second.
 const PAGE: RangeInclusive<usize> = 64..=1024;
 /// How large the rows of a page may be together, where they are more than the fewest: a record may have half a
 /// megabyte.

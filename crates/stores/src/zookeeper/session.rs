@@ -199,7 +199,7 @@ impl Link {
     }
 
     /// Forgets what the timeline saw, unless it was seen of the ensemble that has just written a node. It is
-    /// the same if it has the same tree, is no transaction behind, and answered so lately that nobody can
+    /// the same if it has the same tree, is no transaction behind, and answered so lately that an operator cannot
     /// have restored a backup since.
     fn begin(&self, session: &Session) {
         let (written, asked) = session.written;
