@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::join_all;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use crate::full_disk::limit_files;
@@ -62,7 +63,9 @@ impl EtcdServer {
         });
         let tls = [format!("--cert-file={}", files[0]), format!("--key-file={}", files[1])];
         let options = [&[&*tls[0], &tls[1]], options].concat();
-        Self::spawn_in(directory, &[Peer::create()], 0, &options, "https")
+        let server = Self::spawn_in(directory, &[Peer::create()], 0, &options, "https");
+        eventually(async || TcpStream::connect(server.address()).await.ok()).await;
+        server
     }
 
     fn spawn(peers: &[Peer], member: usize, options: &[&str]) -> Self {
