@@ -60,13 +60,18 @@ async fn etcd_above_its_quota_takes_changes_again_when_there_is_room() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=6000000"]).await;
     let store = open(&server.url("locks")).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    // What another program keeps there: "aaaa" is the base64 of no key of keylatch.
+    // What another program keeps there: the base64 of no key of keylatch. It is half of the quota, because
+    // the file may be larger after it was defragmented than what is in it.
     let junk = "QUFB".repeat(300_000);
-    server.post("kv/put", &json!({"key": "aaaa", "value": junk})).await;
+    for key in ["aaaa", "aaab", "aaac"] {
+        server.post("kv/put", &json!({"key": key, "value": junk})).await;
+    }
     let (kept, refused) = fill(&store).await;
     assert_eq!(refused.effect(), Effect::Unknown, "{refused:?}");
     is_unavailable(&server.url("locks")).await;
-    let deleted = server.post("kv/deleterange", &json!({"key": "aaaa"})).await;
+    server.post("kv/deleterange", &json!({"key": "aaaa"})).await;
+    server.post("kv/deleterange", &json!({"key": "aaab"})).await;
+    let deleted = server.post("kv/deleterange", &json!({"key": "aaac"})).await;
     let revision = &deleted["header"]["revision"];
     server.post("kv/compaction", &json!({"revision": revision, "physical": true})).await;
     server.post("maintenance/defragment", &json!({})).await;
