@@ -9,13 +9,13 @@ use crate::processes::{Machine, Process, ended_cpu, machine_cpu, run};
 use crate::slice::{Cpu, Slice};
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../crates/stores/src/redis/lua/fence.lua"),
-    include_str!("../../crates/stores/src/redis/lua/queue.lua"),
-    include_str!("../../crates/stores/src/redis/lua/acquire.lua")
+    include_str!("../../tests/stores/redis_upgrade/fence.lua"),
+    include_str!("../../tests/stores/redis_upgrade/queue.lua"),
+    include_str!("../../tests/stores/redis_upgrade/acquire.lua")
 );
 const RELEASE: &str = concat!(
-    include_str!("../../crates/stores/src/redis/lua/queue.lua"),
-    include_str!("../../crates/stores/src/redis/lua/release.lua")
+    include_str!("../../tests/stores/redis_upgrade/queue.lua"),
+    include_str!("../../tests/stores/redis_upgrade/release.lua")
 );
 const FILL: &str = include_str!("fill.lua");
 

@@ -9,13 +9,13 @@ use crate::redis_alone::{Run, Scripts};
 use crate::slice::Slice;
 
 const BEGIN: &str = concat!(
-    include_str!("../../crates/stores/src/redis/lua/fence.lua"),
-    include_str!("../../crates/stores/src/redis/lua/record.lua"),
-    include_str!("../../crates/stores/src/redis/lua/record_begin.lua")
+    include_str!("../../tests/stores/redis_upgrade/fence.lua"),
+    include_str!("../../tests/stores/redis_upgrade/record.lua"),
+    include_str!("../../tests/stores/redis_upgrade/record_begin.lua")
 );
 const COMPLETE: &str = concat!(
-    include_str!("../../crates/stores/src/redis/lua/record.lua"),
-    include_str!("../../crates/stores/src/redis/lua/record_complete.lua")
+    include_str!("../../tests/stores/redis_upgrade/record.lua"),
+    include_str!("../../tests/stores/redis_upgrade/record_complete.lua")
 );
 
 const KEY: &str = "keylatch:{3f}:record:PzEi8tq0m5rKZ0YxGm9vQd2n7cJ4sWbE1uLhT6aXoN8";

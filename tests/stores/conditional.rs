@@ -15,8 +15,9 @@ use keylatch_core::idempotency::{
     BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
 };
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, AcquireRequest, Attempt, FencingToken, Lease, LockName,
-    LockService, LockSet, ReleaseReply, RenewReply, Token, TokenHash, Ttl, WaiterLimits,
+    AcquireCommand, AcquireReply, AcquireRequest, Attempt, BreakCommand, FencingToken, Lease,
+    LockName, LockService, LockSet, Reason, ReleaseReply, RenewReply, Token, TokenHash, Ttl,
+    WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::optimistic;
@@ -43,6 +44,7 @@ pub(crate) const BAD_DAYS: Faults = Faults {
     failed_read: 30,
     lost_notice: 100,
     repeated_notice: 100,
+    unreplicated: 30,
     behind_seconds: 7200,
 };
 
@@ -56,8 +58,6 @@ enum ClockFault {
     Stopped,
     /// It is set forward now and then: leases end early, and only the fencing tokens hold.
     SetForward,
-    /// There is none.
-    Without,
 }
 
 /// What the clients of one run know.
@@ -286,7 +286,7 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
     loop {
         pass(Duration::from_millis(dice.below(20_000))).await;
         match fault {
-            ClockFault::None | ClockFault::Without => {}
+            ClockFault::None => {}
             ClockFault::SetBack => {
                 // Now and then by more than a row that is not used lasts.
                 let most = if dice.below(24) == 0 { 100_000 } else { 5000 };
@@ -304,11 +304,11 @@ async fn disturb(engine: FakeEngine, fault: ClockFault, seed: u64) {
     }
 }
 
-async fn run(fault: ClockFault, seed: u64) {
-    let engine = match fault {
-        ClockFault::Without => FakeEngine::without_clock(BAD_DAYS, seed),
-        _ => FakeEngine::new(BAD_DAYS, seed),
-    };
+/// Makes an engine of some nature, with these faults and this seed.
+type MakeEngine = fn(Faults, u64) -> FakeEngine;
+
+async fn run(make: MakeEngine, fault: ClockFault, seed: u64) {
+    let engine = make(BAD_DAYS, seed);
     let stores = (0..PROCESSES).map(|_| optimistic(engine.clone()));
     let stores: Arc<[_]> = stores.collect();
     let ledger = Arc::new(Ledger::default());
@@ -329,36 +329,105 @@ async fn run(fault: ClockFault, seed: u64) {
 }
 
 /// Runs with some seeds, each on a stopped clock of its own.
-fn run_seeds(fault: ClockFault) {
+fn run_seeds(make: MakeEngine, fault: ClockFault) {
     for number in 0..scaled(2) {
         let seed = seed() * 10_000 + number;
-        stopped().block_on(run(fault, seed));
+        stopped().block_on(run(make, fault, seed));
     }
 }
 
 #[test]
 fn conditional_store_grants_to_one_client_under_all_faults() {
-    run_seeds(ClockFault::None);
+    run_seeds(FakeEngine::new, ClockFault::None);
 }
 
 #[test]
 fn conditional_store_grants_to_one_client_when_the_clock_is_set_back() {
-    run_seeds(ClockFault::SetBack);
+    run_seeds(FakeEngine::new, ClockFault::SetBack);
 }
 
 #[test]
 fn conditional_store_grants_to_one_client_when_the_clock_stops() {
-    run_seeds(ClockFault::Stopped);
+    run_seeds(FakeEngine::new, ClockFault::Stopped);
 }
 
 #[test]
 fn clockless_store_grants_to_one_client_under_all_faults() {
-    run_seeds(ClockFault::Without);
+    run_seeds(FakeEngine::without_clock, ClockFault::None);
 }
 
 #[test]
 fn conditional_store_raises_fencing_tokens_when_the_clock_is_set_forward() {
-    run_seeds(ClockFault::SetForward);
+    run_seeds(FakeEngine::new, ClockFault::SetForward);
+}
+
+#[test]
+fn forgetful_store_grants_to_one_client_under_all_faults() {
+    run_seeds(FakeEngine::forgetful, ClockFault::None);
+}
+
+#[test]
+fn forgetful_store_grants_to_one_client_when_the_clock_stops() {
+    run_seeds(FakeEngine::forgetful, ClockFault::Stopped);
+}
+
+#[test]
+fn forgetful_store_raises_fencing_tokens_when_the_clock_is_set_forward() {
+    run_seeds(FakeEngine::forgetful, ClockFault::SetForward);
+}
+
+#[test]
+fn forgetful_store_writes_a_repeated_grant_again() {
+    stopped().block_on(async {
+        let engine = FakeEngine::forgetful(Faults::default(), seed());
+        let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
+        let (ttl, token) = (Ttl::DEFAULT, Token::generate().expect("a token").hash());
+        for attempt in 1..4 {
+            // Other machines have each before it is answered.
+            let command = AcquireCommand::new(token, ttl, Attempt::new(attempt));
+            store.acquire(&name, command).await.unwrap();
+            assert_eq!(engine.batches(), attempt);
+        }
+    });
+}
+
+/// Another process changes the row of a held lock when a waiter joins the line there.
+#[test]
+fn release_that_finds_another_row_is_decided_from_it_without_a_read() {
+    stopped().block_on(async {
+        let faults = Faults { lost_notice: 1000, ..Faults::default() };
+        let engine = FakeEngine::forgetful(faults, seed());
+        let [one, other] = [(); 2].map(|()| optimistic(engine.clone()));
+        let name = LockName::parse("a").unwrap();
+        let (token, _) = grant(&*one, &name, Ttl::DEFAULT).await;
+        let waiter = Token::generate().expect("a token").hash();
+        let command = AcquireCommand::new(waiter, Ttl::DEFAULT, Attempt::new(1));
+        let queue = Some(Ttl::DEFAULT.get());
+        let joined = other.acquire(&name, AcquireCommand { queue, ..command }).await.unwrap();
+        assert!(matches!(joined, AcquireReply::Busy(_)), "{joined:?}");
+        let (batches, looks) = (engine.batches(), engine.looks());
+        assert_eq!(one.release(&name, &token).await.unwrap(), ReleaseReply::Released);
+        assert_eq!((engine.batches(), engine.looks()), (batches + 2, looks));
+    });
+}
+
+#[test]
+fn forgetful_store_keeps_a_break_longer_than_the_lease() {
+    stopped().block_on(async {
+        let engine = FakeEngine::forgetful(Faults::default(), seed());
+        let (store, name) = (optimistic(engine.clone()), LockName::parse("a").unwrap());
+        let (token, fencing_token) = grant(&*store, &name, Ttl::DEFAULT).await;
+        let reason = Reason::parse("it stands still").unwrap();
+        let (slot, by, grace) = (None, None, Some(Ttl::DEFAULT.get()));
+        let command = BreakCommand { fencing_token, slot, reason, by, grace };
+        store.break_lease(&name, command).await.unwrap();
+        engine.advance(Ttl::DEFAULT.get() + Duration::from_secs(3600));
+        let renewed = store.renew(&name, &token, Ttl::DEFAULT).await.unwrap();
+        assert!(matches!(renewed, RenewReply::Broken(_)), "{renewed:?}");
+        engine.advance(Duration::from_secs(24 * 3600));
+        assert_eq!(store.recall(&name).await.unwrap(), []);
+        assert_eq!(engine.rows(), 0);
+    });
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is stopped, and jumps")]

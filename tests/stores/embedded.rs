@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use futures_util::future::join_all;
-use keylatch_testkit::{Api, Exit, Process, eventually, soon};
+use keylatch_testkit::{Answer, Api, Exit, Process, eventually, soon};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::KEYLATCH;
@@ -198,23 +198,12 @@ async fn fills_up<R: Fn(&Process)>(data: &Data, fill: impl FnOnce(&Process) -> R
     assert_eq!(api.create_as("first", TOKEN, &long).await.status, 201);
     let make_room = fill(&service);
     let mut held = vec!["first".to_owned()];
-    let (name, refused) = soon("the disk to be full", async {
-        loop {
-            let names = (0..64).map(|number| format!("lock-{}", held.len() + number));
-            let names: Vec<_> = names.collect();
-            let answers = names.iter().map(|name| api.create_as(name, TOKEN, &long));
-            let answers = join_all(answers).await;
-            let (granted, refused): (Vec<_>, Vec<_>) = names
-                .into_iter()
-                .zip(answers)
-                .partition(|(_, answer)| answer.status == StatusCode::CREATED);
-            held.extend(granted.into_iter().map(|(name, _)| name));
-            if let Some(refused) = refused.into_iter().next() {
-                return refused;
-            }
-        }
-    })
-    .await;
+    // At last one by one: of many at once one may fit when another was refused.
+    let mut refused = None;
+    for at_once in [64, 1] {
+        refused = Some(soon("the disk to be full", fill_by(&api, at_once, &long, &mut held)).await);
+    }
+    let (name, refused) = refused.expect("a refused create");
     refused.is_problem(503, "store-unavailable");
     assert_eq!(refused.json["outcome"], "not-executed");
     api.look(&name).await.is_problem(404, "lock-not-held");
@@ -231,6 +220,28 @@ async fn fills_up<R: Fn(&Process)>(data: &Data, fill: impl FnOnce(&Process) -> R
         assert_eq!(api.look(name).await.status, 200, "{name}");
     }
     service.ended_by("-TERM").await;
+}
+
+/// Creates locks, so many at once, until one is refused, and adds those that are granted to `held`.
+async fn fill_by(
+    api: &Api,
+    at_once: usize,
+    body: &Value,
+    held: &mut Vec<String>,
+) -> (String, Answer) {
+    loop {
+        let names = (0..at_once).map(|number| format!("{at_once}-{}", held.len() + number));
+        let names: Vec<_> = names.collect();
+        let answers = join_all(names.iter().map(|name| api.create_as(name, TOKEN, body))).await;
+        let (granted, refused): (Vec<_>, Vec<_>) = names
+            .into_iter()
+            .zip(answers)
+            .partition(|(_, answer)| answer.status == StatusCode::CREATED);
+        held.extend(granted.into_iter().map(|(name, _)| name));
+        if let Some(refused) = refused.into_iter().next() {
+            return refused;
+        }
+    }
 }
 
 /// A disk that is taken off again.

@@ -2,7 +2,7 @@
 //! changes again once there is room.
 //!
 //! Method: the files of an engine that runs may not grow (`limit_files`). PostgreSQL refuses the statement and
-//! goes on; etcd and ZooKeeper end, and are started again when there is room. etcd's own quota besides.
+//! serves others; etcd and ZooKeeper end, and the tests start them again when there is room. etcd's own quota besides.
 
 use keylatch_core::idempotency::{CompleteReply, RecordStatus};
 use keylatch_core::store::{Effect, StoreError};

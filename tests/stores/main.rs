@@ -29,6 +29,7 @@ mod record_rules;
 mod redis_queue;
 mod redis_records;
 mod redis_tls;
+mod redis_upgrade;
 mod redis_urls;
 mod redlock;
 mod redlock_agreement;

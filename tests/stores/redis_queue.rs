@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use keylatch_core::lock::AcquireReply;
 use keylatch_testkit::{
     Acquire, Answer, OpenStore, RedisServer, Service, config, eventually, soon,
 };
@@ -31,12 +30,11 @@ async fn queue_expires_with_its_last_entry() {
         held(store.acquire(&ask).await.unwrap());
     }
     let keys = keys(&redis).await;
-    assert_eq!(keys.len(), 5, "{keys:?}");
-    for key in keys.iter().filter(|key| !key.ends_with(":fence") && !key.contains(":lock:")) {
-        let left: i64 = redis.run(&["PTTL", key]).await;
-        assert!((280_000..=300_000).contains(&left), "{key} expires in {left} ms");
-    }
-    redis.age(Duration::from_secs(300)).await;
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    let key = keys.iter().find(|key| key.contains(":lock:")).expect("the lock with its queue");
+    let left: i64 = redis.run(&["PTTL", key]).await;
+    assert!((280_000..=301_000).contains(&left), "{key} expires in {left} ms");
+    redis.advance(Duration::from_secs(301));
     only_the_counter_is_left(&redis).await;
 }
 
@@ -53,6 +51,8 @@ async fn empty_queue_leaves_no_key() {
             store.release(&name("a"), &token("two")).await.unwrap();
         } else {
             withdraw(&store, "a", "two", 2).await;
+            // What it undoes may still be on its way, and finds the row of the withdrawal until then.
+            redis.advance(Duration::from_secs(5));
         }
         only_the_counter_is_left(&redis).await;
     }
@@ -121,89 +121,36 @@ async fn redis_down_at_start_is_subscribed_once_up() {
 }
 
 #[tokio::test]
-async fn evicted_queue_key_does_not_block_the_lock() {
+async fn evicted_lock_is_granted_above_its_fencing_token() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
-    for part in ["line", "places", "attempts"] {
-        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-        held(store.acquire(&place("a", "two", 2)).await.unwrap());
-        evict(&redis, part).await;
-        held(store.acquire(&place("a", "three", 3)).await.unwrap());
-        store.release(&name("a"), &token("one")).await.unwrap();
-        // Whichever waiter asks next, one of them gets the lock.
-        let one = store.acquire(&place("a", "two", 4)).await.unwrap();
-        let other = store.acquire(&place("a", "three", 5)).await.unwrap();
-        let grants =
-            [one, other].into_iter().filter(|found| matches!(found, AcquireReply::Granted(_)));
-        assert_eq!(grants.count(), 1, "without {part}");
-        for (holder, attempt) in [("two", 4), ("three", 5)] {
-            withdraw(&store, "a", holder, attempt).await;
-        }
+    let mut last = granted(store.acquire(&ask("a", "one", 1)).await.unwrap()).fencing_token;
+    for attempt in 2..5 {
+        evict(&redis).await;
+        // Neither this process's memory of its own grants nor the clock is what tokens rise by.
+        let store = open(&redis.url()).await;
+        redis.set_back(Duration::from_secs(3600));
+        let next = granted(store.acquire(&ask("a", "two", attempt)).await.unwrap()).fencing_token;
+        assert!(next > last, "{next} after {last}");
+        last = next;
     }
 }
 
 #[tokio::test]
-async fn evicted_queue_key_does_not_prolong_a_dead_entry() {
+async fn many_expired_entries_are_forgotten() {
     let redis = RedisServer::start().await;
     let store = open(&redis.url()).await;
-    for part in ["line", "places", "attempts"] {
-        granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-        held(store.acquire(&place("a", "who is gone", 2)).await.unwrap());
-        evict(&redis, part).await;
-        held(store.acquire(&place("a", "two", 3)).await.unwrap());
-        store.release(&name("a"), &token("one")).await.unwrap();
-        // By then the waiter that is gone has lost its place, and the other has kept it.
-        for attempt in 4..7 {
-            store.acquire(&place("a", "two", attempt)).await.unwrap();
-            redis.age(PLACE * 2 / 3).await;
-        }
-        let found = store.acquire(&place("a", "two", 7)).await.unwrap();
-        assert!(!matches!(found, AcquireReply::Busy(_)), "without {part}: {found:?}");
-        store.release(&name("a"), &token("two")).await.unwrap();
-        only_the_counter_is_left(&redis).await;
-    }
-}
-
-#[tokio::test]
-async fn rest_of_an_evicted_queue_is_deleted() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
-    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    held(store.acquire(&place("a", "two", 2)).await.unwrap());
-    evict(&redis, "places").await;
-    held(store.acquire(&ask("a", "three", 3)).await.unwrap());
-    assert_eq!(keys(&redis).await.len(), 2, "the lock and its counter");
-}
-
-#[tokio::test]
-async fn many_expired_entries_are_dropped_in_steps() {
-    let redis = RedisServer::start().await;
-    let store = open(&redis.url()).await;
-    let long = |holder: &str, attempt| Acquire { ttl: ttl(PLACE * 4), ..ask("a", holder, attempt) };
-    for attempt in [0, 10_000] {
-        granted(store.acquire(&long("one", attempt)).await.unwrap());
-        let gone: Vec<_> = (1..=2500)
-            .map(|number| place("a", &format!("who is gone {number}"), attempt + number))
-            .collect();
-        join_all(gone.iter().map(|ask| async { held(store.acquire(ask).await.unwrap()) })).await;
-        redis.age(PLACE / 2).await;
-        held(store.acquire(&place("a", "two", attempt + 9000)).await.unwrap());
-        redis.age(PLACE * 2 / 3).await;
-        // Whatever the next step is, it finds the line as if they had not been there.
-        let before = steps(&redis).await;
-        if attempt == 0 {
-            let seen = held(store.acquire(&place("a", "three", 9001)).await.unwrap());
-            assert_eq!((seen.waiting, steps(&redis).await - before), (2, 3));
-            withdraw(&store, "a", "three", 9001).await;
-        } else {
-            withdraw(&store, "a", "two", attempt + 9000).await;
-            assert_eq!(steps(&redis).await - before, 3);
-            assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 0);
-        }
-        withdraw(&store, "a", "two", 9000).await;
-        store.release(&name("a"), &token("one")).await.unwrap();
-        only_the_counter_is_left(&redis).await;
-    }
+    let long = Acquire { ttl: ttl(PLACE * 4), ..ask("a", "one", 0) };
+    granted(store.acquire(&long).await.unwrap());
+    let gone: Vec<_> =
+        (1..=2500).map(|number| place("a", &format!("who is gone {number}"), number)).collect();
+    join_all(gone.iter().map(|ask| async { held(store.acquire(ask).await.unwrap()) })).await;
+    redis.advance(PLACE / 2);
+    held(store.acquire(&place("a", "two", 9000)).await.unwrap());
+    redis.advance(PLACE * 2 / 3);
+    // Whatever the next step is, it finds the line as if they had not been there.
+    let seen = held(store.acquire(&place("a", "three", 9001)).await.unwrap());
+    assert_eq!(seen.waiting, 2);
 }
 
 #[tokio::test]
@@ -213,9 +160,9 @@ async fn full_redis_keeps_serving_its_queue() {
     granted(store.acquire(&Acquire { ttl: ttl(PLACE * 2), ..ask("a", "one", 1) }).await.unwrap());
     held(store.acquire(&place("a", "two", 2)).await.unwrap());
     let () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    redis.age(PLACE * 2 / 3).await;
+    redis.advance(PLACE * 2 / 3);
     held(store.acquire(&place("a", "two", 3)).await.unwrap());
-    redis.age(PLACE * 2 / 3).await;
+    redis.advance(PLACE * 2 / 3);
     store.acquire(&place("b", "two", 4)).await.expect_err("Redis is full");
     assert_eq!(store.look(&name("a")).await.unwrap().expect("it is held").first.waiting, 1);
     store.release(&name("a"), &token("one")).await.unwrap();
@@ -272,7 +219,7 @@ async fn serves_all(happens: impl AsyncFnOnce(&mut RedisServer)) {
     // Both ends of each connection are files of this process.
     rlimit::increase_nofile_limit(4096).expect("more open files");
     let mut redis = RedisServer::start().await;
-    let services = [Service::start(&redis.url()).await, Service::start(&redis.url()).await];
+    let services = [patient(&redis).await, patient(&redis).await];
     let services = services.map(Arc::new);
     eventually(async || (subscribers(&redis).await == 2).then_some(())).await;
     let holder = services[0].create("a", &json!({"ttl_ms": 600_000})).await;
@@ -282,7 +229,8 @@ async fn serves_all(happens: impl AsyncFnOnce(&mut RedisServer)) {
         waiters.spawn(async move {
             let token = format!("the-token-of-the-waiter-{number}");
             let got = wait(&service, "a", &token).await;
-            assert_eq!(got.status, 201, "{number}: {got:?}");
+            // One whose earlier round was granted, and not answered in time, has the lock already.
+            assert!([200, 201].contains(&got.status.as_u16()), "{number}: {got:?}");
             let released = service.release("a", &token).await;
             assert_eq!(released.status, 204, "{number}: {released:?}");
         });
@@ -298,7 +246,16 @@ async fn serves_all(happens: impl AsyncFnOnce(&mut RedisServer)) {
     while let Some(served) = soon("the next", waiters.join_next()).await {
         served.expect("it is served");
     }
+    // A withdrawal leaves its row for as long as what it undoes may be on its way.
+    redis.advance(Duration::from_secs(5));
     only_the_counter_is_left(&redis).await;
+}
+
+/// A service that a busy machine does not make give up on Redis.
+async fn patient(redis: &RedisServer) -> Service {
+    let mut config = config(&redis.url());
+    config.store_timeout_ms = 60_000;
+    Service::start_with(config).await
 }
 
 async fn wait(service: &Service, lock: &str, token: &str) -> Answer {
@@ -318,18 +275,10 @@ fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
     Acquire { queue: Some(PLACE), ..ask(lock, holder, attempt) }
 }
 
-/// Does to a part of the line of `a` what a Redis does that evicts keys.
-async fn evict(redis: &RedisServer, part: &str) {
-    let key = format!("keylatch:{{{:02x}}}:{part}:a", name("a").bucket());
+/// Does to the lock `a` what a Redis does that evicts keys.
+async fn evict(redis: &RedisServer) {
+    let key = format!("keylatch:{{{:02x}}}:lock:a", name("a").bucket());
     assert_eq!(redis.run::<u64>(&["DEL", &key]).await, 1, "{key}");
-}
-
-/// How many scripts Redis has run.
-async fn steps(redis: &RedisServer) -> u64 {
-    let stats: String = redis.run(&["INFO", "commandstats"]).await;
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls = line.and_then(|line| line.split(',').next());
-    calls.and_then(|calls| calls.parse().ok()).expect("how many")
 }
 
 async fn keys(redis: &RedisServer) -> Vec<String> {

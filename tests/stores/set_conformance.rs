@@ -205,10 +205,19 @@ async fn set_outlives_the_process(store: &TestStore) {
 /// The stores that keep no lock as a whole, or each lock at another place.
 #[tokio::test]
 async fn store_that_takes_no_sets_says_so_every_time() {
-    let redis = keylatch_testkit::stores::redis().await;
-    let store = redis.open().await;
-    let refused = store.acquire_set(&set(&["a", "b"]), one(1)).await;
-    assert!(matches!(refused, Err(StoreError::Unsupported)), "{refused:?}");
+    let stores = [
+        keylatch_testkit::stores::cluster().await,
+        keylatch_testkit::stores::redlock().await,
+        keylatch_testkit::stores::divided().await,
+    ];
+    for started in stores {
+        let store = started.open().await;
+        let refused = store.acquire_set(&set(&["a", "b"]), one(1)).await;
+        assert!(matches!(refused, Err(StoreError::Unsupported)), "{refused:?}");
+        // So does a step that would change nothing.
+        let refused = store.release_set(&set(&["a", "b"]), &token("one")).await;
+        assert!(matches!(refused, Err(StoreError::Unsupported)), "{refused:?}");
+    }
 }
 
 fn set(names: &[&str]) -> LockSet {

@@ -46,7 +46,7 @@ impl Wakeups {
     }
 
     /// Wakes all waiters, after hints may have been lost.
-    #[cfg(any(feature = "redis", feature = "conditional"))]
+    #[cfg(feature = "conditional")]
     pub(crate) fn wake_all(&self) {
         for waiter in self.waiters.values() {
             waiter.send_replace(());
@@ -103,14 +103,8 @@ impl ChangeWatchers {
         }
     }
 
-    /// All locks that are watched.
-    #[cfg(feature = "redis")]
-    pub(crate) fn names(&self) -> Vec<LockName> {
-        self.watchers.keys()
-    }
-
     /// Reports to all watchers that hints may have been lost.
-    #[cfg(any(feature = "redis", feature = "conditional"))]
+    #[cfg(feature = "conditional")]
     pub(crate) fn report_missed(&self) {
         for watchers in self.watchers.values() {
             let _ = watchers.send(Hint::Missed);

@@ -265,7 +265,8 @@ impl Table {
     }
 
     fn moment(&self, last_fencing_token: FencingToken) -> Moment {
-        Moment { now: self.now(), unix_micros: unix_micros(), last_fencing_token }
+        let unix_micros = unix_micros();
+        Moment { now: self.now(), unix_micros, least_micros: unix_micros, last_fencing_token }
     }
 
     fn shard(&self, bucket: u8) -> MutexGuard<'_, Shard> {

@@ -20,17 +20,19 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `restart`: what it knows outlives a process of keylatch.
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
-const MATRIX: [(&str, &[&str]); 11] = [
+const MATRIX: [(&str, &[&str]); 13] = [
     ("memory", &["locks", "url", "queue", "modes", "sets", "records", "service"]),
     ("conditional", &["locks", "queue", "modes", "sets", "records"]),
     ("clockless", &["locks", "queue", "modes", "sets", "records"]),
+    ("forgetful", &["locks", "queue", "modes", "sets", "records"]),
+    ("divided", &["locks", "queue", "modes"]),
     ("embedded", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("postgres", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("etcd", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("zookeeper", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
-    ("redis", &["locks", "url", "queue", "records", "service", "restart"]),
-    ("sentinel", &["locks", "url", "queue", "records"]),
-    ("cluster", &["locks", "url", "queue", "records"]),
+    ("redis", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
+    ("sentinel", &["locks", "url", "queue", "modes", "sets", "records"]),
+    ("cluster", &["locks", "url", "queue", "modes", "records"]),
     ("redlock", &["locks", "url"]),
 ];
 

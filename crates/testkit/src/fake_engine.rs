@@ -3,8 +3,9 @@
 //! Calls take their time, and overtake each other. By its [`Faults`] the engine refuses changes that it
 //! could make, loses the answer of a batch that it carried out, carries a batch out after it answered that
 //! the answer was lost, and loses, repeats and delays notices. Its clock may be moved, set back and
-//! stopped, and it may have none. A seed decides all of it. Clones are one engine: each store over a clone
-//! is a process, whose wall clock is its own.
+//! stopped, and it may have none. It may [forget](FakeEngine::forgetful) rows by itself, as Redis does, fail to
+//! replicate what clients rely on, and have [parts](FakeEngine::of_parts). A seed decides all of it. Clones are
+//! one engine: each store over a clone is a process, whose wall clock is its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -13,11 +14,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
-use keylatch_core::lock::Ttl;
+use keylatch_core::lock::{FencingToken, Ttl};
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, Reading, Removal, Row,
-    TOGETHER, Timeline, Version, Writing,
+    TOGETHER, Timeline, Version, Writing, floor_row,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -48,6 +49,8 @@ pub struct Faults {
     pub lost_notice: u64,
     /// A notice comes twice.
     pub repeated_notice: u64,
+    /// What a client relies on is carried out, and may not be replicated. Of an engine that forgets.
+    pub unreplicated: u64,
     /// The wall clocks of the processes are up to so many seconds behind.
     pub behind_seconds: u64,
 }
@@ -63,6 +66,7 @@ impl Faults {
         late: 0,
         failed_read: 0,
         lost_notice: 0,
+        unreplicated: 0,
         behind_seconds: 0,
     };
 }
@@ -86,6 +90,8 @@ impl Clone for FakeEngine {
 #[derive(Debug)]
 struct Engine {
     faults: Faults,
+    /// Into how many parts the buckets fall, if it forgets rows by itself.
+    forgetful: Option<usize>,
     state: Mutex<State>,
     notices: broadcast::Sender<Notice>,
     hold: watch::Sender<Hold>,
@@ -113,6 +119,9 @@ struct State {
     dice: Dice,
     rows: BTreeMap<Vec<u8>, Row>,
     marked: BTreeSet<Vec<u8>>,
+    /// Until when a row is kept, and the last fencing token of each bucket, where it forgets rows by itself.
+    kept_until: BTreeMap<Vec<u8>, EngineTime>,
+    given: BTreeMap<u8, FencingToken>,
     /// How many rows, or marks, were handed out.
     looks: u64,
     last_version: u128,
@@ -142,12 +151,28 @@ impl Clock {
 impl FakeEngine {
     /// An empty engine; it has to be made within a tokio runtime.
     pub fn new(faults: Faults, seed: u64) -> Self {
+        Self::of_nature(faults, seed, None)
+    }
+
+    /// An empty engine that removes rows by itself, and has other machines copy what clients rely on.
+    pub fn forgetful(faults: Faults, seed: u64) -> Self {
+        Self::of_nature(faults, seed, Some(1))
+    }
+
+    /// The same whose buckets fall into so many parts, and which writes no rows together.
+    pub fn of_parts(parts: usize, faults: Faults, seed: u64) -> Self {
+        Self::of_nature(faults, seed, Some(parts))
+    }
+
+    fn of_nature(faults: Faults, seed: u64, forgetful: Option<usize>) -> Self {
         let shown = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970");
         let clock = Clock { shown, since: Instant::now(), is_stopped: false };
         let state = State {
             dice: Dice(seed),
             rows: BTreeMap::new(),
             marked: BTreeSet::new(),
+            kept_until: BTreeMap::new(),
+            given: BTreeMap::new(),
             looks: 0,
             last_version: 0,
             batches: 0,
@@ -155,7 +180,7 @@ impl FakeEngine {
         };
         let notices = broadcast::Sender::new(BACKLOG);
         let (state, hold) = (Mutex::new(state), watch::Sender::new(Hold::No));
-        let engine = Arc::new(Engine { faults, state, notices, hold });
+        let engine = Arc::new(Engine { faults, forgetful, state, notices, hold });
         Self { engine, timeline: None, limits: EntryLimits::NONE }
     }
 
@@ -281,8 +306,20 @@ impl FakeEngine {
 }
 
 impl Engine {
+    /// Without the rows that it has forgotten by now.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.forgetful.is_some() {
+            state.forget();
+        }
+        state
+    }
+
+    /// All keys of a call are of one part.
+    fn check_part<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) {
+        let part = |key: &Key| usize::from(key.bucket()) % self.forgetful.unwrap_or(1);
+        let first = keys.next().map(part);
+        assert!(keys.all(|key| Some(part(key)) == first), "a call is about several parts");
     }
 
     /// Whether it happens this time.
@@ -317,32 +354,98 @@ impl Engine {
         let mut state = self.state();
         state.batches += 1;
         let now = state.clock.now();
-        let mut versions = Vec::new();
+        let (mut versions, mut failed, mut found) = (Vec::new(), Vec::new(), Vec::new());
         let units = match unit {
             Unit::Change => changes.chunks(1),
             Unit::Batch => changes.chunks(changes.len().max(1)),
         };
         for unit in units {
             let is_refused = state.dice.below(1000) < self.faults.conflict;
-            let may = unit.iter().all(|change| state.may_carry_out(change, now, has_clock));
+            let may = unit.iter().all(|change| self.may_carry_out(&state, change, has_clock));
             for change in unit {
                 if is_refused || !may {
+                    let row = state.row(&change.key, false);
+                    let is_other = row.as_ref().map(|row| row.version) != change.was;
+                    if self.forgetful.is_some() && is_other {
+                        found.push((versions.len(), row));
+                    }
                     versions.push(None);
                     continue;
                 }
-                let version = state.write(change, has_clock);
+                let version = self.write(&mut state, change, has_clock);
+                let is_copied = state.dice.below(1000) >= self.faults.unreplicated;
+                if change.outline.is_promise && !is_copied {
+                    failed.push((versions.len(), lost("sight of the replicas")));
+                }
                 versions.push(Some(version));
-                // Without a store there is no receiver.
-                let _ = self.notices.send(Notice::Changed(change.key.clone(), Some(version)));
             }
         }
         let revision = Version(state.last_version);
-        (Writing { versions, asked, now }, revision)
+        (Writing { versions, failed, found, asked, now }, revision)
+    }
+
+    fn may_carry_out(&self, state: &State, change: &Change, has_clock: bool) -> bool {
+        match self.forgetful {
+            Some(_) => state.may_carry_out_strictly(change),
+            None => state.may_carry_out(change, has_clock),
+        }
+    }
+
+    /// Writes a row, and says so.
+    fn write(&self, state: &mut State, change: &Change, has_clock: bool) -> Version {
+        let version = state.write(change, has_clock);
+        let mut notice = Notice::Changed(change.key.clone(), Some(version));
+        if self.forgetful.is_some() {
+            if let Some(given) = change.outline.given {
+                let last = state.given.entry(change.key.bucket()).or_default();
+                *last = given.max(*last);
+            }
+            state.kept_until.insert(change.key.to_bytes(), change.outline.lasts);
+            if state.dice.below(2) == 0 {
+                let row = Row { version, value: change.value.clone() };
+                notice = Notice::Row(change.key.clone(), row);
+            }
+        }
+        // Without a store there is no receiver.
+        let _ = self.notices.send(notice);
+        version
     }
 }
 
 impl State {
-    fn may_carry_out(&self, change: &Change, now: EngineTime, has_clock: bool) -> bool {
+    /// Forgets the rows that nothing is in any more.
+    fn forget(&mut self) {
+        let now = self.clock.now();
+        let Self { kept_until, rows, marked, .. } = self;
+        kept_until.retain(|key, until| {
+            let is_kept = *until > now;
+            if !is_kept {
+                rows.remove(key);
+                marked.remove(key);
+            }
+            is_kept
+        });
+    }
+
+    /// The row of a key; of a floor what is known of its bucket.
+    fn row(&self, key: &Key, is_forgetful: bool) -> Option<Row> {
+        match key {
+            Key::Floor(bucket) if is_forgetful => {
+                self.given.get(bucket).and_then(|last| floor_row(*last).ok())
+            }
+            _ => self.rows.get(&key.to_bytes()).cloned(),
+        }
+    }
+
+    fn may_carry_out_strictly(&self, change: &Change) -> bool {
+        let found = self.rows.get(&change.key.to_bytes()).map(|row| row.version);
+        let last = self.given.get(&change.key.bucket()).copied().unwrap_or_default();
+        let is_above = change.outline.given.is_none_or(|given| given > last);
+        found == change.was && change.guard.allows(self.clock.now()) && is_above
+    }
+
+    fn may_carry_out(&self, change: &Change, has_clock: bool) -> bool {
+        let now = self.clock.now();
         let found = self.rows.get(&change.key.to_bytes()).map(|row| row.version);
         // A row that was removed may be written as if it were there.
         let is_as_named = found == change.was || (has_clock && found.is_none());
@@ -389,6 +492,7 @@ fn lost(what: &str) -> StoreError {
 impl ConditionalStore for FakeEngine {
     async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
+        engine.check_part(keys.iter());
         engine.travel().await;
         if engine.happens(engine.faults.failed_read) {
             return Err(lost("a read"));
@@ -396,7 +500,7 @@ impl ConditionalStore for FakeEngine {
         let (mut reading, revision) = {
             let mut state = engine.state();
             state.looks += keys.len() as u64;
-            let rows = keys.iter().map(|key| state.rows.get(&key.to_bytes()).cloned());
+            let rows = keys.iter().map(|key| state.row(key, engine.forgetful.is_some()));
             let reading = Reading { rows: rows.collect(), asked, now: state.clock.now() };
             (reading, Version(state.last_version))
         };
@@ -408,12 +512,18 @@ impl ConditionalStore for FakeEngine {
     }
 
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        self.engine.check_part(changes.iter().map(|change| &change.key));
         self.write_as(changes, Unit::Change).await
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         assert!(changes.len() <= TOGETHER, "{} changes together", changes.len());
-        self.write_as(changes, Unit::Batch).await
+        assert!(self.writes_together(), "it writes no rows together");
+        let mut writing = self.write_as(changes, Unit::Batch).await?;
+        match writing.failed.pop() {
+            Some((_, error)) => Err(error),
+            None => Ok(writing),
+        }
     }
 
     async fn list(
@@ -506,5 +616,21 @@ impl ConditionalStore for FakeEngine {
 
     fn timeline(&self) -> Option<&Timeline> {
         self.timeline.as_deref()
+    }
+
+    fn forgets(&self) -> bool {
+        self.engine.forgetful.is_some()
+    }
+
+    fn replicates(&self) -> bool {
+        self.engine.forgetful.is_some()
+    }
+
+    fn writes_together(&self) -> bool {
+        self.parts() == 1
+    }
+
+    fn parts(&self) -> usize {
+        self.engine.forgetful.unwrap_or(1)
     }
 }

@@ -8,6 +8,7 @@
 //! | start the service in the test's process | [`Service`], [`config`] |
 //! | start it as a process, or run a command of it | [`Program`], [`Process`], [`Exit`] |
 //! | call its HTTP API and look at an answer | [`Api`], [`Answer`] |
+//! | have identities with API keys | [`Keyring`] |
 //! | read server-sent events | [`EventStream`] |
 //! | send bytes that no HTTP client sends | [`RawConnection`] |
 //! | guard `POST /orders` in front of a service that counts its runs | [`Shop`], [`Upstream`] |
@@ -68,6 +69,7 @@ mod scripts;
 mod service;
 pub mod stores;
 mod upstream;
+mod wall_clock;
 mod zookeeper;
 
 use std::time::Duration;
@@ -94,6 +96,7 @@ pub use scripts::ScriptDirectory;
 pub use service::{Answer, Api, Service, config};
 pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store_time};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
+pub use wall_clock::WallClock;
 pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer, listening_port};
 
 /// How long anything that has to happen may take, on the slowest machine.

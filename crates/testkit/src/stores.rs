@@ -86,17 +86,31 @@ pub async fn zookeeper() -> TestStore {
 
 /// The adapter over conditional writes, on an engine in the test's process.
 pub async fn conditional() -> TestStore {
-    let engine = FakeEngine::new(Faults::HARMLESS, seed());
-    // The configuration of its services, of which it has none, has a URL that opens nothing.
-    let mut store = TestStore::new(config("memory:"), engine.clone());
-    store.engine = Some(engine);
-    store
+    of_engine(FakeEngine::new(Faults::HARMLESS, seed()))
 }
 
 /// The same on an engine that has no clock.
 pub async fn clockless() -> TestStore {
     let engine = FakeEngine::without_clock(Faults::HARMLESS, seed());
     let mut store = TestStore::new(config("memory:"), TokioClock::default());
+    store.engine = Some(engine);
+    store
+}
+
+/// The same on an engine that removes rows by itself, as Redis does.
+pub async fn forgetful() -> TestStore {
+    of_engine(FakeEngine::forgetful(Faults::HARMLESS, seed()))
+}
+
+/// The same on one whose buckets fall into parts, as those of a cluster do.
+pub async fn divided() -> TestStore {
+    of_engine(FakeEngine::of_parts(3, Faults::HARMLESS, seed()))
+}
+
+/// The adapter over an engine in the test's process.
+fn of_engine(engine: FakeEngine) -> TestStore {
+    // The configuration of its services, of which it has none, has a URL that opens nothing.
+    let mut store = TestStore::new(config("memory:"), engine.clone());
     store.engine = Some(engine);
     store
 }
@@ -370,18 +384,20 @@ impl StoreClock for EtcdClock {
     }
 }
 
-/// A Redis counts by its own clock, so its keys become older.
+/// A Redis counts by its own clock, which is set forward.
 #[async_trait]
 impl StoreClock for RedisServer {
     async fn advance(&self, by: Duration) {
-        self.age(by).await;
+        self.advance(by + AHEAD);
+        pass_for_store(by + AHEAD);
     }
 }
 
 #[async_trait]
 impl StoreClock for Sentinels {
     async fn advance(&self, by: Duration) {
-        self.servers[0].age(by).await;
+        self.servers[0].advance(by + AHEAD);
+        pass_for_store(by + AHEAD);
     }
 }
 
@@ -389,8 +405,9 @@ impl StoreClock for Sentinels {
 impl StoreClock for Cluster {
     async fn advance(&self, by: Duration) {
         for master in self.masters() {
-            master.age(by).await;
+            master.advance(by + AHEAD);
         }
+        pass_for_store(by + AHEAD);
     }
 }
 

@@ -15,6 +15,13 @@ use super::verdict::{Case, Invariant, Violation};
 /// A lock, a fencing token, and the token of a reader.
 type Ended = (usize, u64, Option<u64>);
 
+/// An answer that says that a grant is broken.
+struct Broken {
+    read: Micros,
+    /// When the lease ends at the latest.
+    ends: Micros,
+}
+
 impl Case<'_> {
     pub(super) fn released(&self) -> Vec<Violation> {
         let mut found = Vec::new();
@@ -41,7 +48,7 @@ impl Case<'_> {
     /// A lease that was broken is neither renewed nor valid for longer, and none is said to be that no
     /// client broke.
     pub(super) fn broken(&self) -> Vec<Violation> {
-        let (broken, mut found) = (self.ends_of_broken(), Vec::new());
+        let (broken, mut found) = (self.breaks(), Vec::new());
         let is_break = |event: &&Event| matches!(event.ask, Ask::Break { .. });
         let breaks: Vec<_> = self.history.events.iter().filter(is_break).collect();
         for event in &self.history.events {
@@ -56,12 +63,13 @@ impl Case<'_> {
                 fencing_token: lease.fencing_token,
                 token: event.token,
             };
-            let Some((read, ends)) = broken.get(&key).filter(|(read, _)| *read < event.sent) else {
-                continue;
-            };
-            if matches!(event.told, Told::Renewed(_)) || event.sent + lease.valid_for > *ends {
+            let known = broken.get(&key).into_iter().flatten();
+            let known = known.filter(|broken| broken.read < event.sent);
+            let Some(ends) = known.clone().map(|broken| broken.ends).min() else { continue };
+            if matches!(event.told, Told::Renewed(_)) || event.sent + lease.valid_for > ends {
                 let wrong = self.event(Invariant::Released, event, "valid after it was broken");
-                let by_forgetting = self.history.may_have_forgotten(*read, event.read);
+                let read = known.map(|broken| broken.read).min().unwrap_or(event.sent);
+                let by_forgetting = self.history.may_have_forgotten(read, event.read);
                 found.push(Violation { by_forgetting, ..wrong });
             }
         }
@@ -95,9 +103,9 @@ impl Case<'_> {
         freed
     }
 
-    /// When a client first read that a grant is broken, and when its lease ends at the latest.
-    fn ends_of_broken(&self) -> BTreeMap<GrantKey, (Micros, Micros)> {
-        let mut broken = BTreeMap::<GrantKey, (Micros, Micros)>::new();
+    /// The answers that say that a grant is broken. A later one may say that its lease ends earlier.
+    fn breaks(&self) -> BTreeMap<GrantKey, Vec<Broken>> {
+        let mut broken = BTreeMap::<GrantKey, Vec<Broken>>::new();
         for event in &self.history.events {
             let (Told::Broke { ends_in }, Ask::Break { fencing_token, .. }) =
                 (&event.told, event.ask)
@@ -106,8 +114,8 @@ impl Case<'_> {
             };
             let with_it = self.with_fence(event.lock, fencing_token);
             for (key, _) in with_it.filter(|(key, _)| self.ended_with(key, event)) {
-                let first = broken.entry(*key).or_insert((Micros::MAX, Micros::MAX));
-                *first = (first.0.min(event.read), first.1.min(event.read + ends_in));
+                let (read, ends) = (event.read, event.read + ends_in);
+                broken.entry(*key).or_default().push(Broken { read, ends });
             }
         }
         broken

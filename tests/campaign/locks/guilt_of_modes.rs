@@ -15,7 +15,7 @@ const BREAK_AT_ONCE: Ask = Ask::Break { fencing_token: 10, at_once: true };
 /// An innocent history, and what is added to it.
 type Case = (&'static str, fn() -> History, fn(&mut History));
 
-const INNOCENT: [Case; 14] = [
+const INNOCENT: [Case; 15] = [
     ("three readers", readers, |history| {
         history.events.push(granted(5, Shared, 10, None, [230, 240]));
     }),
@@ -58,6 +58,14 @@ const INNOCENT: [Case; 14] = [
             return;
         };
         lease.valid_for = 150_000;
+    }),
+    ("a broken lease that its holder releases", broken, |history| {
+        history.events.push(event(1, Exclusive, ACQUIRE, [220, 230], again(10, None)));
+        if let Some(Event { told: Told::Again(lease), .. }) = history.events.last_mut() {
+            lease.valid_for = 150_000;
+        }
+        history.events.push(event(1, Exclusive, Ask::Release, [240, 250], Told::Released));
+        history.events.push(event(0, Exclusive, BREAK, [260, 270], Told::Broke { ends_in: 0 }));
     }),
     ("another's grant after a break at once", broken, |history| {
         history.events[1].ask = BREAK_AT_ONCE;

@@ -23,7 +23,6 @@ mod report;
 mod resource;
 mod topology;
 mod verdict;
-mod wall_clock;
 mod worker;
 
 use std::sync::Arc;
@@ -56,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(1300);
 /// How long a client asks for a lock that it should get.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What I6 gives every lock beyond its TTL.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(3);
 /// How long a node of Redlock is given, of the shortest TTL: if the machine is later than that, any
 /// step may fail.
 const NODE_TIME: Micros = 20_000;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use keylatch_testkit::{
     Answer, Api, Cluster, Ensemble, EtcdCluster, PostgresPair, Process, Program, Proxy,
-    RedisServer, Sentinels, eventually,
+    RedisServer, Sentinels, WallClock, eventually,
 };
 use reqwest::Method;
 use tempfile::TempDir;
@@ -22,7 +22,6 @@ use tokio::time::timeout;
 use super::faults::{Kind, Seen};
 use super::members::Members;
 use super::nodes::Nodes;
-use super::wall_clock::WallClock;
 use crate::KEYLATCH;
 
 /// How long an instance waits for its store's answer, in ms.
@@ -204,9 +203,8 @@ impl Store {
 
     /// What clients ask of it.
     pub(super) fn abilities(self) -> Abilities {
-        use Store as S;
-        let all = matches!(self, S::Memory | S::Embedded | S::Postgres | S::Etcd | S::Zookeeper);
-        Abilities { modes: all, sets: all }
+        let modes = !self.is_redlock();
+        Abilities { modes, sets: modes && self != Self::Cluster }
     }
 
     pub(super) fn is_redlock(self) -> bool {

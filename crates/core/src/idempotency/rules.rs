@@ -190,9 +190,7 @@ impl Record {
             return self.clone();
         }
         let since = self.since + self.lease;
-        let over_millis = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
-        let ended = (moment.unix_micros / 1000).saturating_sub(over_millis);
-        let stage = RecordStage::Unknown(ended, UnknownReason::Interrupted);
+        let stage = RecordStage::Unknown(moment.date_of(since), UnknownReason::Interrupted);
         Self { stage, since, ..self.clone() }
     }
 
@@ -255,7 +253,7 @@ impl BeginCommand {
             token: self.token,
             fingerprint: self.fingerprint,
             scope: Some(self.scope.clone()),
-            fencing_token: moment.last_fencing_token.next(moment.unix_micros),
+            fencing_token: moment.last_fencing_token.next(moment.least_micros),
             attempts: record.map_or(0, |record| record.attempts).saturating_add(1),
             begun_at_millis: record
                 .map_or(moment.unix_micros / 1000, |record| record.begun_at_millis),
@@ -346,5 +344,33 @@ impl ResolveCommand {
             }
             _ => (Some(record.clone()), ResolveReply::Refused(record.view(now))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_without_a_lease_ends_even_before_it_began() {
+        let record = Record {
+            token: TokenHash::from_bytes([1; 32]),
+            fingerprint: Fingerprint::of_text("an order"),
+            scope: None,
+            fencing_token: FencingToken::new(1),
+            attempts: 1,
+            begun_at_millis: 0,
+            lease: Duration::ZERO,
+            retention: Duration::ZERO,
+            on_crash: OnCrash::Unknown,
+            stage: RecordStage::InFlight,
+            since: Duration::from_secs(2),
+        };
+        // The clock by which it began was ahead.
+        let now = Duration::from_secs(1);
+        let moment =
+            Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: FencingToken::NONE };
+        let record = RecordState::new(Some(record)).live(&moment).record.expect("it is kept");
+        assert!(matches!(record.stage, RecordStage::Unknown(0, UnknownReason::Interrupted)));
     }
 }

@@ -31,7 +31,7 @@ impl FencingToken {
         self.0
     }
 
-    /// The token after `self`, at a store whose clock says `unix_micros`.
+    /// The token after `self`, at a store whose clock shows `unix_micros` at least.
     ///
     /// The time is a floor: it keeps tokens rising when the counter was lost.
     #[must_use]
@@ -51,8 +51,20 @@ impl fmt::Display for FencingToken {
 pub struct Moment {
     /// The store's monotonic clock: the time since some start that never changes.
     pub now: Duration,
-    /// The store's wall clock, in microseconds since 1970.
+    /// The store's wall clock, in microseconds since 1970, as `now` is.
     pub unix_micros: u64,
+    /// What that clock shows at least. Fencing tokens take this, because `now` may be an estimate that is
+    /// ahead, and a store that takes over from another one could give a token that is ahead once more.
+    pub least_micros: u64,
     /// The last fencing token that the lock's bucket gave.
     pub last_fencing_token: FencingToken,
+}
+
+impl Moment {
+    /// The date at which the monotonic clock showed `then`, which is not after `now`: in milliseconds since
+    /// 1970, and the same at every moment at which both clocks have run on alike.
+    pub(crate) fn date_of(&self, then: Duration) -> u64 {
+        let ago = u64::try_from(self.now.saturating_sub(then).as_micros()).unwrap_or(u64::MAX);
+        self.unix_micros.saturating_sub(ago) / 1000
+    }
 }

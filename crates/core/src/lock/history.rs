@@ -15,7 +15,7 @@ use super::holders::HolderState;
 use super::{FencingToken, Moment, Owner, TokenHash};
 
 /// How long a break is kept after the lease has ended.
-const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many ends a lock keeps.
 const ENDS_MAX: usize = 16;
 
@@ -112,14 +112,12 @@ pub enum EndCause {
 impl GrantEnd {
     /// The end of a grant that was over at `since`, which is not after `moment`.
     pub(super) fn of(holder: &HolderState, since: Duration, moment: &Moment) -> Self {
-        let ago = moment.now.saturating_sub(since).as_millis();
-        let now_millis = moment.unix_micros / 1000;
         Self {
             token: holder.token,
             fencing_token: holder.fencing_token,
             owner: holder.owner.clone(),
             acquired_at_millis: holder.acquired_at_millis,
-            ended_at_millis: now_millis.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX)),
+            ended_at_millis: moment.date_of(since),
             cause: match &holder.broken {
                 None => EndCause::Expiry,
                 Some(why) => EndCause::Break { why: Arc::clone(why), since },

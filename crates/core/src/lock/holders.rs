@@ -45,42 +45,62 @@ pub(super) enum Holders {
     None,
     One(Arc<HolderState>),
     /// Two at least.
-    Several(Arc<Vec<HolderState>>),
+    Several(Arc<Vec<Arc<HolderState>>>),
 }
 
 impl Holders {
     /// All of them, by slot.
-    pub(super) fn as_slice(&self) -> &[HolderState] {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &HolderState> + Clone {
+        self.as_slice().iter().map(|holder| &**holder)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn as_slice(&self) -> &[Arc<HolderState>] {
         match self {
             Self::None => &[],
-            Self::One(holder) => slice::from_ref(&**holder),
+            Self::One(holder) => slice::from_ref(holder),
             Self::Several(holders) => holders,
         }
     }
 
     /// The holder with this token.
     pub(super) fn find(&self, token: &TokenHash) -> Option<&HolderState> {
-        self.as_slice().iter().find(|holder| holder.token == *token)
+        self.iter().find(|holder| holder.token == *token)
     }
 
     /// The same, to change all but its slot.
     pub(super) fn find_mut(&mut self, token: &TokenHash) -> Option<&mut HolderState> {
-        let position = self.as_slice().iter().position(|holder| holder.token == *token)?;
-        self.as_mut_slice().get_mut(position)
+        let position = self.iter().position(|holder| holder.token == *token)?;
+        self.as_mut_slice().get_mut(position).map(Arc::make_mut)
     }
 
-    /// All of them, to change all but their slots.
-    pub(super) fn as_mut_slice(&mut self) -> &mut [HolderState] {
+    /// Those that `is_changed` admits, to change all but their slots.
+    pub(super) fn iter_mut(
+        &mut self,
+        is_changed: impl Fn(&HolderState) -> bool,
+    ) -> impl Iterator<Item = &mut HolderState> {
+        let holders = self.as_mut_slice().iter_mut();
+        holders.filter(move |holder| is_changed(holder)).map(Arc::make_mut)
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Arc<HolderState>] {
         match self {
             Self::None => &mut [],
-            Self::One(holder) => slice::from_mut(Arc::make_mut(holder)),
+            Self::One(holder) => slice::from_mut(holder),
             Self::Several(holders) => Arc::<Vec<_>>::make_mut(holders).as_mut_slice(),
         }
     }
 
     /// The lowest slot that no holder has.
     pub(super) fn free_slot(&self) -> u32 {
-        let taken = self.as_slice().iter().zip(0_u32..);
+        let taken = self.iter().zip(0_u32..);
         taken.take_while(|(holder, slot)| holder.slot == *slot).fold(0, |free, _| free + 1)
     }
 
@@ -89,10 +109,14 @@ impl Holders {
         *self = match std::mem::take(self) {
             Self::None => Self::One(Arc::new(holder)),
             others => {
-                let mut holders = others.as_slice().to_vec();
-                let position = holders.partition_point(|other| other.slot < holder.slot);
-                holders.insert(position, holder);
-                holders.into_iter().collect()
+                let others = others.as_slice();
+                let position = others.partition_point(|other| other.slot < holder.slot);
+                let (lower, higher) = others.split_at(position);
+                let mut holders = Vec::with_capacity(others.len() + 1);
+                holders.extend_from_slice(lower);
+                holders.push(Arc::new(holder));
+                holders.extend_from_slice(higher);
+                Self::Several(Arc::new(holders))
             }
         };
     }
@@ -108,7 +132,7 @@ impl Holders {
             Self::None => {}
             Self::One(holder) if is_kept(holder) => {}
             Self::One(_) => *self = Self::None,
-            Self::Several(holders) if holders.iter().all(&is_kept) => {}
+            Self::Several(holders) if holders.iter().all(|holder| is_kept(holder)) => {}
             Self::Several(holders) => {
                 *self = holders.iter().filter(|holder| is_kept(holder)).cloned().collect();
             }
@@ -116,13 +140,13 @@ impl Holders {
     }
 }
 
-impl FromIterator<HolderState> for Holders {
+impl FromIterator<Arc<HolderState>> for Holders {
     /// The holders in the order of their slots.
-    fn from_iter<I: IntoIterator<Item = HolderState>>(holders: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = Arc<HolderState>>>(holders: I) -> Self {
         let mut holders = holders.into_iter();
         match (holders.next(), holders.next()) {
             (None, _) => Self::None,
-            (Some(one), None) => Self::One(Arc::new(one)),
+            (Some(one), None) => Self::One(one),
             (Some(one), Some(other)) => {
                 Self::Several(Arc::new([one, other].into_iter().chain(holders).collect()))
             }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::history::{Break, GrantEnd, History};
+use super::history::{BREAK_KEPT, Break, GrantEnd, History};
 use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
@@ -42,12 +42,12 @@ impl LockState {
         queue: WaitQueue,
         history: History,
     ) -> Self {
-        Self { holders: holders.into_iter().collect(), queue, history }
+        Self { holders: holders.into_iter().map(Arc::new).collect(), queue, history }
     }
 
     /// The holders by slot, their leases expired or not.
-    pub fn holders(&self) -> &[HolderState] {
-        self.holders.as_slice()
+    pub fn holders(&self) -> impl ExactSizeIterator<Item = &HolderState> + Clone {
+        self.holders.iter()
     }
 
     /// The waiters, expired entries included.
@@ -106,7 +106,7 @@ impl LockState {
         let now = moment.now;
         let queue = self.queue.live(now);
         let mut history = self.history.live(now);
-        let expired = self.holders().iter().filter(|holder| holder.has_expired(now));
+        let expired = self.holders().filter(|holder| holder.has_expired(now));
         let mut expired: Vec<_> = expired.collect();
         // In the order in which they ended, however late this step sees it.
         expired.sort_by_key(|holder| holder.expires());
@@ -119,7 +119,7 @@ impl LockState {
 
     /// Whether [`LockState::live`] differs from the state at `moment`.
     pub fn is_stale(&self, moment: &Moment) -> bool {
-        self.holders().iter().any(|holder| holder.has_expired(moment.now))
+        self.holders().any(|holder| holder.has_expired(moment.now))
             || self.queue.is_stale(moment.now)
             || self.history.is_stale(moment.now)
     }
@@ -129,15 +129,24 @@ impl LockState {
     pub fn ends(&self) -> impl Iterator<Item = Duration> {
         let queue = self.queue.entries().iter().map(QueueEntry::expires);
         let history = self.history.ends().iter().filter_map(GrantEnd::kept_until);
-        self.holders().iter().map(HolderState::expires).chain(queue).chain(history)
+        self.holders().map(HolderState::expires).chain(queue).chain(history)
+    }
+
+    /// Until when there is anything to keep of the state, if no step comes; `None` if there is nothing. A lease
+    /// that is broken is kept beyond its end, as a break of the history.
+    pub fn kept_until(&self) -> Option<Duration> {
+        let broken = self.holders().filter(|holder| holder.broken.is_some());
+        let breaks = broken.map(|holder| holder.expires() + BREAK_KEPT);
+        self.ends().chain(breaks).max()
     }
 
     /// The state with each of its times on another clock: when leases began, queue entries, and breaks.
     #[must_use]
     pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
-        let holders = self.holders().iter().cloned();
-        let holders = holders.map(|holder| HolderState { since: on_other(holder.since), ..holder });
-        let holders = holders.collect();
+        let mut holders = self.holders.clone();
+        for holder in holders.iter_mut(|_| true) {
+            holder.since = on_other(holder.since);
+        }
         let entries = self.queue.entries().iter().cloned();
         let queue = entries.map(|entry| QueueEntry { since: on_other(entry.since), ..entry });
         let queue = queue.collect();
@@ -174,9 +183,11 @@ impl LockState {
 
     /// The waiters whose turn it is, first come first: each has room beside those before it.
     pub fn turns(&self) -> impl Iterator<Item = &TokenHash> {
-        let mut room = self.room();
-        let turns = self.queue.entries().iter().take_while(move |entry| room.take(entry.limit));
-        turns.map(|entry| &entry.token)
+        // Most locks have no line, and then the holders are not looked through.
+        let mut room = None;
+        let is_turn =
+            move |entry: &&QueueEntry| room.get_or_insert_with(|| self.room()).take(entry.limit);
+        self.queue.entries().iter().take_while(is_turn).map(|entry| &entry.token)
     }
 
     /// How the lock changed for its watchers when it became `after` at `now`: what ended comes first.
@@ -184,7 +195,7 @@ impl LockState {
         let waiting = after.queue.len();
         let public = |holder: &HolderState| holder.public(name, waiting, now);
         let mut changes = Vec::new();
-        for before in self.holders().iter().filter(|holder| !holder.has_expired(now)) {
+        for before in self.holders().filter(|holder| !holder.has_expired(now)) {
             match after.holders.find(&before.token).filter(|holder| holder.id() == before.id()) {
                 None => {
                     if let Some(why) = after.history.find_break(&before.token) {
@@ -216,12 +227,12 @@ impl LockState {
 
     /// Whether there is nothing to keep: no holder, no waiter, no break. What has expired counts as well.
     pub fn is_empty(&self) -> bool {
-        self.holders().is_empty() && self.queue.is_empty() && !self.history.keeps_lock()
+        self.holders.is_empty() && self.queue.is_empty() && !self.history.keeps_lock()
     }
 
     /// The largest fencing token of a grant that the state still knows.
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.holders().iter().map(|holder| holder.fencing_token).max()
+        self.holders().map(|holder| holder.fencing_token).max()
     }
 
     /// Some of the holders, as a client reads them that asked for more than this lock.
@@ -232,14 +243,13 @@ impl LockState {
     /// The holders as any client may see them, at most so many, their leases expired or not.
     pub fn holding(&self, name: &LockName, now: Duration, most: usize) -> Option<Holding> {
         let waiting = self.queue.len();
-        let holders = self.holders();
-        let first = holders.iter().min_by_key(|holder| holder.expires())?;
-        let others = holders.iter().filter(|holder| holder.slot != first.slot);
+        let first = self.holders().min_by_key(|holder| holder.expires())?;
+        let others = self.holders().filter(|holder| holder.slot != first.slot);
         let others = others.take(most - 1).map(|holder| holder.public(name, waiting, now));
         Some(Holding {
             first: Box::new(first.public(name, waiting, now)),
             others: others.collect(),
-            count: holders.len(),
+            count: self.holders.len(),
         })
     }
 
@@ -261,7 +271,7 @@ impl LockState {
         let ahead = self.queue.ahead_of(&command.token);
         if self.has_room_behind(ahead, command.limit) {
             self.queue.leave(&command.token, None);
-            if self.holders().len() >= Limit::HOLDERS_MAX {
+            if self.holders.len() >= Limit::HOLDERS_MAX {
                 return AcquireReply::Full;
             }
             let holder = self.grant(command, moment);
@@ -294,9 +304,9 @@ impl LockState {
         command: &AcquireCommand,
         moment: &Moment,
     ) -> AcquireReply {
-        let is_alone = self.holders().len() == 1 && self.queue.is_empty();
+        let is_alone = self.holders.len() == 1 && self.queue.is_empty();
         let era = self.era();
-        let next = moment.last_fencing_token.next(moment.unix_micros);
+        let next = moment.last_fencing_token.next(moment.least_micros);
         let Some(holder) = self.holders.find_mut(&command.token) else {
             return AcquireReply::Full;
         };
@@ -333,7 +343,7 @@ impl LockState {
         match self.holders.find_mut(token) {
             None => match self.history.find_break(token) {
                 Some(why) => RenewReply::Broken(Arc::clone(why)),
-                None if self.holders().is_empty() => RenewReply::NotHeld,
+                None if self.holders.is_empty() => RenewReply::NotHeld,
                 None => RenewReply::Mismatch,
             },
             Some(HolderState { broken: Some(why), .. }) => RenewReply::Broken(Arc::clone(why)),
@@ -353,7 +363,7 @@ impl LockState {
         moment: &Moment,
     ) -> ReleaseReply {
         if self.holders.find(token).is_none() {
-            let is_free = self.holders().is_empty();
+            let is_free = self.holders.is_empty();
             return if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
         }
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
@@ -398,20 +408,18 @@ impl LockState {
         moment: &Moment,
     ) -> BreakReply {
         let BreakCommand { fencing_token, slot, reason, by, grace } = command;
-        let is_broken = |fence: FencingToken, its_slot: u32| {
-            fence == *fencing_token && slot.is_none_or(|slot| slot == its_slot)
+        let is_broken = |holder: &HolderState| {
+            holder.fencing_token == *fencing_token && slot.is_none_or(|slot| slot == holder.slot)
         };
         let at_millis = moment.unix_micros / 1000;
         let why = Arc::new(Break { reason: reason.clone(), by: by.clone(), at_millis });
         let mut ends_in = None;
-        for holder in self.holders.as_mut_slice() {
-            if is_broken(holder.fencing_token, holder.slot) {
-                holder.broken.get_or_insert_with(|| Arc::clone(&why));
-                if let Some(grace) = grace.filter(|grace| *grace < holder.expires_in(moment.now)) {
-                    (holder.since, holder.ttl) = (moment.now, grace);
-                }
-                ends_in = ends_in.max(Some(holder.expires_in(moment.now)));
+        for holder in self.holders.iter_mut(is_broken) {
+            holder.broken.get_or_insert_with(|| Arc::clone(&why));
+            if let Some(grace) = grace.filter(|grace| *grace < holder.expires_in(moment.now)) {
+                (holder.since, holder.ttl) = (moment.now, grace);
             }
+            ends_in = ends_in.max(Some(holder.expires_in(moment.now)));
         }
         let mut earlier = self.history.ends().iter();
         let is_known =
@@ -434,7 +442,7 @@ impl LockState {
 
     fn grant(&self, command: &AcquireCommand, moment: &Moment) -> HolderState {
         let era = self.era().filter(|_| command.limit == Limit::Shared);
-        let next = || moment.last_fencing_token.next(moment.unix_micros);
+        let next = || moment.last_fencing_token.next(moment.least_micros);
         HolderState {
             token: command.token,
             fencing_token: era.unwrap_or_else(next),
@@ -455,7 +463,7 @@ impl LockState {
     /// The fencing token that all who share the lock without a number have at this time: that of the first
     /// of them, so that no resource refuses one of them for the sake of another.
     fn era(&self) -> Option<FencingToken> {
-        let mut shared = self.holders().iter().filter(|holder| holder.limit == Limit::Shared);
+        let mut shared = self.holders().filter(|holder| holder.limit == Limit::Shared);
         shared.next().map(|holder| holder.fencing_token)
     }
 
@@ -468,8 +476,8 @@ impl LockState {
     }
 
     fn room(&self) -> Room {
-        let limits = self.holders().iter().map(|holder| holder.limit.holders());
-        Room { taken: self.holders().len(), most: limits.min().unwrap_or(usize::MAX) }
+        let limits = self.holders().map(|holder| holder.limit.holders());
+        Room { taken: self.holders.len(), most: limits.min().unwrap_or(usize::MAX) }
     }
 }
 

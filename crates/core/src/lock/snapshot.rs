@@ -143,7 +143,7 @@ impl LockState {
             return encode_parts(
                 PLAIN_FORMAT,
                 &PlainParts {
-                    holders: self.holders().iter().map(PlainHolder::of).collect(),
+                    holders: self.holders().map(PlainHolder::of).collect(),
                     queue: self.queue().entries().iter().map(PlainEntry::of).collect(),
                     ends: Vec::new(),
                 },
@@ -152,7 +152,7 @@ impl LockState {
         encode_parts(
             FORMAT,
             &Parts {
-                holders: self.holders().iter().map(HolderParts::of).collect(),
+                holders: self.holders().map(HolderParts::of).collect(),
                 queue: self.queue().entries().iter().map(QueueParts::of).collect(),
                 ends: self.history().ends().iter().map(EndParts::of).collect(),
             },
@@ -197,7 +197,7 @@ fn is_plain(state: &LockState) -> bool {
             && holder.broken.is_none()
             && holder.entries.iter().map(|entry| &entry.name).eq([&None])
     };
-    state.holders().iter().all(is_plain)
+    state.holders().all(is_plain)
         && state.queue().entries().iter().all(|entry| entry.limit == Limit::Exclusive)
         && state.history().ends().is_empty()
 }

@@ -48,7 +48,7 @@ impl Lock {
     }
 
     fn moment(&self) -> Moment {
-        Moment { now: self.now, unix_micros: 0, last_fencing_token: self.last }
+        Moment { now: self.now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last }
     }
 
     fn run(&mut self, command: &LockCommand) -> LockReply {
@@ -223,7 +223,7 @@ fn withdrawal_of_an_entry_leaves_the_others() {
     let attempt = Attempt::new(77);
     lock.acquire(AcquireCommand { entry: entry("late"), attempt, ..ask(1, EXCLUSIVE) });
     lock.run(&LockCommand::Withdraw { token: token(1), attempt });
-    let holders = lock.state.holders();
+    let holders: Vec<_> = lock.state.holders().collect();
     assert_eq!(holders.len(), 1, "the holder went with an entry of its own");
     assert_eq!(holders[0].entries.names().count(), 0, "the entry stayed");
 }

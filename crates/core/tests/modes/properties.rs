@@ -94,7 +94,7 @@ impl Pair {
 
     fn moment(&self) -> Moment {
         let now = Duration::from_millis(self.now);
-        Moment { now, unix_micros: 0, last_fencing_token: self.last }
+        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last }
     }
 
     fn live(&self) -> LockState {
@@ -206,7 +206,7 @@ impl Pair {
     fn break_lease(&mut self, token: u8, grace: Option<u64>) -> (&'static str, &'static str) {
         let hash = token_hash(token);
         let live = self.live();
-        let holder = live.holders().iter().find(|holder| holder.token == hash);
+        let holder = live.holders().find(|holder| holder.token == hash);
         let Some((fencing_token, slot)) = holder.map(|it| (it.fencing_token, it.slot)) else {
             return ("", "");
         };
@@ -231,7 +231,7 @@ impl Pair {
     /// What the documents promise.
     fn check(&mut self) {
         let live = self.live();
-        let holders = live.holders();
+        let holders: Vec<_> = live.holders().collect();
         let tokens = |pairs: Vec<(TokenHash, usize)>| -> BTreeMap<TokenHashKey, usize> {
             pairs.into_iter().map(|(token, most)| (*token.as_bytes(), most)).collect()
         };
@@ -242,7 +242,7 @@ impl Pair {
         let line: Vec<_> = live.queue().entries().iter().map(|entry| entry.token).collect();
         let expected: Vec<_> = self.oracle.line.iter().map(|it| token_hash(it.token)).collect();
         assert_eq!(line, expected, "the line");
-        for holder in holders {
+        for holder in &holders {
             assert!(holders.len() <= holder.limit.holders(), "above a limit: {holders:?}");
             if let Limit::Counted(slots) = holder.limit {
                 assert!(holder.slot < slots.get(), "a slot above the limit: {holder:?}");

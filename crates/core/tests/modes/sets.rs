@@ -69,7 +69,7 @@ struct Locks {
 impl Locks {
     fn moment(&self, lock: usize) -> Moment {
         let now = Duration::from_millis(self.now);
-        Moment { now, unix_micros: 0, last_fencing_token: self.last[lock] }
+        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: self.last[lock] }
     }
 
     fn live(&self, lock: usize) -> LockState {
@@ -284,7 +284,7 @@ proptest! {
                     for (lock, oracle) in models.locks.iter_mut().enumerate() {
                         let state = rules.live(lock);
                         let stays = |it: &Member, tokens: &[TokenHash]| tokens.contains(&token_hash(it.token));
-                        let holders: Vec<_> = state.holders().iter().map(|it| it.token).collect();
+                        let holders: Vec<_> = state.holders().map(|it| it.token).collect();
                         let line: Vec<_> = state.queue().entries().iter().map(|it| it.token).collect();
                         oracle.holders.retain(|it| stays(it, &holders));
                         oracle.line.retain(|it| stays(it, &line));
@@ -295,7 +295,7 @@ proptest! {
             prop_assert_eq!(&found, &expected, "step {}: {:?} on {:?}", number, step, locks);
             for (lock, before) in before.iter().enumerate() {
                 let (state, oracle) = (rules.live(lock), &models.locks[lock]);
-                let mut holders: Vec<_> = state.holders().iter().map(|it| it.token).collect();
+                let mut holders: Vec<_> = state.holders().map(|it| it.token).collect();
                 let mut held: Vec<_> = oracle.holders.iter().map(|it| token_hash(it.token)).collect();
                 holders.sort_unstable_by_key(|token| *token.as_bytes());
                 held.sort_unstable_by_key(|token| *token.as_bytes());
@@ -304,7 +304,7 @@ proptest! {
                 let waiting: Vec<_> = oracle.line.iter().map(|it| token_hash(it.token)).collect();
                 prop_assert_eq!(line, waiting, "step {}: line {}", number, lock);
                 for holder in state.holders() {
-                    let is_new = before.holders().iter().all(|it| it.fencing_token != holder.fencing_token);
+                    let is_new = before.holders().all(|it| it.fencing_token != holder.fencing_token);
                     let largest = before.fencing_token().unwrap_or_default();
                     prop_assert!(!is_new || holder.fencing_token > largest);
                 }

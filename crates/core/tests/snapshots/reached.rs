@@ -147,6 +147,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
 fn advance(moment: &mut Moment, pause: Duration, given: Option<FencingToken>) {
     moment.now += pause;
     moment.unix_micros += u64::try_from(pause.as_micros()).expect("a short pause");
+    moment.least_micros = moment.unix_micros;
     moment.last_fencing_token = moment.last_fencing_token.max(given.unwrap_or_default());
 }
 
@@ -154,6 +155,7 @@ fn start() -> Moment {
     Moment {
         now: Duration::from_secs(63_244_800),
         unix_micros: 1_795_332_773_831_023,
+        least_micros: 1_795_332_773_831_023,
         last_fencing_token: FencingToken::NONE,
     }
 }

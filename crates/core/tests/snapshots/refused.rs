@@ -44,7 +44,7 @@ fn plain_format_with_more_than_it_has_is_refused_and_not_cut_down() {
 #[test]
 fn holders_out_of_the_order_of_their_slots_are_refused() {
     let shared = shared();
-    let mut holders = shared.holders().to_vec();
+    let mut holders: Vec<_> = shared.holders().cloned().collect();
     holders.reverse();
     let state = LockState::new(holders, shared.queue().clone(), shared.history().clone());
     let bytes = state.encode().expect("a snapshot");

@@ -67,7 +67,7 @@ pub(super) enum RowError {
 
 /// What of a lock outlives a restart, as of the moment `since`.
 pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
-    let holders = state.holders().iter().map(|holder| {
+    let holders = state.holders().map(|holder| {
         let mut holder = HolderState { since, ..holder.clone() };
         holder.entries.settle();
         holder

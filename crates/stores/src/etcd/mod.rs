@@ -117,7 +117,13 @@ impl Etcd {
             let is_done = allowed && carried_out.next().unwrap_or_default();
             is_done.then(|| version(header.revision))
         });
-        Ok(Writing { versions: versions.collect(), asked, now })
+        Ok(Writing {
+            versions: versions.collect(),
+            failed: Vec::new(),
+            found: Vec::new(),
+            asked,
+            now,
+        })
     }
 
     async fn read_at_once(&self, keys: &[Key]) -> Result<Reading, StoreError> {
@@ -143,8 +149,13 @@ impl ConditionalStore for Etcd {
     async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let parts = requests(changes);
         let writings = join_all(parts.iter().map(|part| self.write_at_once(part))).await;
-        let nothing =
-            || Writing { versions: vec![], asked: Instant::now(), now: self.timeline.now() };
+        let nothing = || Writing {
+            versions: vec![],
+            failed: vec![],
+            found: vec![],
+            asked: Instant::now(),
+            now: self.timeline.now(),
+        };
         Ok(together(writings)?.unwrap_or_else(nothing))
     }
 
@@ -160,7 +171,13 @@ impl ConditionalStore for Etcd {
         let now = self.note(header, asked);
         let is_done = is_allowed && answer.succeeded;
         let versions = changes.iter().map(|_| is_done.then(|| version(header.revision)));
-        Ok(Writing { versions: versions.collect(), asked, now })
+        Ok(Writing {
+            versions: versions.collect(),
+            failed: Vec::new(),
+            found: Vec::new(),
+            asked,
+            now,
+        })
     }
 
     async fn list(

@@ -5,12 +5,16 @@
 //! engine's clock by more than the two drift apart in [`SAMPLE_LASTS`]: a lease that begins by the
 //! estimate never ends early. It may be ahead by a round trip; then the engine refuses the decision by its
 //! guard, and the decision is made again. Invariant: nothing is granted by the estimate alone.
+//!
+//! Fencing tokens rise by the other bound, which is never ahead of the engine's clock: a token that is ahead
+//! could be given once more by an engine that took over and has lost the counter.
 
 use std::time::Duration;
 
+use keylatch_core::lock::{FencingToken, Moment};
 use tokio::time::Instant;
 
-use super::conditional::EngineTime;
+use super::conditional::{EngineTime, Timeline};
 
 /// For how long the sample with the shortest round trip is used.
 const SAMPLE_LASTS: Duration = Duration::from_secs(5);
@@ -61,6 +65,23 @@ impl EngineClock {
         Some(self.latest)
     }
 
+    /// The moment at which the clock shows `now`; an engine without a clock has a timeline.
+    pub(super) fn moment(&self, now: EngineTime, timeline: Option<&Timeline>) -> Moment {
+        let micros = |time: EngineTime| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let least = self.at_least().unwrap_or(now);
+        let [unix_micros, least_micros] = match timeline {
+            Some(timeline) => [timeline.unix_micros(); 2],
+            None => [now, least].map(micros),
+        };
+        Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
+    }
+
+    /// What the clock shows now at least.
+    fn at_least(&self) -> Option<EngineTime> {
+        let sample = self.sample?;
+        Some(sample.shown + sample.sent.elapsed().saturating_sub(sample.round_trip))
+    }
+
     /// The round trip of the sample in use.
     pub(super) fn round_trip(&self) -> Duration {
         self.sample.map_or(Duration::ZERO, |sample| sample.round_trip)
@@ -89,6 +110,20 @@ mod tests {
         // The engine read its clock somewhere within the 10 ms.
         clock.note(start + Duration::from_millis(4), sent);
         assert!(clock.now().is_some_and(|now| now >= start + Duration::from_millis(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lower_bound_is_not_ahead_of_the_engine() {
+        let mut clock = EngineClock::default();
+        let (start, sent) = (Duration::from_secs(1000), Instant::now());
+        tokio::time::advance(Duration::from_millis(700)).await;
+        // The engine read its clock as soon as the request was sent, or just before the answer came.
+        for shown in [0, 700] {
+            clock.note(start + Duration::from_millis(shown), sent);
+            let engine = start + Duration::from_millis(shown);
+            assert!(clock.at_least().is_some_and(|least| least <= engine), "{shown}");
+            assert!(clock.now().is_some_and(|now| now >= engine), "{shown}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

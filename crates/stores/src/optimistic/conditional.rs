@@ -11,11 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
-use keylatch_core::lock::LockName;
+use keylatch_core::lock::{FencingToken, LockName};
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+pub use super::floor::floor_row;
 pub use super::timeline::Timeline;
 
 /// How many changes [`ConditionalStore::write_all`] has at most: each may compare two rows, and an etcd takes
@@ -82,6 +83,33 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     /// says before it hands it on.
     fn timeline(&self) -> Option<&Timeline> {
         None
+    }
+
+    /// Whether the engine itself removes a row when the row's [`Outline`] says that nothing is in it any
+    /// more, and judges itself whether a fencing token is above all that its bucket gave. A row that it
+    /// removed is not there: it has no version. A floor reads as a [`floor_row`] then, none is written, and
+    /// nothing is swept.
+    fn forgets(&self) -> bool {
+        false
+    }
+
+    /// Whether a [promise](Outline::is_promise) is answered only when other machines have it. Then one that
+    /// is repeated is written again, so that they have it too.
+    fn replicates(&self) -> bool {
+        false
+    }
+
+    /// Whether it [writes several rows](Self::write_all) in one step. Where it does not, a step on several
+    /// locks is [`Unsupported`](StoreError::Unsupported), and `write_all` is not called.
+    fn writes_together(&self) -> bool {
+        true
+    }
+
+    /// Into how many parts the buckets fall that have a clock each, and fail each by itself; a call is about
+    /// keys of one part. A bucket is in the part of its number modulo this. The adapter lists no records of
+    /// several parts: the engine's own store does.
+    fn parts(&self) -> usize {
+        1
     }
 }
 
@@ -235,6 +263,21 @@ pub struct Change {
     /// Where there must be no row: the floor that the new value is above, and the version that the row of
     /// the floor must have. Only an engine without a clock checks it; the guard says it to the others.
     pub above: Option<(Key, Option<Version>)>,
+    /// What the engine may know of the row.
+    pub outline: Outline,
+}
+
+/// What an engine may know of a row whose value it does not understand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// The fencing token that the change gives, if it gives one.
+    pub given: Option<FencingToken>,
+    /// Until when anything is in the row; zero for a row that nothing is in.
+    pub lasts: EngineTime,
+    /// Whether a client relies on the change once it is answered: a grant, for one.
+    pub is_promise: bool,
+    /// Whether the lock is free for a waiter by the change.
+    pub is_turn: bool,
 }
 
 /// The time within which a decision holds, on the engine's clock: not before `from`, and before `until`.
@@ -257,10 +300,15 @@ impl Guard {
 }
 
 /// What became of a batch.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Writing {
     /// The new version of each change; `None` where its condition or its guard did not hold.
     pub versions: Vec<Option<Version>>,
+    /// The changes that failed by themselves, by their place in the batch.
+    pub failed: Vec<(usize, StoreError)>,
+    /// The rows that were there in place of those that changes named, by the place of the change, as far as
+    /// the engine says so.
+    pub found: Vec<(usize, Option<Row>)>,
     /// When the engine was asked, as of a [`Reading`].
     pub asked: Instant,
     /// What the engine's clock showed meanwhile.
@@ -272,6 +320,9 @@ pub struct Writing {
 pub enum Notice {
     /// The row of this key has this version now, if the engine said which.
     Changed(Key, Option<Version>),
+    /// The row of this key is this now. If the engine [forgets](ConditionalStore::forgets) and nothing is in
+    /// it, it is not there.
+    Row(Key, Row),
     /// Some notices may have been lost.
     Missed,
 }

@@ -11,10 +11,11 @@
 //! An engine without a clock carries a creation out only if the row of the floor still has the version in
 //! which it was read: before the floor is raised, when the removed row is there, or not at all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use keylatch_core::lock::{FencingToken, LockState};
+use keylatch_core::snapshot::SnapshotError;
 use tokio::time::Instant;
 
 use super::conditional::{EngineTime, Key, Row, Timeline, Version};
@@ -31,6 +32,10 @@ pub(super) const REMOVAL_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Floors {
     read: HashMap<u8, Floor>,
+    /// The last fencing tokens that this process came to, on an engine that judges them itself.
+    given: HashMap<u8, FencingToken>,
+    /// The buckets of which such an engine refused one.
+    refused: HashSet<u8>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +53,29 @@ impl Floors {
         let floor = self.read.get(&bucket)?;
         let is_young = now < floor.read_at + READ_LASTS && floor.sent.elapsed() < READ_LASTS;
         is_young.then_some(floor.last)
+    }
+
+    /// The fencing token that one of a bucket is above, as far as this process knows: the engine judges.
+    pub(super) fn known(&self, bucket: u8) -> FencingToken {
+        let read = self.read.get(&bucket).map(|floor| floor.last).unwrap_or_default();
+        self.given.get(&bucket).copied().unwrap_or_default().max(read)
+    }
+
+    /// Notes the last fencing token that this process came to in a bucket.
+    pub(super) fn give(&mut self, bucket: u8, last: FencingToken) {
+        let known = self.given.entry(bucket).or_default();
+        *known = last.max(*known);
+    }
+
+    /// Notes that the engine refused one of this bucket, perhaps because its floor is higher.
+    pub(super) fn refuse(&mut self, bucket: u8) {
+        self.refused.insert(bucket);
+    }
+
+    /// Those of the buckets whose floors explain a refusal, each once.
+    pub(super) fn refused(&self, buckets: impl Iterator<Item = u8>) -> Vec<u8> {
+        let refused: HashSet<_> = buckets.filter(|bucket| self.refused.contains(bucket)).collect();
+        refused.into_iter().collect()
     }
 
     /// Until when the engine may carry out a decision by the floor of a bucket.
@@ -83,6 +111,7 @@ impl Floors {
         last: Option<FencingToken>,
         (now, sent): (EngineTime, Instant),
     ) {
+        self.refused.remove(&bucket);
         if let Some(last) = last {
             self.read.insert(bucket, Floor { last, version, read_at: now, sent });
         }
@@ -94,6 +123,16 @@ impl Floors {
 pub(super) fn floor_of(row: Option<&Row>, timeline: Option<&Timeline>) -> Option<FencingToken> {
     let Some(row) = row else { return Some(FencingToken::NONE) };
     Value::<LockState>::decode(row, timeline).ok().map(|value| value.last)
+}
+
+/// The row of a floor as an engine reads it that keeps the last fencing token of a bucket alone.
+///
+/// # Errors
+///
+/// The codec failed.
+pub fn floor_row(last: FencingToken) -> Result<Row, SnapshotError> {
+    let value = floor_value(last, Duration::ZERO).encode(None)?;
+    Ok(Row { version: Version(u128::from(last.get())), value })
 }
 
 /// The row of a floor.

@@ -81,7 +81,8 @@ fn moment_of(engine: &impl ConditionalStore, now: EngineTime) -> Moment {
         Some(timeline) => timeline.unix_micros(),
         None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
     };
-    Moment { now, unix_micros, last_fencing_token: FencingToken::NONE }
+    let least_micros = unix_micros;
+    Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
 }
 
 /// Some records that a page looks at.

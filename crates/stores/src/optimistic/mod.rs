@@ -1,15 +1,16 @@
 //! The rules over an engine that writes on a condition: one adapter for every engine of that kind.
 //!
 //! [`Optimistic`] is the [`Executor`] of any [`ConditionalStore`]. Locks and records have a task each
-//! (`worker.rs`), and steps on several locks a third (`sets.rs`), which decides by the pure functions of the core (`value.rs`), on an estimate of the
-//! engine's clock (`clock.rs`) that the engine itself confirms; an engine without a clock has that of this
-//! process (`timeline.rs`). Fencing tokens rise by what a row keeps,
-//! and over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
+//! (`worker.rs`), and steps on several locks have a third (`sets.rs`). All decide by the pure functions of the
+//! core (`value.rs`), on an estimate of the engine's clock (`clock.rs`) that the engine itself confirms; an
+//! engine without a clock has that of this process (`timeline.rs`). Fencing tokens rise by what a row keeps, and
+//! over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
 //!
 //! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
 //! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
 //! that does everything that an engine may do, in `tests/stores/conditional.rs`.
 
+mod call;
 mod clock;
 pub mod conditional;
 mod floor;
@@ -18,23 +19,24 @@ mod list;
 mod sets;
 mod sweep;
 mod timeline;
-mod value;
+pub(crate) mod value;
 mod worker;
 
 use std::sync::Arc;
 
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState};
 use keylatch_core::store::{
     Command, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError, StoreHealth,
     StoreProfile, Topic,
 };
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, broadcast, mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::ruled::{Executor, Ruled};
-use conditional::ConditionalStore;
+use conditional::{ConditionalStore, Notice};
 use hints::LocalHints;
 use sets::{SetWorker, WaitingSet};
 use sweep::Sweep;
@@ -43,6 +45,8 @@ use worker::{Waiting, Worker};
 
 /// How many commands wait for the task of their kind; the callers of more wait for room.
 const QUEUE: usize = 1024;
+/// How many notices wait for a task where there are several.
+const NOTICES: usize = 64;
 
 /// A store over `engine`; it has to be called within a tokio runtime.
 pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
@@ -51,56 +55,121 @@ pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
 
 /// Runs commands by the rules over an engine.
 #[derive(Debug)]
-struct Optimistic<S> {
+pub(crate) struct Optimistic<S> {
     engine: Arc<S>,
     hints: Arc<LocalHints>,
-    locks: mpsc::Sender<Waiting<LockState>>,
-    sets: mpsc::Sender<WaitingSet>,
-    records: mpsc::Sender<Waiting<RecordState>>,
+    /// The tasks that run commands, one of each kind for each part of the engine.
+    locks: Vec<mpsc::Sender<Waiting<LockState>>>,
+    records: Vec<mpsc::Sender<Waiting<RecordState>>>,
+    /// The task of steps on several locks, where the engine takes them.
+    sets: Option<mpsc::Sender<WaitingSet>>,
     lock_sweep: Mutex<Sweep<LockState>>,
     record_sweep: Mutex<Sweep<RecordState>>,
     /// Run commands for as long as the store lives.
-    _workers: [AbortOnDropHandle<()>; 3],
+    _workers: Vec<AbortOnDropHandle<()>>,
 }
 
 impl<S: ConditionalStore> Optimistic<S> {
-    fn new(engine: Arc<S>) -> Self {
+    pub(crate) fn new(engine: Arc<S>) -> Self {
         let hints = Arc::new(LocalHints::default());
-        let (locks, lock_arrivals) = mpsc::channel(QUEUE);
-        let (records, record_arrivals) = mpsc::channel(QUEUE);
-        let (sets, set_arrivals) = mpsc::channel(QUEUE);
-        let (written, writes_of_sets) = mpsc::unbounded_channel();
-        let of_sets = SetWorker::new(Arc::clone(&engine), written);
-        let writes_of_sets = stream::unfold(writes_of_sets, async |mut written| {
-            written.recv().await.map(|notice| (notice, written))
-        });
-        let notices = stream::select(engine.notices(), writes_of_sets);
-        let of_locks = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
-        let of_records = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
-        let workers = [
-            tokio::spawn(of_locks.run(lock_arrivals, notices.boxed())),
-            tokio::spawn(of_sets.run(set_arrivals)),
-            tokio::spawn(of_records.run(record_arrivals, stream::pending().boxed())),
-        ];
+        let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
+        let (sets, of_sets, notices) = with_sets(&engine);
+        let (of_part, dispatch) = notices_by_part(engine.parts().max(1), notices);
+        for notices in of_part {
+            let (sender, arrivals) = mpsc::channel(QUEUE);
+            let worker = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+            workers.push(tokio::spawn(worker.run(arrivals, notices)));
+            locks.push(sender);
+            let (sender, arrivals) = mpsc::channel(QUEUE);
+            let worker = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+            workers.push(tokio::spawn(worker.run(arrivals, stream::pending().boxed())));
+            records.push(sender);
+        }
+        workers.extend(dispatch.into_iter().chain(of_sets));
         Self {
             engine,
             hints,
             locks,
-            sets,
             records,
+            sets,
             lock_sweep: Mutex::default(),
             record_sweep: Mutex::default(),
-            _workers: workers.map(AbortOnDropHandle::new),
+            _workers: workers.into_iter().map(AbortOnDropHandle::new).collect(),
         }
+    }
+
+    pub(crate) fn engine(&self) -> &S {
+        &self.engine
+    }
+}
+
+/// Starts the task of steps on several locks where the engine takes them: where to send it steps, the task,
+/// and the engine's notices with those of what the task wrote.
+fn with_sets<S: ConditionalStore>(
+    engine: &Arc<S>,
+) -> (Option<mpsc::Sender<WaitingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
+    let notices = engine.notices();
+    if !engine.writes_together() {
+        return (None, None, notices);
+    }
+    let (sets, arrivals) = mpsc::channel(QUEUE);
+    let (written, writes) = mpsc::unbounded_channel();
+    let writes = stream::unfold(writes, async |mut written| {
+        written.recv().await.map(|notice| (notice, written))
+    });
+    let worker = SetWorker::new(Arc::clone(engine), written);
+    let task = tokio::spawn(worker.run(arrivals));
+    (Some(sets), Some(task), stream::select(notices, writes).boxed())
+}
+
+/// The notices of each part of an engine, and the task that hands them out where there are several.
+fn notices_by_part(
+    parts: usize,
+    mut notices: BoxStream<'static, Notice>,
+) -> (Vec<BoxStream<'static, Notice>>, Option<JoinHandle<()>>) {
+    if parts == 1 {
+        return (vec![notices], None);
+    }
+    let (senders, streams): (Vec<_>, Vec<_>) = (0..parts)
+        .map(|_| {
+            let (sender, receiver) = broadcast::channel(NOTICES);
+            (sender, stream::unfold(receiver, next_notice).boxed())
+        })
+        .unzip();
+    let dispatch = async move {
+        while let Some(notice) = notices.next().await {
+            // A task that ended takes no notice.
+            match &notice {
+                Notice::Changed(key, _) | Notice::Row(key, _) => {
+                    let _ = senders[usize::from(key.bucket()) % parts].send(notice);
+                }
+                Notice::Missed => senders.iter().for_each(|sender| {
+                    let _ = sender.send(Notice::Missed);
+                }),
+            }
+        }
+    };
+    (streams, Some(tokio::spawn(dispatch)))
+}
+
+/// The next notice; one in the place of those that a busy task missed.
+async fn next_notice(
+    mut receiver: broadcast::Receiver<Notice>,
+) -> Option<(Notice, broadcast::Receiver<Notice>)> {
+    match receiver.recv().await {
+        Ok(notice) => Some((notice, receiver)),
+        Err(broadcast::error::RecvError::Lagged(_)) => Some((Notice::Missed, receiver)),
+        Err(broadcast::error::RecvError::Closed) => None,
     }
 }
 
 /// Hands a command to the task of its kind, and waits for the reply.
 async fn ask<E: Kind>(
-    worker: &mpsc::Sender<Waiting<E>>,
+    workers: &[mpsc::Sender<Waiting<E>>],
     key: E::Key,
     command: E::Command,
 ) -> Result<E::Reply, StoreError> {
+    let worker = &workers[usize::from(E::bucket(&key)) % workers.len()];
     deliver(worker, |reply| Waiting { key, command, reply }).await
 }
 
@@ -120,8 +189,9 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         match command {
             Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
             Command::Set(set, command) => {
+                let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
                 let ask = |reply| WaitingSet { set, command, reply };
-                deliver(&self.sets, ask).await.map(Reply::Set)
+                deliver(sets, ask).await.map(Reply::Set)
             }
             Command::Record(key, command) => {
                 ask(&self.records, key, command).await.map(Reply::Record)
@@ -145,6 +215,9 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+        if self.engine.forgets() {
+            return Ok(());
+        }
         self.lock_sweep.lock().await.walk(&*self.engine).await?;
         if records {
             self.record_sweep.lock().await.walk(&*self.engine).await?;

@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireReply, FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember,
-    SetReply,
+    SetRenewReply, SetReply,
 };
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
+use super::call::{encode, shared, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Reading, TOGETHER, Version,
 };
 use super::floor::{Floors, floor_of};
 use super::value::{Draft, Kind, StepTraits, Value};
-use super::worker::{encode, shared, within_limit};
 
 /// How many steps the task takes at once.
 const ARRIVALS: usize = 1024;
@@ -184,19 +184,19 @@ impl<S: ConditionalStore> SetWorker<S> {
         while rows.values.values().any(|(_, value)| value.has_stamp_of(now)) {
             now += Duration::from_nanos(1);
         }
-        let unix_micros = match self.engine.timeline() {
-            Some(timeline) => timeline.unix_micros(),
-            None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
-        };
+        let moment = self.clock.moment(now, self.engine.timeline());
         let mut drafts = BTreeMap::new();
         for (name, (version, value)) in &rows.values {
             let floor = match version {
+                // The engine judges, and its clock may be ahead of the floor's age.
+                _ if self.engine.forgets() => Some(rows.floors.known(name.bucket())),
                 // A row has a fencing token of its own.
                 Some(_) => Some(FencingToken::NONE),
                 None => rows.floors.of(name.bucket(), now),
             };
             let Some(last_fencing_token) = floor else { return Ok(None) };
-            drafts.insert(name, value.draft(Moment { now, unix_micros, last_fencing_token }));
+            let moment = Moment { last_fencing_token, ..moment };
+            drafts.insert(name, value.draft(moment, self.engine.replicates()));
         }
         let mut changed = BTreeSet::new();
         let replies =
@@ -220,18 +220,13 @@ impl<S: ConditionalStore> SetWorker<S> {
         let was = rows.values.get(name).and_then(|(version, _)| *version);
         let mut guard = draft.guard();
         let above = was.is_none().then(|| rows.floors.row_of(name.bucket()));
-        if was.is_none() {
+        if was.is_none() && !self.engine.forgets() {
             guard = Guard { until: guard.until.min(rows.floors.lasts(name.bucket())), ..guard };
         }
+        let outline = draft.outline(name);
         let value = encode(&draft.into_value(), timeline, limit)?;
-        Ok(Change {
-            key: LockState::row_key(name),
-            was,
-            value,
-            mark: Mark::default(),
-            guard,
-            above,
-        })
+        let (key, mark) = (LockState::row_key(name), Mark::default());
+        Ok(Change { key, was, value, mark, guard, above, outline })
     }
 
     /// What the engine's clock shows now; `None` before it was read.
@@ -257,7 +252,9 @@ fn step<'a>(
     let (after, reply) = command.apply(set, &members);
     let is_got =
         matches!(reply, SetReply::Acquire(AcquireReply::Granted(_) | AcquireReply::Repeated(_)));
-    let traits = StepTraits { is_undo: command.is_undo(), is_told: is_got };
+    let is_renewed = matches!(reply, SetReply::Renew(SetRenewReply::Renewed(_)));
+    let is_promise = is_got || is_renewed;
+    let traits = StepTraits { is_undo: command.is_undo(), is_told: is_got, is_promise };
     let mut is_change = false;
     for (name, after) in set.names().iter().zip(after) {
         if let Some(draft) = drafts.get_mut(name) {

@@ -19,7 +19,7 @@ use keylatch_core::store::StoreError;
 use tokio::time::Instant;
 
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Guard, Key, Listing, Mark, Removal, Version,
+    Change, ConditionalStore, EngineTime, Guard, Key, Listing, Mark, Outline, Removal, Version,
 };
 use super::floor::{REMOVAL_PAUSE, floor_of, floor_value};
 use super::value::{DECISION_LASTS, Kind, Value};
@@ -162,7 +162,8 @@ async fn write_ages<E: Kind>(
         let is_marked = value.state.is_marked();
         let mark = Mark { was: is_marked, is: is_marked };
         let bytes = value.encode(Some(timeline)).ok()?;
-        Some(Change { key: key.clone(), was: Some(was), value: bytes, mark, guard, above: None })
+        let (key, was, outline) = (key.clone(), Some(was), Outline::default());
+        Some(Change { key, was, value: bytes, mark, guard, above: None, outline })
     };
     let Some(mark) = change(key, *version, value) else { return Ok(()) };
     let writing = engine.write(&[mark]).await?;
@@ -200,7 +201,8 @@ async fn raise(
         {
             let was = row.as_ref().map(|row| row.version);
             let (key, mark) = (Key::Floor(*bucket), Mark::default());
-            changes.push(Change { key, was, value, mark, guard, above: None });
+            let outline = Outline::default();
+            changes.push(Change { key, was, value, mark, guard, above: None, outline });
         }
     }
     if !changes.is_empty() {

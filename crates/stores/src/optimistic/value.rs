@@ -13,14 +13,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use keylatch_core::idempotency::{BeginReply, RecordCommand, RecordReply, RecordState};
+use keylatch_core::idempotency::{
+    BeginReply, CompleteReply, RecordCommand, RecordReply, RecordState, ResolveReply, RunRenewal,
+};
 use keylatch_core::lock::{
-    AcquireReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
+    AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
+    RenewReply,
 };
 use keylatch_core::snapshot::SnapshotError;
 use serde::{Deserialize, Serialize};
 
-use super::conditional::{EngineTime, Guard, Key, Row, Timeline, Version};
+use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, Version};
 use crate::entry::Entry;
 
 /// The format of a value with the times of the engine's clock.
@@ -31,7 +34,7 @@ const STAMPED_FORMAT: u8 = 2;
 pub(super) const DECISION_LASTS: Duration = Duration::from_secs(2);
 
 /// A kind of entry that rows hold.
-pub(super) trait Kind: Entry {
+pub(crate) trait Kind: Entry {
     /// What the bytes of every key of the kind begin with.
     const PREFIX: &[u8];
 
@@ -43,6 +46,8 @@ pub(super) trait Kind: Entry {
     fn lock_name(key: &Self::Key) -> Option<&LockName>;
     /// The times at which something in it ends by itself.
     fn ends(&self) -> impl Iterator<Item = Duration>;
+    /// Until when there is anything to keep of it, if no command comes; `None` if there is nothing.
+    fn kept_until(&self) -> Option<Duration>;
     /// The entry with each of its times on another clock.
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
     /// Whether a command undoes another, which may still be on its way.
@@ -51,6 +56,8 @@ pub(super) trait Kind: Entry {
     fn is_marked(&self) -> bool;
     /// Whether a reply says to its caller what is left of a lease that the caller has.
     fn is_of_own_lease(reply: &Self::Reply) -> bool;
+    /// Whether a client relies on what a reply says to last.
+    fn is_promise(reply: &Self::Reply) -> bool;
     /// The complete state.
     fn encode(&self) -> Result<Vec<u8>, SnapshotError>;
     /// The state that was encoded.
@@ -76,6 +83,10 @@ impl Kind for LockState {
         self.ends()
     }
 
+    fn kept_until(&self) -> Option<Duration> {
+        self.kept_until()
+    }
+
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
         self.map_times(on_other)
     }
@@ -90,6 +101,16 @@ impl Kind for LockState {
 
     fn is_of_own_lease(reply: &LockReply) -> bool {
         matches!(reply, LockReply::Acquire(AcquireReply::Repeated(_)))
+    }
+
+    fn is_promise(reply: &LockReply) -> bool {
+        use AcquireReply::{Granted, Repeated};
+        matches!(
+            reply,
+            LockReply::Acquire(Granted(_) | Repeated(_))
+                | LockReply::Renew(RenewReply::Renewed(_))
+                | LockReply::Break(BreakReply::Broken { .. })
+        )
     }
 
     fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
@@ -120,6 +141,10 @@ impl Kind for RecordState {
         self.ends()
     }
 
+    fn kept_until(&self) -> Option<Duration> {
+        self.ends().max()
+    }
+
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
         self.map_times(on_other)
     }
@@ -136,6 +161,18 @@ impl Kind for RecordState {
         matches!(reply, RecordReply::Begin(BeginReply::Again(_)))
     }
 
+    fn is_promise(reply: &RecordReply) -> bool {
+        use BeginReply::{Again, Started};
+        use ResolveReply::{Completed, Freed};
+        matches!(
+            reply,
+            RecordReply::Begin(Started(_) | Again(_))
+                | RecordReply::Renew(RunRenewal::Extended)
+                | RecordReply::Complete(CompleteReply::Kept(_))
+                | RecordReply::Resolve(Completed(_) | Freed)
+        )
+    }
+
     fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
         self.encode()
     }
@@ -147,9 +184,9 @@ impl Kind for RecordState {
 
 /// What a row holds: an entry, with what outlives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Value<E> {
+pub(crate) struct Value<E> {
     /// The lock or the record.
-    pub(super) state: E,
+    pub(crate) state: E,
     /// The last fencing token that was given under the key.
     pub(super) last: FencingToken,
     /// When it was written.
@@ -164,7 +201,7 @@ pub(super) struct Value<E> {
 /// It stays the same when another process writes the row again, so that no rewriting makes a lease
 /// younger than each process saw it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     /// The version; `None` for that of the row itself, which its writer cannot know.
     version: Option<Version>,
     age: Duration,
@@ -179,6 +216,8 @@ pub(super) struct Decision<E: Entry> {
     pub(super) change: Option<Value<E>>,
     /// When it holds.
     pub(super) guard: Guard,
+    /// What the engine may know of the new value.
+    pub(super) outline: Outline,
 }
 
 /// What a run of steps makes of an entry, step by step.
@@ -191,8 +230,10 @@ pub(super) struct Draft<'a, E> {
     /// When the steps are, above the fencing tokens that were given so far.
     pub(super) moment: Moment,
     last_before: FencingToken,
-    is_undone: bool,
-    is_told: bool,
+    /// Whether a promise that is repeated has to be written.
+    writes_repeated: bool,
+    /// What the steps so far do, one or the other.
+    seen: StepTraits,
 }
 
 /// What a step does beside changing the entry.
@@ -202,6 +243,8 @@ pub(super) struct StepTraits {
     pub(super) is_undo: bool,
     /// Its caller reads what is left of a lease that the caller had.
     pub(super) is_told: bool,
+    /// Its caller relies on what the reply says to last.
+    pub(super) is_promise: bool,
 }
 
 impl<E: Kind> Draft<'_, E> {
@@ -209,13 +252,27 @@ impl<E: Kind> Draft<'_, E> {
     pub(super) fn step(&mut self, after: E, traits: StepTraits) -> bool {
         let is_change = self.state != after;
         self.state = after;
-        self.is_undone |= traits.is_undo;
+        self.seen.is_undo |= traits.is_undo;
         // What a holder relies on is what this process saw of its lease; another process may have seen the
         // lease earlier, and has to learn to wait as long.
-        self.is_told |= traits.is_told && !self.before.stamps.is_empty();
+        self.seen.is_told |= traits.is_told && !self.before.stamps.is_empty();
+        self.seen.is_promise |= traits.is_promise;
         let given = self.state.fencing_token().unwrap_or_default();
         self.moment.last_fencing_token = self.moment.last_fencing_token.max(given);
-        is_change || self.is_undone || self.is_told
+        is_change || self.is_written_in_any_case()
+    }
+
+    /// Whether the steps have to be written even if they change nothing. What undoes another command is: the
+    /// other, if it is still on its way, then finds another version.
+    fn is_written_in_any_case(&self) -> bool {
+        let is_repeated = self.seen.is_promise && self.writes_repeated;
+        self.seen.is_undo || self.seen.is_told || is_repeated
+    }
+
+    /// The fencing token that the steps gave, if they gave one.
+    fn given(&self) -> Option<FencingToken> {
+        let last = self.moment.last_fencing_token;
+        (last > self.last_before).then_some(last)
     }
 
     /// The time within which the steps may be carried out.
@@ -223,19 +280,30 @@ impl<E: Kind> Draft<'_, E> {
         self.before.guard(self.moment.now)
     }
 
+    /// What the engine may know of the new value.
+    pub(super) fn outline(&self, key: &E::Key) -> Outline {
+        let kept = self.state.kept_until().unwrap_or_default();
+        // For as long as the other command may still be carried out.
+        let undone = self.moment.now + 2 * DECISION_LASTS;
+        Outline {
+            given: self.given(),
+            lasts: if self.seen.is_undo { kept.max(undone) } else { kept },
+            is_promise: self.seen.is_promise,
+            is_turn: !E::new_turns(key, &self.before.state, &self.state).is_empty(),
+        }
+    }
+
     /// The new value; `None` if no step changes anything.
     pub(super) fn change(self) -> Option<Value<E>> {
-        // What undoes another command is written even if it changes nothing: the other, if it is still on
-        // its way, then finds another version. So is a token that was given, even if its grant is over
-        // already: its holder has read it, and no later one may be below.
-        let has_given = self.moment.last_fencing_token > self.last_before;
-        let is_changed = self.is_undone || self.is_told || has_given || self.state != self.live;
-        is_changed.then(|| self.into_value())
+        // A token that was given is written even if its grant is over already: its holder has read it, and
+        // no later one may be below.
+        let is_changed = self.given().is_some() || self.state != self.live;
+        (is_changed || self.is_written_in_any_case()).then(|| self.into_value())
     }
 
     /// The new value, changed or not.
     pub(super) fn into_value(self) -> Value<E> {
-        let stamps = if self.is_told { BTreeMap::new() } else { self.before.stamps.clone() };
+        let stamps = if self.seen.is_told { BTreeMap::new() } else { self.before.stamps.clone() };
         let (last, written) = (self.moment.last_fencing_token, self.moment.now);
         Value { state: self.state, last, written, stamps }
     }
@@ -256,27 +324,49 @@ struct StampedParts<'a> {
     state: &'a [u8],
 }
 
+/// The bytes of an entry that an engine has in another form, for one that has a clock.
+///
+/// # Errors
+///
+/// The codec failed.
+#[cfg(feature = "redis")]
+pub(crate) fn encode_state<E: Kind>(
+    state: E,
+    last: FencingToken,
+) -> Result<Vec<u8>, SnapshotError> {
+    Value { state, last, ..Value::default() }.encode(None)
+}
+
+/// The moment at which an engine's clock shows this.
+pub(crate) fn moment_at(now: EngineTime) -> Moment {
+    let unix_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    let least_micros = unix_micros;
+    Moment { now, unix_micros, least_micros, last_fencing_token: FencingToken::NONE }
+}
+
 impl<E: Kind> Value<E> {
     /// What the commands make of the entry at `moment`, one after the other, with fencing tokens above its
-    /// last.
+    /// last. Where repeated promises are written, one that changes nothing is a change.
     pub(super) fn decide<'a>(
         &self,
         key: &E::Key,
         commands: impl Iterator<Item = &'a E::Command>,
         mut moment: Moment,
+        writes_repeated: bool,
     ) -> Decision<E> {
         while self.has_stamp_of(moment.now) {
             moment.now += Duration::from_nanos(1);
         }
-        let mut draft = self.draft(moment);
+        let mut draft = self.draft(moment, writes_repeated);
         let replies = commands.map(|command| {
             let (after, reply) = draft.state.apply(key, command, &draft.moment);
-            let is_told = E::is_of_own_lease(&reply);
-            draft.step(after, StepTraits { is_undo: E::is_undo(command), is_told });
+            let (is_told, is_promise) = (E::is_of_own_lease(&reply), E::is_promise(&reply));
+            draft.step(after, StepTraits { is_undo: E::is_undo(command), is_told, is_promise });
             reply
         });
         let replies = replies.collect();
-        Decision { replies, guard: draft.guard(), change: draft.change() }
+        let (guard, outline) = (draft.guard(), draft.outline(key));
+        Decision { replies, guard, outline, change: draft.change() }
     }
 
     /// Whether a time of the value has this number already: what begins now gets a stamp of its own.
@@ -284,13 +374,15 @@ impl<E: Kind> Value<E> {
         self.stamps.contains_key(&now)
     }
 
-    /// The entry at `moment`, for steps on it with fencing tokens above its last.
-    pub(super) fn draft(&self, mut moment: Moment) -> Draft<'_, E> {
+    /// The entry at `moment`, for steps on it with fencing tokens above its last. Where repeated promises are
+    /// written, one that changes nothing is a change.
+    pub(super) fn draft(&self, mut moment: Moment, writes_repeated: bool) -> Draft<'_, E> {
         moment.last_fencing_token = moment.last_fencing_token.max(self.last);
         let live = self.state.live(&moment);
         let last_before = moment.last_fencing_token;
         let state = live.clone();
-        Draft { before: self, live, state, moment, last_before, is_undone: false, is_told: false }
+        let seen = StepTraits::default();
+        Draft { before: self, live, state, moment, last_before, writes_repeated, seen }
     }
 
     /// The time around `now` within which the entry stays what it is then.
@@ -306,10 +398,13 @@ impl<E: Kind> Value<E> {
     }
 
     /// The entry at `now`.
-    pub(super) fn live(&self, now: EngineTime) -> E {
-        let last_fencing_token = self.last;
-        let unix_micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        self.state.live(&Moment { now, unix_micros, last_fencing_token })
+    pub(crate) fn live(&self, now: EngineTime) -> E {
+        self.state.live(&Moment { last_fencing_token: self.last, ..moment_at(now) })
+    }
+
+    /// Whether all that was under the key has ended by `now`.
+    pub(super) fn is_over(&self, now: EngineTime) -> bool {
+        self.state.kept_until().is_some_and(|end| end <= now)
     }
 
     /// Whether nothing has been under the key for `idle` at `now`.
@@ -378,7 +473,7 @@ impl<E: Kind> Value<E> {
     /// # Errors
     ///
     /// The bytes are no value, or one of a newer version.
-    pub(super) fn decode(row: &Row, timeline: Option<&Timeline>) -> Result<Self, SnapshotError> {
+    pub(crate) fn decode(row: &Row, timeline: Option<&Timeline>) -> Result<Self, SnapshotError> {
         let (format, parts) = row.value.split_first().ok_or(SnapshotError::Empty)?;
         match (*format, timeline) {
             (FORMAT, None) => {
@@ -446,9 +541,11 @@ mod tests {
         let moment = |timeline: &Timeline| Moment {
             now: timeline.now(),
             unix_micros: 1,
+            least_micros: 1,
             last_fencing_token: FencingToken::NONE,
         };
-        let first = Value::<LockState>::default().decide(&name, [acquire(1)].iter(), moment(&here));
+        let first =
+            Value::<LockState>::default().decide(&name, [acquire(1)].iter(), moment(&here), false);
         let value = first.change.unwrap().encode(Some(&here)).unwrap();
         let row = Row { version: Version(1), value };
         there.note(Version(1));
@@ -456,7 +553,7 @@ mod tests {
         here.note(Version(1));
         let seen = Value::<LockState>::decode(&row, Some(&here)).unwrap();
         let commands = [LockCommand::Release { token: token(1), entry: None }, acquire(2)];
-        let second = seen.decide(&name, commands.iter(), moment(&here));
+        let second = seen.decide(&name, commands.iter(), moment(&here), false);
         let value = second.change.unwrap().encode(Some(&here)).unwrap();
         there.note(Version(2));
         let row = Row { version: Version(2), value };

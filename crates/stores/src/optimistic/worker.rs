@@ -3,8 +3,8 @@
 //! A key has one call of the engine under way at a time, which carries all commands that wait for the key;
 //! many keys' changes go in one batch, and so do reads. A change is tried from the last row that this
 //! process saw, or from none; a command that changes nothing is answered only from a row that was read
-//! after the command came. A conflict makes the row be read; from the second on after a random pause. A
-//! command leaves when its caller has gone, so the callers' deadlines end every try.
+//! after the command came. A conflict makes the row be read, unless the engine says what it found in its
+//! place; from the second conflict on the task reads after a random pause. A command leaves when its caller has gone, so the callers' deadlines end every try.
 //!
 //! Invariants: no two calls of the engine are about one key at once, so what this process sees of a key
 //! only goes forward; a reply is given when the engine has confirmed the decision that it belongs to; a
@@ -26,11 +26,12 @@ use keylatch_core::store::StoreError;
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::call::{encode, shared, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Mark, Notice, Reading, Timeline, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Mark, Notice, Reading, Row, Version, Writing,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -42,10 +43,8 @@ const BATCH: usize = 64;
 const READS: usize = 2;
 /// How many writes are under way at once: what comes meanwhile makes the next batch.
 const WRITES: usize = 1;
-/// How long a call of the engine may take.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How many rows a process remembers.
-const REMEMBERED: NonZero<usize> = NonZero::new(16 * 1024).expect("not 0");
+/// How many rows a process remembers, over all parts of the engine.
+const REMEMBERED: usize = 16 * 1024;
 /// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
 /// longer, so a row that is removed is the one that is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
@@ -53,6 +52,9 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 const ARRIVALS: usize = 1024;
 /// From how many conflicts in a row on a key rests before the next try.
 const RESTS_FROM: u32 = 2;
+
+/// A value as the engine is to keep it, or why it cannot.
+type Encoded = Result<Vec<u8>, StoreError>;
 
 /// A command whose caller waits for the reply.
 #[derive(Debug)]
@@ -96,6 +98,8 @@ struct Remembered<E> {
     version: Option<Version>,
     value: Value<E>,
     seen: Instant,
+    /// It was still there although all that was in it had ended.
+    outlived: bool,
 }
 
 /// A change that is under way, and what depends on it.
@@ -107,6 +111,8 @@ struct Write<E: Kind> {
     after: Value<E>,
     /// There was no row, so that the floor of the bucket counts.
     is_new: bool,
+    /// There is no row afterwards, since nothing is in it.
+    is_gone: bool,
 }
 
 /// A key whose row is read.
@@ -152,6 +158,7 @@ enum Event<E: Kind> {
 
 impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     pub(super) fn new(engine: Arc<S>, hints: Arc<LocalHints>) -> Self {
+        let remembered = NonZero::new(REMEMBERED / engine.parts()).unwrap_or(NonZero::<usize>::MIN);
         Self {
             engine,
             hints,
@@ -160,7 +167,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             slots: HashMap::new(),
             to_decide: VecDeque::new(),
             to_read: VecDeque::new(),
-            remembered: LruCache::new(REMEMBERED),
+            remembered: LruCache::new(remembered),
             under_way: FuturesUnordered::new(),
             reads: 0,
             writes: 0,
@@ -239,18 +246,15 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             return Step::Read;
         };
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
-        let (timeline, limit) = (self.engine.timeline(), self.engine.profile().limits.bytes);
-        let mut taken = slot.waiting.len();
-        let (replies, after, mut guard, value) = loop {
-            let commands = slot.waiting[..taken].iter().map(|waiting| &waiting.command);
-            let Decision { replies, change, guard } = before.decide(key, commands, moment);
-            let Some(after) = change else { return self.answer_covered(key, replies, guard.from) };
-            match encode(&after, timeline, limit) {
-                // Some of the commands may fit.
-                Err(StoreError::TooLarge { .. }) if taken > 1 => taken /= 2,
-                value => break (replies, after, guard, value),
-            }
+        let (taken, decision, value) =
+            decide_what_fits(&before, key, &slot.waiting, moment, &*self.engine);
+        let Decision { replies, change, mut guard, outline } = decision;
+        let Some((after, value)) = change.zip(value) else {
+            return self.answer_covered(key, replies, guard.from);
         };
+        if self.engine.forgets() {
+            self.floors.give(E::bucket(key), after.last);
+        }
         guard.until = guard.until.min(until);
         let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
         let commands = slot.waiting.drain(..taken).collect();
@@ -259,9 +263,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             Ok(value) => {
                 let mark = Mark { was: before.state.is_marked(), is: after.state.is_marked() };
                 let key_of_row = E::row_key(key);
-                let change = Change { key: key_of_row, was: version, value, mark, guard, above };
+                let was = version;
+                let change = Change { key: key_of_row, was, value, mark, guard, above, outline };
                 let is_new = version.is_none();
-                let write = Write { key: key.clone(), commands, replies, before, after, is_new };
+                let is_gone = self.engine.forgets() && outline.lasts.is_zero();
+                let key = key.clone();
+                let write = Write { key, commands, replies, before, after, is_new, is_gone };
                 Step::Write(Box::new((write, change)))
             }
             Err(error) => {
@@ -294,8 +301,13 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     fn basis(&mut self, key: &E::Key) -> Option<Basis<E>> {
         let now = self.now()?;
         let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
+        let forgets = self.engine.forgets();
         let (version, before) = match row {
-            Some(row) => (row.version, row.value.clone()),
+            Some(row) => {
+                let is_there = !forgets || row.outlived || !row.value.is_over(now);
+                let version = row.version.filter(|_| is_there);
+                (version, row.value.clone())
+            }
             None => {
                 // What was read is forgotten, because another process changed it since.
                 if let Some(slot) = self.slots.get_mut(key) {
@@ -306,14 +318,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         };
         // A row has a fencing token of its own.
         let (last_fencing_token, until) = match version {
+            _ if forgets => (self.floors.known(E::bucket(key)), Duration::MAX),
             Some(_) => (FencingToken::NONE, Duration::MAX),
             None => (self.floors.of(E::bucket(key), now)?, self.floors.lasts(E::bucket(key))),
         };
-        let unix_micros = match self.engine.timeline() {
-            Some(timeline) => timeline.unix_micros(),
-            None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
-        };
-        let moment = Moment { now, unix_micros, last_fencing_token };
+        let moment = self.clock.moment(now, self.engine.timeline());
+        let moment = Moment { last_fencing_token, ..moment };
         Some(Basis { version, before, moment, until })
     }
 
@@ -362,7 +372,11 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
         let now = self.now().unwrap_or_default();
         let buckets = keys.iter().map(|read| E::bucket(&read.key));
-        let floors = self.floors.to_read(buckets, now);
+        let floors = if self.engine.forgets() {
+            self.floors.refused(buckets)
+        } else {
+            self.floors.to_read(buckets, now)
+        };
         let rows = keys.iter().map(|read| E::row_key(&read.key));
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
@@ -411,42 +425,57 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             let version = row.as_ref().map(|row| row.version);
             self.floors.note(*bucket, version, last, (reading.now, sent));
         }
-        for (ReadKey { key, covered, is_heard }, row) in keys.into_iter().zip(rows) {
-            let version = row.as_ref().map(|row| row.version);
-            let value = row.map(|row| Value::decode(&row, self.engine.timeline())).transpose();
-            match value.map(Option::unwrap_or_default) {
-                Ok(value) => {
-                    let seen = Remembered { version, value, seen: sent };
-                    self.learn(&key, seen, is_heard, reading.now);
-                    if let Some(slot) = self.slots.get_mut(&key) {
-                        slot.covered = (covered, reading.now);
-                    }
-                }
-                Err(error) => {
-                    let slot = self.slots.get_mut(&key);
-                    let commands = slot.map(|slot| std::mem::take(&mut slot.waiting));
-                    let error = Arc::new(StoreError::Refused(error.into()));
-                    fail(commands.unwrap_or_default(), &error);
+        for (key, row) in keys.into_iter().zip(rows) {
+            self.have_row(key, row, (reading.now, sent));
+        }
+    }
+
+    /// Takes the row of a key as the engine had it at `now`, by a request of `sent`.
+    fn have_row(&mut self, read: ReadKey<E>, row: Option<Row>, (now, sent): (EngineTime, Instant)) {
+        let ReadKey { key, covered, is_heard } = read;
+        let version = row.as_ref().map(|row| row.version);
+        let value = row.map(|row| Value::decode(&row, self.engine.timeline())).transpose();
+        match value.map(Option::unwrap_or_default) {
+            Ok(value) => {
+                let outlived = value.is_over(now);
+                let seen = Remembered { version, value, seen: sent, outlived };
+                self.learn(&key, seen, is_heard, now);
+                if let Some(slot) = self.slots.get_mut(&key) {
+                    slot.covered = (covered, now);
                 }
             }
-            self.to_decide.push_back(key);
+            Err(error) => {
+                let slot = self.slots.get_mut(&key);
+                let commands = slot.map(|slot| std::mem::take(&mut slot.waiting));
+                let error = Arc::new(StoreError::Refused(error.into()));
+                fail(commands.unwrap_or_default(), &error);
+            }
         }
+        self.to_decide.push_back(key);
     }
 
     fn have_written(&mut self, writes: Vec<Write<E>>, sent: Instant, writing: Writing) {
         self.clock.note(writing.now, writing.asked);
+        let mut failed: HashMap<_, _> = writing.failed.into_iter().collect();
+        let mut found: HashMap<_, _> = writing.found.into_iter().collect();
         let mut versions = writing.versions.into_iter();
-        for write in writes {
-            match versions.next().flatten() {
-                Some(version) => self.confirm(write, version, writing.now, sent),
-                None => self.meet_conflict(write),
+        for (position, write) in writes.into_iter().enumerate() {
+            let version = versions.next().flatten();
+            if let Some(error) = failed.remove(&position) {
+                self.fail_writes(vec![write], &Arc::new(error));
+            } else if let Some(version) = version {
+                self.confirm(write, version, writing.now, sent);
+            } else if let Some(row) = found.remove(&position) {
+                self.meet_row(write, row, (writing.now, sent));
+            } else {
+                self.meet_conflict(write);
             }
         }
     }
 
     /// Gives the replies of a change that the engine has carried out.
     fn confirm(&mut self, write: Write<E>, version: Version, now: EngineTime, sent: Instant) {
-        let Write { key, commands, replies, before, mut after, .. } = write;
+        let Write { key, commands, replies, before, mut after, is_gone, .. } = write;
         for (waiting, reply) in commands.into_iter().zip(replies) {
             // A caller that has gone reads no reply.
             let _ = waiting.reply.send(Ok(reply));
@@ -456,7 +485,8 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         if self.engine.timeline().is_some() {
             after.settle(version);
         }
-        let seen = Remembered { version: Some(version), value: after, seen: sent };
+        let row = Some(version).filter(|_| !is_gone);
+        let seen = Remembered { version: row, value: after, seen: sent, outlived: false };
         self.remembered.put(key.clone(), seen);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.conflicts = 0;
@@ -465,23 +495,46 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.to_decide.push_back(key);
     }
 
+    /// Decides again from the row that a change found in the place of its own, as if it had been read.
+    fn meet_row(&mut self, write: Write<E>, row: Option<Row>, at: (EngineTime, Instant)) {
+        let (covered, version) = (write.commands.len(), row.as_ref().map(|row| row.version));
+        let (key, slot) = self.take_back(write);
+        if slot.conflicts >= RESTS_FROM {
+            return self.rest(key);
+        }
+        let is_heard = slot.heard.take_if(|heard| *heard == version).is_some();
+        self.have_row(ReadKey { key, covered, is_heard }, row, at);
+    }
+
     /// Has a row read that another process changed, or that the engine's clock judges in another way.
     fn meet_conflict(&mut self, write: Write<E>) {
-        let Write { key, commands, is_new, .. } = write;
-        self.remembered.pop(&key);
-        if is_new {
-            self.floors.forget(E::bucket(&key));
+        self.remembered.pop(&write.key);
+        if write.is_new {
+            self.floors.forget(E::bucket(&write.key));
         }
+        self.floors.refuse(E::bucket(&write.key));
+        let (key, slot) = self.take_back(write);
+        if slot.conflicts < RESTS_FROM {
+            self.to_read.push_back(key);
+        } else {
+            self.rest(key);
+        }
+    }
+
+    /// Has the commands of a change that was not carried out wait before those that came since.
+    fn take_back(&mut self, write: Write<E>) -> (E::Key, &mut Slot<E>) {
+        let Write { key, commands, .. } = write;
         let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Vec::new()));
         slot.conflicts += 1;
         let newer = std::mem::replace(&mut slot.waiting, commands);
         slot.waiting.extend(newer);
-        if slot.conflicts < RESTS_FROM {
-            self.to_read.push_back(key);
-        } else {
-            let rest = random_part_of(self.clock.round_trip() * 2);
-            self.under_way.push(sleep(rest).map(|()| Event::Rested(key)).boxed());
-        }
+        (key, slot)
+    }
+
+    /// Reads the row of a key after a random pause.
+    fn rest(&mut self, key: E::Key) {
+        let rest = random_part_of(self.clock.round_trip() * 2);
+        self.under_way.push(sleep(rest).map(|()| Event::Rested(key)).boxed());
     }
 
     fn fail_writes(&mut self, writes: Vec<Write<E>>, error: &Arc<StoreError>) {
@@ -528,12 +581,30 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         E::lock_name(key).is_some_and(|name| self.hints.is_of_interest(name))
     }
 
+    /// Takes a row that another process wrote as if it had been read; whether it can be understood. It may
+    /// be older than what was read meanwhile: then a change that is tried from it is refused.
+    fn take_row(&mut self, key: &E::Key, row: &Row) -> bool {
+        let (Some(now), Ok(value)) = (self.now(), Value::decode(row, self.engine.timeline()))
+        else {
+            return false;
+        };
+        let is_gone = self.engine.forgets() && E::is_empty(&value.state);
+        let version = Some(row.version).filter(|_| !is_gone);
+        let seen = Remembered { version, value, seen: Instant::now(), outlived: false };
+        self.learn(key, seen, true, now);
+        true
+    }
+
     /// Has a row read that another process changed, if anything here depends on it.
     fn hear(&mut self, notice: &Notice) {
-        let Notice::Changed(row_key, version) = notice else {
-            self.remembered.clear();
-            self.hints.miss();
-            return;
+        let (row_key, version, row) = match notice {
+            Notice::Changed(row_key, version) => (row_key, version, None),
+            Notice::Row(row_key, row) => (row_key, &Some(row.version), Some(row)),
+            Notice::Missed => {
+                self.remembered.clear();
+                self.hints.miss();
+                return;
+            }
         };
         let Some(key) = E::key_of(row_key) else { return };
         let known = self.remembered.peek_mut(&key);
@@ -542,6 +613,9 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
         if !self.is_of_interest(&key) {
             self.remembered.pop(&key);
+            return;
+        }
+        if !self.slots.contains_key(&key) && row.is_some_and(|row| self.take_row(&key, row)) {
             return;
         }
         match self.slots.entry(key) {
@@ -575,24 +649,25 @@ impl<E: Kind> Slot<E> {
     }
 }
 
-/// A value as the engine keeps it, in `limit` bytes at most.
-pub(super) fn encode<E: Kind>(
-    value: &Value<E>,
-    timeline: Option<&Timeline>,
-    limit: usize,
-) -> Result<Vec<u8>, StoreError> {
-    let value = value.encode(timeline).map_err(|error| StoreError::Refused(error.into()))?;
-    match value.len() {
-        bytes if bytes > limit => Err(StoreError::TooLarge { bytes, limit }),
-        _ => Ok(value),
+/// Decides the first of the commands that wait, as many as fit into a row: how many, what they come to, and
+/// the new row if there is one.
+fn decide_what_fits<E: Kind>(
+    before: &Value<E>,
+    key: &E::Key,
+    waiting: &[Waiting<E>],
+    moment: Moment,
+    engine: &impl ConditionalStore,
+) -> (usize, Decision<E>, Option<Encoded>) {
+    let (timeline, limit) = (engine.timeline(), engine.profile().limits.bytes);
+    let mut taken = waiting.len();
+    loop {
+        let commands = waiting[..taken].iter().map(|waiting| &waiting.command);
+        let decision = before.decide(key, commands, moment, engine.replicates());
+        match decision.change.as_ref().map(|after| encode(after, timeline, limit)) {
+            Some(Err(StoreError::TooLarge { .. })) if taken > 1 => taken /= 2,
+            value => return (taken, decision, value),
+        }
     }
-}
-
-/// What a call of the engine gives, within the time that a call may take.
-pub(super) async fn within_limit<T>(
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    timeout(CALL_LIMIT, call).await.unwrap_or(Err(StoreError::Deadline(CALL_LIMIT)))
 }
 
 /// Gives every command of a call the call's error.
@@ -600,18 +675,5 @@ fn fail<E: Kind>(commands: Vec<Waiting<E>>, error: &Arc<StoreError>) {
     for waiting in commands {
         // A caller that has gone reads no error.
         let _ = waiting.reply.send(Err(shared(error)));
-    }
-}
-
-/// The error of a call for one of its commands.
-pub(super) fn shared(error: &Arc<StoreError>) -> StoreError {
-    let cause = Arc::clone(error).into();
-    match **error {
-        StoreError::Unreachable(_) => StoreError::Unreachable(cause),
-        StoreError::Refused(_) => StoreError::Refused(cause),
-        StoreError::Unsupported => StoreError::Unsupported,
-        StoreError::TooLarge { bytes, limit } => StoreError::TooLarge { bytes, limit },
-        // What else there is leaves the outcome unknown.
-        _ => StoreError::Lost(cause),
     }
 }

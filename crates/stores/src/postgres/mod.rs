@@ -1,8 +1,8 @@
 //! Locks and records in PostgreSQL, shared by all keylatch instances that use the table.
 //!
 //! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: one table, one
-//! upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records and reads (`link.rs`), and one that
-//! listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
+//! upsert for a batch (`sql.rs`), a connection each for locks, sets of locks, records and reads (`link.rs`),
+//! and one that listens for what other instances change. The server's clock judges every end. Nothing is to be migrated:
 //! the table is made at start, if the role may.
 
 mod failure;
@@ -210,7 +210,8 @@ impl Postgres {
             .iter()
             .zip(versions)
             .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
-        Ok(Some(Writing { versions: versions.collect(), asked, now: time_of(get(row, 0)?) }))
+        let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
+        Ok(Some(Writing { versions, failed: Vec::new(), found: Vec::new(), asked, now }))
     }
 }
 
@@ -239,8 +240,13 @@ impl ConditionalStore for Postgres {
     async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
         let asked = Instant::now();
         let writing = self.write_on(&self.set_writer, &self.target.sql.write_all, changes).await?;
-        let nothing =
-            || Writing { versions: vec![None; changes.len()], asked, now: Duration::ZERO };
+        let nothing = || Writing {
+            versions: vec![None; changes.len()],
+            failed: Vec::new(),
+            found: Vec::new(),
+            asked,
+            now: Duration::ZERO,
+        };
         Ok(writing.unwrap_or_else(nothing))
     }
 

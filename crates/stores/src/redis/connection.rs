@@ -3,7 +3,7 @@
 //! A command is sent on a clone, so that no command waits for another's reply. What the reply shows
 //! of the connection is noted for all clones: a broken connection is never used again.
 //!
-//! Invariant: a reply that a failover must not forget ([`NeedsReplicas`]) is returned only once
+//! Invariant: a reply that a failover must not forget ([`ScriptReply`]) is returned only once
 //! `min_replicas` replicas have what it reports. Tested over real servers that break, hang and fail
 //! over, by the tests of Redis's connections and replicas.
 
@@ -17,6 +17,7 @@ use bb8_redis::redis::{
     Cmd, FromRedisValue, Pipeline, RedisFuture, RedisResult, ScriptInvocation, Value, cmd, pipe,
 };
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
@@ -25,10 +26,24 @@ use super::server::ProcessLife;
 /// How long replicas may take to copy a write.
 const REPLICATION_MAX: Duration = Duration::from_millis(500);
 
-/// A reply that a failover must not forget, where it is a promise to a client: a grant, for one.
-pub(super) trait NeedsReplicas {
-    /// Whether replicas must have what this reply reports before it is returned.
-    fn needs_replicas(&self) -> bool;
+/// The reply of a script.
+pub(super) trait ScriptReply: Sized {
+    /// Whether replicas must have what this reply reports, because a client relies on it: a grant, for one.
+    fn needs_replicas(&self) -> bool {
+        false
+    }
+
+    /// Notes when the script was sent, over a connection that was there.
+    fn note_asked(&mut self, _asked: Instant) {}
+
+    /// What is left of the reply when too few replicas have what it reports, or that is not known.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is.
+    fn unreplicated(self, failure: Failure) -> Result<Self, Failure> {
+        Err(failure)
+    }
 }
 
 /// A connection that many requests use at once. Clones are the same connection.
@@ -43,32 +58,40 @@ pub(super) struct SharedConnection {
 
 impl SharedConnection {
     /// Runs a script, and returns its reply once enough replicas have what it reports.
-    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+    pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         mut self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
+        let asked = Instant::now();
         let found = self.state.note(call.invoke_async(&mut self.connection)).await?;
-        self.replicated(found).await
+        self.replicated(found, asked).await
     }
 
     /// Runs a script on keys that a cluster is just moving to this node.
-    pub(super) async fn run_asking<T: FromRedisValue + NeedsReplicas>(
+    pub(super) async fn run_asking<T: FromRedisValue + ScriptReply>(
         self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, Failure> {
         let mut asking = AskingConnection(self.connection.clone());
+        let asked = Instant::now();
         let found = self.state.note(call.invoke_async(&mut asking)).await?;
-        self.replicated(found).await
+        self.replicated(found, asked).await
     }
 
-    async fn replicated<T: NeedsReplicas>(mut self, found: T) -> Result<T, Failure> {
+    async fn replicated<T: ScriptReply>(
+        mut self,
+        mut found: T,
+        asked: Instant,
+    ) -> Result<T, Failure> {
+        found.note_asked(asked);
         if !found.needs_replicas() {
             return Ok(found);
         }
         let waited = self.state.note(self.replicas.too_few(&mut self.connection)).await;
-        match waited.map_err(Failure::after_execution)? {
-            None => Ok(found),
-            Some(few) => Err(Failure::TooFewReplicas(few)),
+        match waited {
+            Ok(None) => Ok(found),
+            Ok(Some(few)) => found.unreplicated(Failure::TooFewReplicas(few)),
+            Err(failure) => found.unreplicated(failure.after_execution()),
         }
     }
 }

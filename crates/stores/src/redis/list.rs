@@ -9,17 +9,18 @@
 //! between two pages of one step, or a cluster moves the lock to another master meanwhile. Tested by
 //! the conformance tests of listing.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bb8_redis::redis::{Value, cmd, from_redis_value, pipe};
+use bb8_redis::redis::{FromRedisValue as _, RedisError, RedisResult, Value, cmd, pipe};
 
 use super::connection::SharedConnection;
+use super::engine::{RedisEngine, time_of};
 use super::failure::Failure;
-use super::{Keys, Pool, Topology};
-use keylatch_core::lock::{FencingToken, Holder, Limit, LockName, Owner};
+use super::row::parse_row;
+use super::{Keys, Pool};
+use crate::optimistic::conditional::{ConditionalStore as _, EngineTime, Key};
+use crate::optimistic::value::Value as StoredValue;
+use keylatch_core::lock::{Holding, LockName, LockState};
 use keylatch_core::store::{Cursor, ListLocks, Page, StoreError};
 
 /// How many keys one `SCAN` looks at.
@@ -29,10 +30,10 @@ const SCANS_PER_PAGE: usize = 32;
 
 /// A page of locks; `None` for a cursor that is not known.
 pub(super) async fn page(
-    topology: &Topology,
-    keys: &Keys,
+    engine: &RedisEngine,
     query: &ListLocks,
-) -> Result<Option<Page<Holder>>, StoreError> {
+) -> Result<Option<Page<Holding>>, StoreError> {
+    let (topology, keys) = (&engine.topology, &engine.keys);
     let masters = topology.masters();
     if masters.is_empty() {
         return Err(StoreError::Unreachable("no master is known yet".into()));
@@ -54,7 +55,7 @@ pub(super) async fn page(
             Some(last) if cut => ScanPosition { after: Some(last.clone()), ..position },
             _ => position.followed_by(following),
         };
-        locks.extend(holders(&mut shared, keys, &names).await?);
+        locks.extend(holders(engine, &mut shared, &names).await?);
         if cut || position.master == masters.len() || locks.len() == query.limit {
             break;
         }
@@ -143,54 +144,42 @@ pub(super) async fn scan_keys<T: Ord>(
 
 /// The holders of the locks that were found, without those released meanwhile.
 async fn holders(
+    engine: &RedisEngine,
     shared: &mut SharedConnection,
-    keys: &Keys,
     names: &[LockName],
-) -> Result<Vec<Holder>, Failure> {
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut reads = pipe();
-    for name in names {
-        let bucket = name.bucket();
-        let (key, [queue, ..]) = (keys.lock(bucket, name), keys.queue(bucket, name));
-        // An expired queue entry counts until the next waiter acquires.
-        reads.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key).cmd("ZCARD").arg(queue);
-    }
-    let SharedConnection { connection, state, .. } = shared;
-    let found: Vec<Value> = state.note(reads.query_async(connection)).await?;
-    let mut found = found.into_iter();
+) -> Result<Vec<Holding>, StoreError> {
+    let keys = names.iter().map(|name| engine.keys.lock(name.bucket(), name));
+    let (found, now) = rows(shared, keys).await?;
     let mut holders = Vec::with_capacity(names.len());
-    for name in names {
-        let (Some(fields), Some(pttl), Some(waiting)) = (found.next(), found.next(), found.next())
-        else {
-            break;
+    for (name, found) in names.iter().zip(found) {
+        let key = Key::Lock(name.clone());
+        let row = match found {
+            Ok(found) => parse_row(&key, found, now),
+            // An older version's, or another program's, which is no lock and hides none of the others.
+            Err(_) => engine.read(&[key]).await?.rows.into_iter().next().flatten(),
         };
-        // A value of another program in a lock's key is no lock, and hides none of the others.
-        let (Ok(fields), Ok(pttl)) = (from_redis_value(fields), from_redis_value(pttl)) else {
-            continue;
-        };
-        let waiting = from_redis_value(waiting).unwrap_or_default();
-        holders.extend(holder(name, &fields, pttl, waiting));
+        let value = row.and_then(|row| StoredValue::<LockState>::decode(&row, None).ok());
+        holders.extend(value.and_then(|value| value.live(now).holding_told(name, now)));
     }
     Ok(holders)
 }
 
-fn holder(
-    name: &LockName,
-    fields: &HashMap<String, String>,
-    pttl_millis: i64,
-    waiting: u64,
-) -> Option<Holder> {
-    Some(Holder {
-        name: name.clone(),
-        owner: Owner::parse(fields.get("owner")?).ok()?,
-        fencing_token: FencingToken::new(fields.get("fence")?.parse().ok()?),
-        acquired_at_millis: fields.get("acquired")?.parse().ok()?,
-        expires_in: Duration::from_millis(u64::try_from(pttl_millis).ok()?),
-        waiting,
-        limit: Limit::Exclusive,
-        slot: 0,
-        broken: None,
-    })
+/// What is under each of these keys of one server, which may be in many slots, and what the server's
+/// clock showed.
+async fn rows(
+    shared: &mut SharedConnection,
+    keys: impl Iterator<Item = String>,
+) -> Result<(Vec<RedisResult<Value>>, EngineTime), Failure> {
+    let mut reads = pipe();
+    reads.ignore_errors();
+    for key in keys {
+        reads.cmd("GET").arg(key);
+    }
+    reads.cmd("TIME");
+    let SharedConnection { connection, state, .. } = shared;
+    let mut found: Vec<RedisResult<Value>> = state.note(reads.query_async(connection)).await?;
+    let clock = found.pop().unwrap_or(Ok(Value::Nil))?;
+    let mut clock = Vec::<Value>::from_redis_value(clock).map_err(RedisError::from)?.into_iter();
+    let now = time_of(&mut clock).map_err(RedisError::from)?;
+    Ok((found, now))
 }

@@ -1,49 +1,53 @@
 //! Locks and records in Redis, shared by all keylatch instances that use it.
 //!
-//! Each command is one Lua script, so Redis itself makes it atomic. A held lock is one hash that Redis
-//! expires, and so is a record; each of the 256 buckets has one fencing counter. `keylatch:{3f}:lock:NAME`,
-//! `keylatch:{3f}:record:HASH` and `keylatch:{3f}:fence` carry the bucket as their hash tag: the first braces
-//! of a key steer its slot, so braces in a name never do.
+//! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: rows that Redis
+//! expires, and one script for a batch (`engine.rs`). `keylatch:{3f}:lock:NAME`, `keylatch:{3f}:record:HASH`,
+//! `keylatch:{3f}:fence` and `keylatch:{3f}:unfinished`, the index of a bucket's unfinished records, carry the
+//! bucket as their hash tag: the first braces of a key steer its slot, so braces in a name never do.
 //!
-//! `keylatch:{3f}:unfinished` is the index of a bucket's unfinished records, in the same slot.
-//!
-//! `locks`, `records`, `list` and `record_list` have the commands; `topology`, `pool` and `connection` the
+//! `list` and `record_list` walk over keys and indexes; `topology`, `pool` and `connection` have the
 //! servers; `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance
 //! tests hold this store to them, on one server, Sentinel and Cluster.
 
 mod connection;
+mod engine;
 mod failure;
+mod legacy;
 mod list;
-mod locks;
 mod pool;
 mod pubsub;
 mod record_list;
-mod records;
 #[cfg(feature = "redlock")]
 mod redlock;
-mod reply;
+mod row;
 mod script;
 mod server;
 mod topology;
 mod url;
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use keylatch_core::lock::{Holding, Ttl};
 use keylatch_core::store::{
-    Command, EntryLimits, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
+    Topic,
 };
 
-use crate::hints::Wakeups;
+use crate::optimistic::Optimistic;
+use crate::ruled::Executor as _;
 use crate::{OpenError, RedisSettings};
+use engine::RedisEngine;
 use pool::Pool;
 use pubsub::{Subscription, Watches};
 use script::{Keys, Scripts};
 use topology::Topology;
+
+/// How many notices wait for the task that hears them.
+const NOTICES: usize = 1024;
 
 #[cfg(feature = "redlock")]
 pub use redlock::redlock;
@@ -61,14 +65,10 @@ pub async fn redis(url: &str, settings: &RedisSettings) -> Result<Arc<dyn Store>
     Ok(Arc::new(RedisStore::open(url, settings).await?))
 }
 
-/// A [`Store`] in one Redis.
+/// A [`Store`] in Redis.
 #[derive(Debug)]
 struct RedisStore {
-    kind: &'static str,
-    topology: Arc<Topology>,
-    scripts: Arc<Scripts>,
-    keys: Arc<Keys>,
-    wakeups: Arc<Wakeups>,
+    commands: Optimistic<RedisEngine>,
     watches: Arc<Watches>,
     /// Subscribe to hints and announce watches for as long as the store lives.
     _tasks: [AbortOnDropHandle<()>; 2],
@@ -77,9 +77,9 @@ struct RedisStore {
 impl RedisStore {
     async fn open(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
         let topology = Arc::new(Topology::open(url, settings).await?);
-        let (keys, wakeups) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::default());
-        let (scripts, watches) = (Arc::new(Scripts::new()), Arc::<Watches>::default());
-        let subscription = Subscription::new(&topology, settings, &keys, &wakeups, &watches);
+        let (keys, scripts) = (Arc::new(Keys::new(&settings.key_prefix)), Arc::new(Scripts::new()));
+        let (watches, (sender, notices)) = (Arc::<Watches>::default(), mpsc::channel(NOTICES));
+        let subscription = Subscription::new(&topology, settings, &keys, &watches, sender);
         // Before the first watch, so that no hint is missed because the store is new.
         let subscribed = subscription.subscribe(0).await;
         let listening = tokio::spawn(subscription.listen(subscribed));
@@ -94,49 +94,53 @@ impl RedisStore {
             Some("redis+cluster" | "rediss+cluster") => "redis+cluster",
             _ => "redis",
         };
-        Ok(Self { kind, topology, scripts, keys, wakeups, watches, _tasks: tasks })
+        let engine = RedisEngine {
+            kind,
+            topology,
+            scripts,
+            keys,
+            watches: Arc::clone(&watches),
+            replicates: settings.min_replicas > 0,
+            written: AtomicU64::new(0),
+            notices: Mutex::new(Some(notices)),
+        };
+        Ok(Self { commands: Optimistic::new(Arc::new(engine)), watches, _tasks: tasks })
     }
 }
 
 #[async_trait]
 impl Store for RedisStore {
     async fn execute(&self, command: Command) -> Result<Reply, StoreError> {
-        match command {
-            Command::Lock(name, command) => self.lock(&name, &command).await.map(Reply::Lock),
-            Command::Set(..) => Err(StoreError::Unsupported),
-            Command::Record(key, command) => self.record(&key, &command).await.map(Reply::Record),
-        }
+        self.commands.run(command).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
+        let engine = self.commands.engine();
         match query {
-            ListQuery::Locks(query) => {
-                let page = list::page(&self.topology, &self.keys, query).await?;
-                Ok(page.map(|page| ListReply::Locks(page.map(Holding::by_one))))
-            }
+            ListQuery::Locks(query) => Ok(list::page(engine, query).await?.map(ListReply::Locks)),
             ListQuery::Records(query) => {
-                Ok(self.list_records(query).await?.map(ListReply::Records))
+                Ok(record_list::page(engine, query).await?.map(ListReply::Records))
             }
         }
     }
 
     fn subscribe(&self, topic: Topic) -> Hints {
-        match topic {
-            Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
-            Topic::Changes(name) => self.watches.subscribe(name),
+        let watched = match &topic {
+            Topic::Changes(name) => Some(name.clone()),
+            Topic::Turn(..) => None,
+        };
+        let hints = self.commands.subscribe(topic);
+        match watched {
+            Some(name) => self.watches.watch(name, hints),
+            None => hints,
         }
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        self.topology.health().await
+        self.commands.health().await
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile {
-            kind: self.kind,
-            max_ttl: Ttl::MAX,
-            records: true,
-            limits: EntryLimits::NONE,
-        }
+        self.commands.profile()
     }
 }

@@ -104,7 +104,7 @@ impl Pool {
         if server.is_loading() {
             return Err(Failure::Unreachable(ConnectError::Loading.to_string()));
         }
-        if let Some(reason) = server.unfit(self.allow_eviction) {
+        if let Some(reason) = server.unfit(self.retired.is_none(), self.allow_eviction) {
             state.mark_broken();
             return Err(Failure::Unfit(reason));
         }
@@ -201,7 +201,7 @@ impl Manager {
         if self.retired.is_some() && server.is_replica() {
             return Err(ConnectError::Replica);
         }
-        if let Some(reason) = server.unfit(self.allow_eviction) {
+        if let Some(reason) = server.unfit(self.retired.is_none(), self.allow_eviction) {
             return Err(ConnectError::Unfit(reason));
         }
         let health = server.health();

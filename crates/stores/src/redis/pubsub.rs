@@ -1,10 +1,10 @@
 //! Hints between processes, over Redis's Pub/Sub, and which locks are watched.
 //!
-//! A script that leaves a lock free publishes the first waiter of its queue on `PREFIX:turns`; a script
-//! that changes a watched lock publishes the change on `PREFIX:changes`, and an unwatched lock costs
-//! nothing. Each process announces on the same channel the locks that it watches, and every process
-//! notes them for a while. Each store has one connection that subscribes to both channels. All databases
-//! of a Redis share them, so a message may be about another store's lock; it wakes no waiter here.
+//! A batch that leaves a lock free for a waiter, or changes a lock that is watched, publishes the lock and
+//! its row on `PREFIX:changes`; any other change costs nothing. Each process announces on the same
+//! channel the locks that it watches, and every process notes them for a while. Each store has one
+//! connection that subscribes. All databases of a Redis share the channel, so a message may be about another
+//! store's lock; what is decided from it is refused.
 //!
 //! Invariants: a message is only a hint. After each gap in the subscription all waiters are woken and
 //! all watchers read the state again. A lock that a process watches is noted by all processes within
@@ -18,18 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bb8_redis::redis::aio::PubSubStream;
+use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
 use futures_util::StreamExt as _;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::reply::ScriptReply;
+use super::connection::ScriptReply;
+use super::row::{parse_string, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
 use crate::RedisSettings;
-use crate::hints::{ChangeWatchers, Wakeups};
-use keylatch_core::lock::{FencingToken, Holder, HolderId, Limit, LockName, Owner, TokenHash};
-use keylatch_core::store::{Change, Hints};
+use crate::optimistic::conditional::{Key, Notice, Row, Version};
+use keylatch_core::lock::LockName;
+use keylatch_core::store::Hints;
+use keylatch_core::waiters::WaiterRegistry;
 
 /// The pause before a lost subscription is made again.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
@@ -39,20 +42,23 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(2);
 const WATCHED_FOR: Duration = Duration::from_secs(5);
 /// How many locks one command announces.
 const ANNOUNCE_BATCH: usize = 500;
+/// How long a value is at most that is published with its lock. Else each process that waits reads it.
+const ROW_MAX: usize = 64 * 1024;
 
 /// The messages of a server and the token that is cancelled when it is retired, or why there are
 /// none.
 pub(super) type SubscribeResult =
     Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>>;
 
-/// The one subscription of a store, for wakeups and for changes of watched locks.
+/// The one subscription of a store.
 #[derive(Debug)]
 pub(super) struct Subscription {
     topology: Arc<Topology>,
     timeout: Duration,
     keys: Arc<Keys>,
-    wakeups: Arc<Wakeups>,
     watches: Arc<Watches>,
+    /// Who hears of it.
+    notices: mpsc::Sender<Notice>,
 }
 
 impl Subscription {
@@ -61,12 +67,11 @@ impl Subscription {
         topology: &Arc<Topology>,
         settings: &RedisSettings,
         keys: &Arc<Keys>,
-        wakeups: &Arc<Wakeups>,
         watches: &Arc<Watches>,
+        notices: mpsc::Sender<Notice>,
     ) -> Self {
-        let (keys, wakeups, watches) = (Arc::clone(keys), Arc::clone(wakeups), Arc::clone(watches));
-        let topology = Arc::clone(topology);
-        Self { topology, timeout: settings.connect_timeout(), keys, wakeups, watches }
+        let (topology, timeout) = (Arc::clone(topology), settings.connect_timeout());
+        Self { topology, timeout, keys: Arc::clone(keys), watches: Arc::clone(watches), notices }
     }
 
     /// Passes on messages, for ever, beginning with the `first` subscription. Messages that are
@@ -78,8 +83,7 @@ impl Subscription {
                 Ok((messages, retired)) => {
                     has_failed = false;
                     // Any message may have been lost.
-                    self.wakeups.wake_all();
-                    self.watches.report_missed();
+                    self.tell(Notice::Missed).await;
                     retired.run_until_cancelled(self.pass_on(messages)).await;
                 }
                 Err(error) if has_failed => {
@@ -100,7 +104,7 @@ impl Subscription {
         let subscribing = async {
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
             let mut connection = publisher.client.get_async_pubsub().await?;
-            connection.subscribe(&[self.keys.wakeup_channel(), self.keys.change_channel()]).await?;
+            connection.subscribe(self.keys.change_channel()).await?;
             Ok((connection.into_on_message(), publisher.retired))
         };
         timeout(self.timeout, subscribing).await?
@@ -110,71 +114,65 @@ impl Subscription {
     async fn pass_on(&self, mut messages: PubSubStream) {
         while let Some(message) = messages.next().await {
             match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
-                Some(PubSubMessage::Wakeup(name, token)) => self.wakeups.wake(&name, &token),
                 Some(PubSubMessage::Watched(name)) => self.watches.note_watched(name),
-                Some(PubSubMessage::Changed(name, change)) => self.watches.report(&name, change),
+                Some(PubSubMessage::Changed(name, version)) => {
+                    self.tell(Notice::Changed(Key::Lock(name), Some(version))).await;
+                }
+                Some(PubSubMessage::Row(name, row)) => {
+                    self.tell(Notice::Row(Key::Lock(name), row)).await;
+                }
                 None => {}
             }
         }
     }
+
+    async fn tell(&self, notice: Notice) {
+        // The store that hears it may be closing.
+        let _ = self.notices.send(notice).await;
+    }
 }
 
-/// A message of a script: for a wakeup the token's hash and the key of the lock; for others fields
-/// with a line feed between them, the key of the lock at the end.
+/// What a change of a lock says: its key and its row, or the version alone of a row that is long.
+pub(super) fn row_message(key: &str, version: Version, value: &[u8]) -> Vec<u8> {
+    if value.len() > ROW_MAX {
+        return format!("changed\n{:032x}\n{key}", version.0).into_bytes();
+    }
+    [b"row\n", key.as_bytes(), b"\n", &*row_bytes(version, value)].concat()
+}
+
+/// A message of a script: fields with a line feed between them, which no key has. Versions before this
+/// publish others, of locks that they keep.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PubSubMessage {
-    /// The turn of this token may have come.
-    Wakeup(LockName, TokenHash),
     /// A process watches the lock.
     Watched(LockName),
-    /// A command changed a watched lock.
-    Changed(LockName, Change),
+    /// The lock's row has this version now.
+    Changed(LockName, Version),
+    /// The lock's row is this now.
+    Row(LockName, Row),
 }
 
 impl PubSubMessage {
     /// A message of a script; `None` for any other.
     pub(super) fn parse(keys: &Keys, message: &[u8]) -> Option<Self> {
-        if let Some((name, token)) = keys.parse_wakeup(message) {
-            return Some(Self::Wakeup(name, token));
+        let mut fields = message.splitn(3, |byte| *byte == b'\n');
+        let (kind, first, second) = (fields.next()?, fields.next()?, fields.next());
+        match (kind, second) {
+            (b"watched", None) => keys.lock_name(first).map(Self::Watched),
+            (b"changed", Some(key)) => {
+                let version = u128::from_str_radix(std::str::from_utf8(first).ok()?, 16).ok()?;
+                Some(Self::Changed(keys.lock_name(key)?, Version(version)))
+            }
+            (b"row", Some(row)) => Some(Self::Row(keys.lock_name(first)?, parse_string(row))),
+            _ => None,
         }
-        let text = std::str::from_utf8(message).ok()?;
-        let (fields, key) = text.rsplit_once('\n')?;
-        let name = keys.lock_name(key.as_bytes())?;
-        let fields: Vec<_> = fields.split('\n').collect();
-        let change = match fields[..] {
-            ["watched"] => return Some(Self::Watched(name)),
-            ["released", fencing_token] => {
-                let fencing_token = FencingToken::new(fencing_token.parse().ok()?);
-                Change::Released(HolderId { fencing_token, slot: 0 })
-            }
-            [kind, fencing_token, expires_in, acquired_at, waiting, owner] => {
-                let holder = Holder {
-                    name: name.clone(),
-                    owner: Owner::parse(owner).ok()?,
-                    fencing_token: FencingToken::new(fencing_token.parse().ok()?),
-                    acquired_at_millis: acquired_at.parse().ok()?,
-                    expires_in: Duration::from_millis(expires_in.parse().ok()?),
-                    waiting: waiting.parse().ok()?,
-                    limit: Limit::Exclusive,
-                    slot: 0,
-                    broken: None,
-                };
-                match kind {
-                    "acquired" => Change::Acquired(holder),
-                    "renewed" => Change::Renewed(holder),
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        };
-        Some(Self::Changed(name, change))
     }
 }
 
 /// The locks that are watched, here and by other processes.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    here: ChangeWatchers,
+    here: WaiterRegistry<LockName, ()>,
     /// How many locks are below, read without the mutex.
     count: AtomicUsize,
     /// The locks that any process watches, and until when that counts.
@@ -184,12 +182,15 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// The changes of `name` from now on.
-    pub(super) fn subscribe(&self, name: LockName) -> Hints {
-        let hints = self.here.subscribe(name.clone());
+    /// The hints about `name`, which is watched until they are dropped.
+    pub(super) fn watch(&self, name: LockName, hints: Hints) -> Hints {
+        let guard = self.here.join(name.clone(), || ());
         self.note_watched(name);
         self.announce_now.notify_one();
-        hints
+        Box::pin(hints.inspect(move |_| {
+            // The stream keeps the guard.
+            let _ = &guard;
+        }))
     }
 
     /// Whether a command on `name` publishes its change.
@@ -205,16 +206,6 @@ impl Watches {
         self.count.store(anywhere.len(), Ordering::Release);
     }
 
-    /// Reports a change of `name` to its watchers here.
-    fn report(&self, name: &LockName, change: Change) {
-        self.here.report(name, change);
-    }
-
-    /// Reports to all watchers here that messages may have been lost.
-    fn report_missed(&self) {
-        self.here.report_missed();
-    }
-
     /// Announces the locks that are watched here, for ever.
     pub(super) async fn announce(
         self: Arc<Self>,
@@ -226,7 +217,7 @@ impl Watches {
             // A new watch is announced at once.
             let _ = timeout(ANNOUNCE_PERIOD, self.announce_now.notified()).await;
             self.forget_expired();
-            for names in self.here.names().chunks(ANNOUNCE_BATCH) {
+            for names in self.here.keys().chunks(ANNOUNCE_BATCH) {
                 let mut call = scripts.announce.prepare_invoke();
                 call.arg(keys.change_channel());
                 for name in names {
@@ -234,7 +225,7 @@ impl Watches {
                 }
                 // The script has no keys, and every server passes on its messages.
                 let any_bucket = names.first().map_or(0, LockName::bucket);
-                if let Err(error) = topology.run::<ScriptReply>(any_bucket, &call).await {
+                if let Err(error) = topology.run::<Announced>(any_bucket, &call).await {
                     tracing::debug!(%error, "watched locks could not be announced");
                 }
             }
@@ -253,6 +244,18 @@ impl Watches {
     }
 }
 
+/// The reply of a script that has nothing to say.
+#[derive(Debug)]
+pub(super) struct Announced;
+
+impl FromRedisValue for Announced {
+    fn from_redis_value(_: Value) -> Result<Self, ParsingError> {
+        Ok(Self)
+    }
+}
+
+impl ScriptReply for Announced {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,25 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn wakeup_names_the_lock_and_the_token() {
-        let (name, token) = (LockName::parse("jobs").unwrap(), TokenHash::from_bytes([7; 32]));
-        let message = format!("{}{}", super::super::script::token(&token), key_of(&name));
-        assert_eq!(parsed(&message), Some(PubSubMessage::Wakeup(name, token)));
-    }
-
-    #[test]
-    fn change_carries_the_holder_whose_owner_may_be_empty() {
-        let name = LockName::parse("jobs").unwrap();
-        let Some(PubSubMessage::Changed(_, Change::Acquired(holder))) =
-            parsed(&format!("acquired\n42\n60000\n5\n3\n\n{}", key_of(&name)))
-        else {
-            panic!("not an acquired lock");
-        };
-        assert_eq!((holder.fencing_token.get(), holder.owner, holder.waiting), (42, None, 3));
-        let fencing_token = FencingToken::new(42);
-        let released = Change::Released(HolderId { fencing_token, slot: 0 });
-        let message = format!("released\n42\n{}", key_of(&name));
-        assert_eq!(parsed(&message), Some(PubSubMessage::Changed(name.clone(), released)));
+    fn change_names_the_lock_and_the_version() {
+        let (name, version) = (LockName::parse("jobs").unwrap(), Version(u128::MAX - 7));
+        let parsed_bytes = |bytes: &[u8]| PubSubMessage::parse(&Keys::new("keylatch"), bytes);
+        let message = row_message(&key_of(&name), version, b"a\nb\xff");
+        let row = Row { version, value: b"a\nb\xff".to_vec() };
+        assert_eq!(parsed_bytes(&message), Some(PubSubMessage::Row(name.clone(), row)));
+        let message = row_message(&key_of(&name), version, &[0; ROW_MAX + 1]);
+        assert_eq!(parsed_bytes(&message), Some(PubSubMessage::Changed(name.clone(), version)));
         let message = format!("watched\n{}", key_of(&name));
         assert_eq!(parsed(&message), Some(PubSubMessage::Watched(name)));
     }
@@ -292,7 +284,8 @@ mod tests {
     #[test]
     fn message_of_another_program_is_ignored() {
         let name = LockName::parse("jobs").unwrap();
-        for fields in ["", "hello\n", "released\n", "released\nx\n", "stolen\n1\n1\n1\n1\n\n"] {
+        let older = ["released\n42\n", "acquired\n42\n60000\n5\n3\n\n", "renewed\n1\n1\n1\n1\n\n"];
+        for fields in ["", "hello\n", "changed\n", "changed\nx\n", "row\n"].iter().chain(&older) {
             assert_eq!(parsed(&format!("{fields}{}", key_of(&name))), None, "{fields:?}");
         }
         assert_eq!(parsed("watched\nother:{00}:lock:jobs"), None);

@@ -11,14 +11,16 @@
 
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use futures_util::future::try_join_all;
-use keylatch_core::idempotency::{RecordKey, RecordScope, RecordSummary, RunEnd, StoredResponse};
+use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
 use keylatch_core::store::{Cursor, ListRecords, Page, StoreError};
 
-use super::RedisStore;
-use super::connection::NeedsReplicas;
+use super::connection::ScriptReply;
+use super::engine::RedisEngine;
 use super::list::{ScanPosition, scan_keys};
-use super::records::RecordFields;
+use super::pubsub::Announced;
 use super::script::{parse_record_name, record_name};
+use crate::optimistic::conditional::{ConditionalStore as _, Key};
+use crate::optimistic::value::{Value as StoredValue, moment_at};
 
 /// How many records are read at once.
 const AT_ONCE: usize = 64;
@@ -32,19 +34,19 @@ const SCANS_PER_PAGE: usize = 32;
 const INDEX: &str = "u.";
 const WALK: &str = "w.";
 
-impl RedisStore {
-    /// A page of records; `None` for a cursor that is not known.
-    pub(super) async fn list_records(
-        &self,
-        query: &ListRecords,
-    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        if query.filter.is_of_unfinished() {
-            self.list_unfinished(query).await
-        } else {
-            self.walk(query).await
-        }
+/// A page of records; `None` for a cursor that is not known.
+pub(super) async fn page(
+    engine: &RedisEngine,
+    query: &ListRecords,
+) -> Result<Option<Page<RecordSummary>>, StoreError> {
+    if query.filter.is_of_unfinished() {
+        engine.list_unfinished(query).await
+    } else {
+        engine.walk(query).await
     }
+}
 
+impl RedisEngine {
     async fn list_unfinished(
         &self,
         query: &ListRecords,
@@ -82,7 +84,7 @@ impl RedisStore {
         let number = u8::try_from(bucket).unwrap_or(u8::MAX);
         let (mut entries, mut left_out) = (Vec::new(), 0);
         loop {
-            let mut call = self.scripts.record.unfinished.prepare_invoke();
+            let mut call = self.scripts.unfinished.prepare_invoke();
             call.key(self.keys.unfinished(number)).arg(&least).arg(left_out).arg(limit);
             let found: IndexEntries = self.topology.run(number, &call).await?;
             let count = found.count;
@@ -157,11 +159,17 @@ impl RedisStore {
         key: &RecordKey,
         is_indexed: bool,
     ) -> Result<Option<RecordSummary>, StoreError> {
-        let mut call = self.scripts.record.summary.prepare_invoke();
-        call.key(self.keys.record(key)).key(self.keys.unfinished(key.bucket()));
-        call.arg(if is_indexed { "1" } else { "" });
-        let reply: SummaryReply = self.topology.run(key.bucket(), &call).await?;
-        Ok(reply.summary(key))
+        let reading = self.read(&[Key::Record(*key)]).await?;
+        let row = reading.rows.into_iter().next().flatten();
+        // What a newer version wrote is for that one to list.
+        let value = row.map(|row| StoredValue::<RecordState>::decode(&row, None));
+        let value = value.transpose().unwrap_or_default().unwrap_or_default();
+        if is_indexed && !value.state.is_unfinished() {
+            let mut call = self.scripts.unlist.prepare_invoke();
+            call.key(self.keys.record(key)).key(self.keys.unfinished(key.bucket()));
+            self.topology.run::<Announced>(key.bucket(), &call).await?;
+        }
+        Ok(value.state.summary(key, &moment_at(reading.now)))
     }
 }
 
@@ -234,7 +242,7 @@ struct IndexEntry {
     score: u64,
 }
 
-/// The reply of `record_unfinished`.
+/// The reply of `unfinished`.
 #[derive(Debug)]
 struct IndexEntries {
     entries: Vec<IndexEntry>,
@@ -242,11 +250,7 @@ struct IndexEntries {
     count: usize,
 }
 
-impl NeedsReplicas for IndexEntries {
-    fn needs_replicas(&self) -> bool {
-        false
-    }
-}
+impl ScriptReply for IndexEntries {}
 
 impl FromRedisValue for IndexEntries {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
@@ -261,42 +265,5 @@ impl FromRedisValue for IndexEntries {
             Some(IndexEntry { key: parse_record_name(name)?, score })
         });
         Ok(Self { entries: entries.collect(), count: found.len() })
-    }
-}
-
-/// The reply of `record_summary`: a record, of whose stored response there is the beginning, and its scope.
-#[derive(Debug)]
-struct SummaryReply {
-    record: Option<RecordFields>,
-    scope: Option<Vec<u8>>,
-}
-
-impl NeedsReplicas for SummaryReply {
-    fn needs_replicas(&self) -> bool {
-        false
-    }
-}
-
-impl FromRedisValue for SummaryReply {
-    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        // The first field says whether there is a record, and so do the others.
-        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter().skip(1);
-        let record = RecordFields::read(&mut fields)?;
-        Ok(Self { record, scope: from_redis_value(fields.next().unwrap_or(Value::Nil))? })
-    }
-}
-
-impl SummaryReply {
-    /// What a list shows; `None` for no record, and for what only another version understands.
-    fn summary(self, key: &RecordKey) -> Option<RecordSummary> {
-        let record = self.record?;
-        let done = if record.stage == "done" {
-            let status = StoredResponse::status_from_bytes(record.end.as_deref()?).ok()?;
-            Some(RunEnd::Done(StoredResponse::Mark(status)))
-        } else {
-            None
-        };
-        let scope = self.scope.and_then(|bytes| RecordScope::from_bytes(&bytes).ok());
-        Some(RecordSummary::new(*key, scope, &record.view(done.as_ref()).ok()?))
     }
 }

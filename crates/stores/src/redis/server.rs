@@ -67,8 +67,9 @@ impl Server {
         }
     }
 
-    /// Why the server must not keep locks, in a sentence that says what to do.
-    pub(super) fn unfit(&self, allow_eviction: bool) -> Option<String> {
+    /// Why the server must not keep locks, in a sentence that says what to do. One that is named alone has all
+    /// keys.
+    pub(super) fn unfit(&self, is_alone: bool, allow_eviction: bool) -> Option<String> {
         let version = self.get("redis_version");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_some_and(|major| major < OLDEST_MAJOR) {
@@ -76,6 +77,9 @@ impl Server {
         }
         if self.is_replica() {
             return Some("it is a replica; name its master".to_owned());
+        }
+        if is_alone && self.get("cluster_enabled") == "1" {
+            return Some("it is a node of a cluster; name it as `redis+cluster://`".to_owned());
         }
         if self.evicts() && !allow_eviction {
             let policy = self.get("maxmemory_policy");

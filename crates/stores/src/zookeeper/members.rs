@@ -1,8 +1,8 @@
 //! How a session is made: at the member that is the first to carry out a write.
 //!
 //! All members are tried, one soon after the other, and again until one takes a session or the ensemble
-//! refuses this user. Callers that wait share one such opening; it goes on when one of them leaves, and
-//! rests when none is left. Tested in `tests/stores/zookeeper_faults.rs`.
+//! refuses this user. Callers that wait share one such opening. It does not end when one of them leaves,
+//! and it rests when none is left. Tested in `tests/stores/zookeeper_faults.rs`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -266,7 +266,13 @@ impl ConditionalStore for ZooKeeper {
         let writing = changes.iter().map(|change| self.carry_out(&session, change));
         let writing = async { whole(join_all(writing).await) };
         let versions = self.link.answer(&session, writing).await?;
-        Ok(Writing { versions, asked, now: self.link.timeline.now() })
+        Ok(Writing {
+            versions,
+            failed: Vec::new(),
+            found: Vec::new(),
+            asked,
+            now: self.link.timeline.now(),
+        })
     }
 
     async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
@@ -282,7 +288,13 @@ impl ConditionalStore for ZooKeeper {
             Some(versions) => versions.into_iter().map(Some).collect(),
             None => vec![None; changes.len()],
         };
-        Ok(Writing { versions, asked, now: self.link.timeline.now() })
+        Ok(Writing {
+            versions,
+            failed: Vec::new(),
+            found: Vec::new(),
+            asked,
+            now: self.link.timeline.now(),
+        })
     }
 
     /// The order is that of the buckets, and within a bucket that of the keys. So a page costs the names

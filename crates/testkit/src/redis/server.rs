@@ -1,10 +1,12 @@
 //! One real redis-server on a free port.
 //!
-//! Time passes for its keys when a test says so: [`RedisServer::age`] makes every key older by a script,
-//! so a test of an expiry does not wait for it.
+//! Time passes for it when a test says so, so that a test of an expiry does not wait: its wall clock is one
+//! that can be set ([`RedisServer::advance`]). A node of Redlock, whose uptime counts too, gets older keys
+//! instead ([`RedisServer::age`]).
 
 use std::net::TcpListener;
 use std::process::{Command as Program, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
@@ -14,6 +16,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::WallClock;
+
 /// A redis-server for one test, on a free port; it ends with the test.
 #[derive(Debug)]
 pub struct RedisServer {
@@ -21,7 +25,10 @@ pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     environment: Vec<(String, String)>,
+    /// Its wall clock, and how many microseconds that is ahead; `None` where the test gave it another one.
+    clock: Option<(WallClock, Mutex<i64>)>,
     directory: TempDir,
+    earlier: Vec<TempDir>,
 }
 
 impl RedisServer {
@@ -40,12 +47,26 @@ impl RedisServer {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let environment: Vec<_> = environment.iter().map(owned).collect();
+        let mut environment: Vec<_> = environment.iter().map(owned).collect();
+        let mut clock = None;
+        if environment.iter().all(|(name, _)| name != "LD_PRELOAD") {
+            let wall_clock = WallClock::new(directory.path()).expect("a clock");
+            environment.extend(wall_clock.environment().iter().map(owned));
+            clock = Some((wall_clock, Mutex::default()));
+        }
         loop {
             // Another process may take a free port before the server does; then the next is tried.
             let port = free_port();
             if let Some(process) = spawn(port, &options, &environment, &directory).await {
-                return Self { process, port, options, environment, directory };
+                return Self {
+                    process,
+                    port,
+                    options,
+                    environment,
+                    clock,
+                    directory,
+                    earlier: vec![],
+                };
             }
         }
     }
@@ -87,7 +108,12 @@ impl RedisServer {
 
     /// Starts a server that was killed, on the same port with other options and an empty disk.
     pub async fn restart_empty(&mut self, options: &[&str]) {
-        self.directory = tempfile::tempdir().expect("a temporary directory");
+        // Its clock's file is in the directory of before, which stays with the clock.
+        let before = std::mem::replace(
+            &mut self.directory,
+            tempfile::tempdir().expect("a temporary directory"),
+        );
+        self.earlier.push(before);
         self.options = options.iter().map(|option| (*option).to_owned()).collect();
         self.restart().await;
     }
@@ -122,10 +148,27 @@ impl RedisServer {
             client.get_async_pubsub().await.expect("redis-server takes connections");
         connection.subscribe(channel).await.expect("redis-server takes subscriptions");
         let messages = connection.into_on_message();
-        messages.map(|message| message.get_payload().expect("a message of text"))
+        messages.map(|message| String::from_utf8_lossy(message.get_payload_bytes()).into_owned())
     }
 
-    /// Makes all locks, queues and records older, as if this time had passed.
+    /// Sets its wall clock forward, so that this time passes for all that it keeps.
+    pub fn advance(&self, by: Duration) {
+        self.move_clock(i64::try_from(by.as_micros()).expect("a short time"));
+    }
+
+    fn move_clock(&self, micros: i64) {
+        let (clock, ahead) = self.clock.as_ref().expect("a clock of this server's");
+        let mut ahead = ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        *ahead += micros;
+        clock.set_micros(*ahead);
+    }
+
+    /// Sets its wall clock back.
+    pub fn set_back(&self, by: Duration) {
+        self.move_clock(-i64::try_from(by.as_micros()).expect("a short time"));
+    }
+
+    /// Makes all locks of a node of Redlock older, as if this time had passed.
     pub async fn age(&self, by: Duration) {
         let mut connection = self.connect().await;
         let by = u64::try_from(by.as_millis()).expect("a short time");
@@ -151,25 +194,12 @@ impl RedisServer {
     }
 }
 
-/// An expiry that is not in the future deletes the key, and a key without one does not age. The end
-/// of a record's lease and of a place in line are the times that are no expiry.
+/// An expiry that is not in the future deletes the key, and a key without one does not age.
 const AGE: &str = r"
-local parts = {'lock', 'record', 'line', 'places', 'attempts', 'unfinished'}
-for _, part in ipairs(parts) do
-  local pattern = part == 'unfinished' and '*}:unfinished' or '*}:' .. part .. ':*'
-  for _, key in ipairs(redis.call('KEYS', pattern)) do
-    if part == 'record' and redis.call('HGET', key, 'stage') == 'in-flight' then
-      redis.call('HINCRBY', key, 'at', 0 - ARGV[1])
-    end
-    if part == 'places' or part == 'unfinished' then
-      for _, token in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-        redis.call('ZINCRBY', key, 0 - ARGV[1], token)
-      end
-    end
-    local left = redis.call('PTTL', key)
-    if left >= 0 then
-      redis.call('PEXPIRE', key, left - ARGV[1])
-    end
+for _, key in ipairs(redis.call('KEYS', '*}:lock:*')) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 then
+    redis.call('PEXPIRE', key, left - ARGV[1])
   end
 end";
 

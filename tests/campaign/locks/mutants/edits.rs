@@ -46,98 +46,87 @@ const fn edit_for(
     Mutant { name, store, edit: Edit { file, find, replace }, test: Some(test) }
 }
 
-const ACQUIRE: &str = "crates/stores/src/redis/lua/acquire.lua";
-const FENCE: &str = "crates/stores/src/redis/lua/fence.lua";
-const LINE: &str = "crates/stores/src/redis/lua/queue.lua";
-const RELEASE: &str = "crates/stores/src/redis/lua/release.lua";
-const RENEW: &str = "crates/stores/src/redis/lua/renew.lua";
+const RULES: &str = "crates/core/src/lock/rules.rs";
 const SETTLE: &str = "crates/stores/src/redis/lua/redlock_accept.lua";
-const WITHDRAW: &str = "crates/stores/src/redis/lua/withdraw.lua";
+const WRITE: &str = "crates/stores/src/redis/lua/row.lua";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "granted although it is held (SET without NX)",
         Store::DurableRedis,
-        ACQUIRE,
-        "local is_free, is_mine = not held[1], held[1] == token",
-        "local is_free, is_mine = held[1] ~= token, held[1] == token",
+        WRITE,
+        "  if (found and string.sub(found, 1, 16) or '') ~= was then",
+        "  if was ~= '' and (found and string.sub(found, 1, 16) or '') ~= was then",
+    ),
+    edit(
+        "a version is not compared",
+        Store::DurableRedis,
+        WRITE,
+        "  if (found and string.sub(found, 1, 16) or '') ~= was then",
+        "  if was == '' and found then",
     ),
     edit(
         "a repeat counts twice",
         Store::DurableRedis,
-        ACQUIRE,
-        "is_mine and held[6] ~= attempt then",
-        "is_mine then\n  redis.call('HSET', lock, 'fence', next_fence(KEYS[5], redis.call('TIME')))\n  held[2] = redis.call('HGET', lock, 'fence')\nend\nif is_mine and held[6] ~= attempt then",
+        RULES,
+        "        AcquireReply::Repeated(holder.lease(now))",
+        "        if mutant!() {\n            holder.fencing_token = holder.fencing_token.next(0);\n        }\n        AcquireReply::Repeated(holder.lease(now))",
     ),
     edit(
         "the fence is not raised",
         Store::DurableRedis,
-        FENCE,
-        "  if last and last + 1 > fence then",
-        "  if last then\n    return last\n  end\n  if last and last + 1 > fence then",
+        RULES,
+        "        let next = || moment.last_fencing_token.next(moment.least_micros);",
+        "        let next = || if mutant!() { FencingToken::new(1) } else { moment.last_fencing_token.next(moment.least_micros) };",
     ),
     edit(
         "the fence has no floor of time",
         Store::ForgetfulRedis,
-        FENCE,
-        "local fence = time[1] * 1000000 + time[2]",
-        "local fence = 1",
+        "crates/stores/src/optimistic/clock.rs",
+        "            None => [now, least].map(micros),",
+        "            None if mutant!() => [0; 2],\n            None => [now, least].map(micros),",
     ),
     edit(
         "a line that never loses its dead",
         Store::DurableRedis,
-        LINE,
-        "  local lost = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, 1000)\n",
-        "  local lost = {}\n",
-    ),
-    edit(
-        "released without comparing",
-        Store::DurableRedis,
-        RELEASE,
-        "if holder ~= token then",
-        "if false then",
+        RULES,
+        "        let queue = self.queue.live(now);\n",
+        "        let queue = if mutant!() { self.queue.clone() } else { self.queue.live(now) };\n",
     ),
     edit(
         "released, and still there",
         Store::DurableRedis,
-        RELEASE,
-        "redis.call('DEL', lock)\n",
-        "",
-    ),
-    edit(
-        "a renewal that resurrects",
-        Store::DurableRedis,
-        RENEW,
-        "  return {'not-held'}\n",
-        "  held = {token, redis.call('GET', (string.gsub(lock, ':lock:.*', ':fence'))), '0', '0'}\n  redis.call('HSET', lock, 'token', token, 'fence', held[2], 'owner', '0', 'acquired', '0')\n",
-    ),
-    edit(
-        "a renewal that prolongs nothing",
-        Store::DurableRedis,
-        RENEW,
-        "redis.call('PEXPIRE', lock, ttl)\n",
-        "",
-    ),
-    edit(
-        "a renewal that changes the fence",
-        Store::DurableRedis,
-        RENEW,
-        "return {'renewed', held[2],",
-        "return {'renewed', held[2] + 1,",
+        WRITE,
+        "    err = failure('DEL', row)\n",
+        "    has_written = true\n",
     ),
     edit(
         "renewed without comparing",
         Store::DurableRedis,
-        RENEW,
-        "if held[1] ~= token then",
-        "if false then",
+        RULES,
+        "        match self.holders.find_mut(token) {\n            None => match",
+        "        let token = self.holders().first().filter(|_| mutant!()).map_or(*token, |holder| holder.token);\n        let token = &token;\n        match self.holders.find_mut(token) {\n            None => match",
+    ),
+    edit(
+        "a renewal that prolongs nothing",
+        Store::DurableRedis,
+        RULES,
+        "                (holder.since, holder.ttl) = (now, ttl.get());\n",
+        "                if !mutant!() {\n                    (holder.since, holder.ttl) = (now, ttl.get());\n                }\n",
+    ),
+    edit(
+        "a renewal that changes the fence",
+        Store::DurableRedis,
+        RULES,
+        "                // A client that renews has read the grant, so no attempt may withdraw it any more.\n",
+        "                if mutant!() {\n                    holder.fencing_token = holder.fencing_token.next(0);\n                }\n                // A client that renews has read the grant, so no attempt may withdraw it any more.\n",
     ),
     edit(
         "withdrawn from another attempt",
         Store::DurableRedis,
-        WITHDRAW,
-        "  if held[1] ~= token or held[2] ~= attempt then",
-        "  if held[1] ~= token then",
+        RULES,
+        "        self.leave(token, |entry| entry.sole_attempt == Some(attempt), moment);",
+        "        self.leave(token, |entry| entry.sole_attempt == Some(attempt) || mutant!(), moment);",
     ),
     edit(
         "what was lost was not executed",
@@ -186,7 +175,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         Store::Embedded,
         "crates/core/src/lock/rules.rs",
         "        if self.holders.find(token).is_none() {\n            let is_free",
-        "        let other = self.holders().first().map(|holder| holder.token).filter(|_| mutant!());\n        let token = &other.unwrap_or(*token);\n        if self.holders.find(token).is_none() {\n            let is_free",
+        "        let other = self.holders().next().map(|holder| holder.token).filter(|_| mutant!());\n        let token = &other.unwrap_or(*token);\n        if self.holders.find(token).is_none() {\n            let is_free",
     ),
     edit(
         "embedded: answered and not written",
@@ -290,8 +279,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "modes: two holders of one slot",
         Store::Embedded,
         "crates/core/src/lock/holders.rs",
-        "        let taken = self.as_slice().iter().zip(0_u32..);\n",
-        "        let all: &[_] = if mutant!() { &[] } else { self.as_slice() };\n        let taken = all.iter().zip(0_u32..);\n",
+        "        let taken = self.iter().zip(0_u32..);\n",
+        "        let taken = self.iter().filter(|_| !mutant!()).zip(0_u32..);\n",
     ),
     edit(
         "modes: an era has a fencing token for each reader",

@@ -2,8 +2,8 @@
 //!
 //! An [acquire](NodeCommand::Acquire) and a [renewal](NodeCommand::Renew) ask for a [`Promise`] under
 //! a [`Ballot`]; an [accept](NodeCommand::Accept) carries the [`Proposal`]. Each is one Lua script
-//! (`lua/redlock_*.lua`), and a node replies to each with a [`LockReport`]. Release and withdrawal are
-//! the scripts of one Redis ([`ReleaseCommand`]).
+//! (`lua/redlock_*.lua`), and a node replies to each with a [`LockReport`]. Release and withdrawal
+//! ([`ReleaseCommand`]) take no vote.
 //!
 //! Invariant: no two attempts have the same ballot, and ballots compare in Lua as they do here. The
 //! words are those of docs/internals/redlock.md. Tested below, and over real nodes by the tests of
@@ -18,15 +18,12 @@ use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
 };
 
-use crate::redis::connection::NeedsReplicas;
-use crate::redis::script::{self, Keys, Scripts};
+use crate::redis::connection::ScriptReply;
+use crate::redis::script::{self, Keys, RedlockScripts};
 use keylatch_core::lock::{Attempt, FencingToken, Holder, Limit, LockName, Owner, TokenHash, Ttl};
 
 /// How many digits each of the two numbers of a ballot has.
 const DIGITS: usize = 20;
-
-/// The channel for changes, where no lock is watched.
-const NO_CHANGES: &str = "";
 
 /// The number that orders the attempts to agree on a fencing token. A higher ballot wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +99,7 @@ pub(super) enum NodeCommand {
     Look(LockName),
 }
 
-/// A command that ends a grant on a node, by the script that one Redis runs.
+/// A command that ends a grant on a node.
 #[derive(Debug, Clone)]
 pub(super) enum ReleaseCommand {
     /// Ends the grant of the token.
@@ -113,7 +110,11 @@ pub(super) enum ReleaseCommand {
 
 impl NodeCommand {
     /// The call of the command's script.
-    pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
+    pub(super) fn call<'a>(
+        &self,
+        scripts: &'a RedlockScripts,
+        keys: &Keys,
+    ) -> ScriptInvocation<'a> {
         let on = |script: &'a Script, name: &LockName| {
             let mut call = script.prepare_invoke();
             call.key(keys.lock(name.bucket(), name)).key(keys.fencing_token(name.bucket()));
@@ -121,7 +122,7 @@ impl NodeCommand {
         };
         match self {
             Self::Acquire(attempt, ballot) => {
-                let mut call = on(&scripts.redlock.acquire, &attempt.name);
+                let mut call = on(&scripts.acquire, &attempt.name);
                 call.arg(script::token(&attempt.token))
                     .arg(attempt.ttl.as_millis())
                     .arg(attempt.attempt.get())
@@ -129,7 +130,7 @@ impl NodeCommand {
                 call
             }
             Self::Accept(name, token, ballot, proposal) => {
-                let mut call = on(&scripts.redlock.accept, name);
+                let mut call = on(&scripts.accept, name);
                 call.arg(script::token(token))
                     .arg(ballot.to_string())
                     .arg(proposal.fencing_token.get())
@@ -138,40 +139,49 @@ impl NodeCommand {
                 call
             }
             Self::Renew(name, token, ttl, ballot) => {
-                let mut call = on(&scripts.redlock.renew, name);
+                let mut call = on(&scripts.renew, name);
                 call.arg(script::token(token)).arg(ttl.as_millis()).arg(ballot.to_string());
                 call
             }
-            Self::Look(name) => on(&scripts.redlock.get, name),
+            Self::Look(name) => on(&scripts.get, name),
         }
     }
 }
 
 impl ReleaseCommand {
     /// The call of the command's script.
-    pub(super) fn call<'a>(&self, scripts: &'a Scripts, keys: &Keys) -> ScriptInvocation<'a> {
-        let on = |script: &'a Script, name: &LockName| {
+    pub(super) fn call<'a>(
+        &self,
+        scripts: &'a RedlockScripts,
+        keys: &Keys,
+    ) -> ScriptInvocation<'a> {
+        let on = |script: &'a Script, name: &LockName, token: &TokenHash| {
             let mut call = script.prepare_invoke();
-            call.key(keys.lock(name.bucket(), name)).key(&keys.queue(name.bucket(), name));
+            call.key(keys.lock(name.bucket(), name)).arg(script::token(token));
             call
         };
         match self {
-            Self::Release(name, token) => {
-                let mut call = on(&scripts.release, name);
-                call.arg(script::token(token)).arg(keys.wakeup_channel()).arg(NO_CHANGES);
-                call
-            }
+            Self::Release(name, token) => on(&scripts.release, name, token),
             Self::Withdraw(name, token, attempt) => {
-                let mut call = on(&scripts.withdraw, name);
-                call.arg(script::token(token))
-                    .arg(attempt.get())
-                    .arg(keys.wakeup_channel())
-                    .arg(NO_CHANGES);
+                let mut call = on(&scripts.withdraw, name, token);
+                call.arg(attempt.get());
                 call
             }
         }
     }
 }
+
+/// What a release or a withdrawal found on a node.
+#[derive(Debug)]
+pub(super) struct ReleaseFound(pub(super) String);
+
+impl FromRedisValue for ReleaseFound {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        from_redis_value(value).map(Self)
+    }
+}
+
+impl ScriptReply for ReleaseFound {}
 
 /// A lock on one node, as the node reports it after every [`NodeCommand`].
 #[derive(Debug, Clone)]
@@ -248,7 +258,7 @@ impl LockReport {
     }
 }
 
-impl NeedsReplicas for LockReport {
+impl ScriptReply for LockReport {
     fn needs_replicas(&self) -> bool {
         self.own_grant().is_some()
     }

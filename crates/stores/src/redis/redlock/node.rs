@@ -16,7 +16,7 @@ use std::time::Duration;
 use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::redis::connection::NeedsReplicas;
+use crate::redis::connection::ScriptReply;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
 use crate::{OpenError, RedisSettings};
@@ -82,7 +82,7 @@ impl Node {
 
     /// Runs a script on the node, if the window is still open when there is a connection. There is no
     /// limit to the wait for the reply.
-    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+    pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         &self,
         call: &ScriptInvocation<'_>,
         window: &SendWindow,

@@ -20,11 +20,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use super::command::ReleaseFound;
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
-use crate::redis::reply::ScriptReply;
-use crate::redis::script::{Keys, Scripts};
+use crate::redis::script::{Keys, RedlockScripts};
 use crate::redis::url::{MultiHostUrl, with_port};
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
@@ -54,7 +54,7 @@ pub(super) struct Nodes {
     pub(super) keys: Keys,
     pub(super) max_ttl: Ttl,
     node_time: Duration,
-    scripts: Scripts,
+    scripts: RedlockScripts,
     /// What outlives its round; each task has its own end.
     tasks: TaskTracker,
 }
@@ -79,7 +79,7 @@ impl Nodes {
             keys: Keys::new(&redis.key_prefix),
             max_ttl,
             node_time: Duration::from_millis(redlock.node_timeout_ms),
-            scripts: Scripts::new(),
+            scripts: RedlockScripts::new(),
             tasks: TaskTracker::new(),
         })
     }
@@ -124,7 +124,7 @@ impl Nodes {
         self: &Arc<Self>,
         command: &ReleaseCommand,
         within: Duration,
-    ) -> Round<ScriptReply> {
+    ) -> Round<ReleaseFound> {
         self.round(0..self.all.len(), within, |nodes, node, window| {
             let command = command.clone();
             async move {
@@ -227,7 +227,7 @@ impl Nodes {
         let (node, call) = (&self.all[node], &withdrawal.call(&self.scripts, &self.keys));
         let withdraw = || async move {
             let window = SendWindow::until(Instant::now() + WITHDRAWAL_TRY_MAX);
-            node.run::<ScriptReply>(call, &window).await
+            node.run::<ReleaseFound>(call, &window).await
         };
         if retry.run("withdrawing a grant from a node", withdraw).await.is_none() {
             let node = &node.address;

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::time::Duration;
 
+use super::command::ReleaseFound;
 use super::command::{Ballot, LockReport, NodeGrant, Promise};
 use super::node::NodeResult;
-use crate::redis::reply::ScriptReply;
 use keylatch_core::lock::{FencingToken, Holder, LockName, ReleaseReply};
 use keylatch_core::store::{Effect, StoreError};
 
@@ -264,12 +264,12 @@ impl ReleaseTally {
     }
 
     /// Counts a reply.
-    pub(super) fn add(&mut self, reply: NodeResult<ScriptReply>) {
+    pub(super) fn add(&mut self, reply: NodeResult<ReleaseFound>) {
         match reply {
             Ok(reply) => {
-                let released = reply.value.found() == "released";
+                let released = reply.value.0 == "released";
                 self.maybe_released |= released;
-                match reply.value.found() {
+                match reply.value.0.as_str() {
                     _ if !reply.votes => {}
                     _ if released => self.released += 1,
                     "mismatch" => self.mismatched += 1,

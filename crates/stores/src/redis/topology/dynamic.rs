@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::connection::NeedsReplicas;
+use super::super::connection::ScriptReply;
 use super::super::failure::{Failure, Redirect};
 use super::cluster::Cluster;
 use super::masters::{ConnectOptions, Master, MasterMap, TopologyView};
@@ -85,6 +85,7 @@ impl Lookup {
 #[derive(Debug)]
 pub(in super::super) struct DynamicTopology {
     latest: watch::Receiver<Lookup>,
+    is_cluster: bool,
     /// Has the task look up the masters at once.
     lookup_now: Arc<Notify>,
     _following: AbortOnDropHandle<()>,
@@ -101,7 +102,7 @@ impl DynamicTopology {
         mut discovery: Discovery,
         options: Arc<ConnectOptions>,
     ) -> Result<Self, OpenError> {
-        let begun = Instant::now();
+        let (begun, is_cluster) = (Instant::now(), matches!(discovery, Discovery::Cluster(_)));
         let view = match discovery.look_up().await {
             Ok(view) => Some(view),
             Err(error) if error.is_misconfiguration() => {
@@ -121,12 +122,12 @@ impl DynamicTopology {
         let lookup_now = Arc::new(Notify::new());
         let following = follow(discovery, options, view, sender, Arc::clone(&lookup_now));
         let following = AbortOnDropHandle::new(tokio::spawn(following));
-        Ok(Self { latest, lookup_now, _following: following })
+        Ok(Self { latest, is_cluster, lookup_now, _following: following })
     }
 
     /// Runs a script on the master of its bucket. A command that was not executed is tried again for
     /// a while.
-    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+    pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,
@@ -162,12 +163,17 @@ impl DynamicTopology {
         }
     }
 
+    /// Whether each bucket may have a master of its own.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.is_cluster
+    }
+
     /// The masters of the latest lookup.
     pub(super) fn map(&self) -> Arc<MasterMap> {
         Arc::clone(&self.latest.borrow().map)
     }
 
-    async fn run_on<T: FromRedisValue + NeedsReplicas>(
+    async fn run_on<T: FromRedisValue + ScriptReply>(
         &self,
         master: &Master,
         call: &ScriptInvocation<'_>,

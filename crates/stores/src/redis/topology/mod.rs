@@ -22,12 +22,13 @@ use bb8_redis::redis::{Client, FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::NeedsReplicas;
+use super::connection::ScriptReply;
 use super::failure::Failure;
 use super::pool::{self, Pool};
 use crate::{OpenError, RedisSettings};
 use cluster::Cluster;
 use dynamic::{Discovery, DynamicTopology};
+use keylatch_core::lock::LockName;
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 use masters::{Master, MasterId};
 use sentinel::Sentinels;
@@ -59,7 +60,7 @@ impl Topology {
     }
 
     /// Runs a script on the keys of one bucket.
-    pub(super) async fn run<T: FromRedisValue + NeedsReplicas>(
+    pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         &self,
         bucket: u8,
         call: &ScriptInvocation<'_>,
@@ -67,6 +68,14 @@ impl Topology {
         match self {
             Self::Single(pool) => Ok(pool.check_out().await?.run(call).await?),
             Self::Dynamic(dynamic) => Ok(dynamic.run(bucket, call).await?),
+        }
+    }
+
+    /// Into how many parts the buckets fall, each of which may be on a server of its own.
+    pub(super) fn parts(&self) -> usize {
+        match self {
+            Self::Dynamic(dynamic) if dynamic.is_cluster() => LockName::BUCKETS,
+            _ => 1,
         }
     }
 

@@ -1,4 +1,4 @@
---- record_unfinished
+--- unfinished
 -- Some of a bucket's unfinished records, in the order of their ends.
 --
 -- KEYS  1 the bucket's index

@@ -1,0 +1,396 @@
+//! The engine that the adapter over conditional writes runs on: rows in Redis.
+//!
+//! One script carries out a batch (`lua/write.lua`), in one step of the server, one carries out all changes or
+//! none (`lua/write_all.lua`), and one reads (`lua/read.lua`). A row leaves Redis by itself when nothing is in it any more, so nothing is swept, and
+//! the counter of its bucket keeps its fencing tokens. On a cluster each bucket is a part by itself: it has
+//! a server, a clock and failures of its own.
+//!
+//! Invariant: what the script says of a change is what became of it; a change on which a client relies is
+//! answered once `min_replicas` replicas have it, else its outcome is unknown, and that of no other. Tested
+//! by the conformance and the differential tests, and over servers that fail by those of Redis.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bb8_redis::redis::{
+    FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
+};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use keylatch_core::lock::Ttl;
+use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::connection::ScriptReply;
+use super::failure::Failure;
+use super::legacy::LEGACY;
+use super::pubsub::{Watches, row_message};
+use super::row::{parse_row, row_bytes};
+use super::script::{Keys, Scripts};
+use super::topology::Topology;
+use crate::optimistic::conditional::{
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Removal, Version, Writing,
+};
+
+/// The rows of one Redis, of a master that sentinels name, or of a cluster.
+#[derive(Debug)]
+pub(super) struct RedisEngine {
+    pub(super) kind: &'static str,
+    pub(super) topology: Arc<Topology>,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) keys: Arc<Keys>,
+    pub(super) watches: Arc<Watches>,
+    /// Whether replicas must have what clients rely on.
+    pub(super) replicates: bool,
+    /// How many rows were written, for versions that no two rows share.
+    pub(super) written: AtomicU64,
+    /// What the subscription hears, until a task takes it.
+    pub(super) notices: Mutex<Option<mpsc::Receiver<Notice>>>,
+}
+
+impl RedisEngine {
+    /// The key of a row; the counter of a bucket for its floor.
+    pub(super) fn key_of(&self, key: &Key) -> String {
+        match key {
+            Key::Lock(name) => self.keys.lock(name.bucket(), name),
+            Key::Record(record) => self.keys.record(record),
+            Key::Floor(bucket) => self.keys.fencing_token(*bucket),
+        }
+    }
+
+    /// A version that no other row has: the second half counts, and the first is random in each batch.
+    fn version(&self, random: u64) -> Version {
+        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        Version(u128::from(random) << 64 | u128::from(number))
+    }
+
+    /// A version for each of these changes.
+    fn versions(&self, changes: &[Change]) -> Result<Vec<Version>, StoreError> {
+        let random = getrandom::u64().map_err(|error| StoreError::Unreachable(error.into()))?;
+        Ok(changes.iter().map(|_| self.version(random)).collect())
+    }
+
+    /// The call of a script for the changes at these places, in this order.
+    fn batch<'a>(
+        &self,
+        script: &'a Script,
+        changes: &[Change],
+        order: &[usize],
+        versions: &[Version],
+    ) -> ScriptInvocation<'a> {
+        let are_records = matches!(changes.first().map(|change| &change.key), Some(Key::Record(_)));
+        let mut call = script.prepare_invoke();
+        call.arg(if are_records { 3 } else { 2 }).arg(self.keys.change_channel());
+        for position in order {
+            let (change, version) = (&changes[*position], versions[*position]);
+            let (bucket, outline) = (change.key.bucket(), &change.outline);
+            call.key(self.key_of(&change.key)).key(self.keys.fencing_token(bucket));
+            if are_records {
+                call.key(self.keys.unfinished(bucket));
+            }
+            call.arg(change.was.map(|was| was.0.to_be_bytes().to_vec()).unwrap_or_default())
+                .arg(row_bytes(version, &change.value))
+                .arg(micros(change.guard.from))
+                .arg(micros(change.guard.until))
+                .arg(micros(outline.lasts))
+                .arg(outline.given.map(|given| given.to_string()).unwrap_or_default())
+                .arg(if outline.is_promise { "1" } else { "" })
+                .arg(self.message(change, version))
+                .arg(if change.mark.is { "1" } else { "" });
+        }
+        call
+    }
+
+    /// What a change of a row publishes: something only where a process waits for it or watches it.
+    fn message(&self, change: &Change, version: Version) -> Vec<u8> {
+        match &change.key {
+            Key::Lock(name) if change.outline.is_turn || self.watches.is_watched(name) => {
+                row_message(&self.key_of(&change.key), version, &change.value)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[async_trait]
+impl ConditionalStore for RedisEngine {
+    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+        let Some(bucket) = keys.first().map(Key::bucket) else {
+            return Ok(Reading { rows: vec![], asked: Instant::now(), now: Duration::ZERO });
+        };
+        let mut call = self.scripts.read.prepare_invoke();
+        for key in keys {
+            call.key(self.key_of(key));
+        }
+        let RowsReply { rows, now, asked } = self.topology.run(bucket, &call).await?;
+        let rows = keys.iter().zip(rows).map(|(key, row)| parse_row(key, row, now));
+        Ok(Reading { rows: rows.collect(), asked, now })
+    }
+
+    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
+            return Ok(nothing());
+        };
+        let (legacy, order) = order_of(changes);
+        let versions = self.versions(changes)?;
+        let call = self.batch(&self.scripts.write, changes, &order, &versions);
+        let reply: WriteReply = self.topology.run(bucket, &call).await?;
+        let (mut versions, mut failed): (Vec<_>, _) =
+            (versions.into_iter().map(Some).collect(), Vec::new());
+        let older = |position| (position, StoreError::Refused(OLDER.into()));
+        failed.extend(legacy.into_iter().map(older));
+        let unreplicated = reply.unreplicated.map(|failure| Arc::new(StoreError::from(failure)));
+        let mut outcomes = reply.outcomes.into_iter();
+        let mut found = Vec::new();
+        for position in order {
+            let outcome = outcomes.next();
+            if let Some(Outcome::Found(row)) = &outcome {
+                let row = parse_row(&changes[position].key, row.clone(), reply.now);
+                found.push((position, row));
+            }
+            match result_of(outcome, unreplicated.as_ref()) {
+                Ok(true) => {}
+                Ok(false) => versions[position] = None,
+                Err(error) => failed.push((position, error)),
+            }
+        }
+        Ok(Writing { versions, failed, found, asked: reply.asked, now: reply.now })
+    }
+
+    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+        if !self.writes_together() {
+            return Err(StoreError::Unsupported);
+        }
+        let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
+            return Ok(nothing());
+        };
+        let (legacy, mut order) = order_of(changes);
+        if !legacy.is_empty() {
+            return Err(StoreError::Refused(OLDER.into()));
+        }
+        // A row that is there is written first: a Redis whose memory is full takes the rest then.
+        order.reverse();
+        let versions = self.versions(changes)?;
+        let call = self.batch(&self.scripts.write_all, changes, &order, &versions);
+        let reply: WriteReply = self.topology.run(bucket, &call).await?;
+        let is_done = are_all_done(&reply.outcomes, changes.len())?;
+        if let Some(failure) = reply.unreplicated {
+            return Err(StoreError::Lost(StoreError::from(failure).into()));
+        }
+        let versions = versions.into_iter().map(|version| is_done.then_some(version)).collect();
+        Ok(Writing { versions, failed: vec![], found: vec![], asked: reply.asked, now: reply.now })
+    }
+
+    async fn list(
+        &self,
+        _prefix: &[u8],
+        _after: Option<&Key>,
+        _limit: usize,
+    ) -> Result<Listing, StoreError> {
+        Err(StoreError::Unsupported)
+    }
+
+    async fn remove(&self, _rows: &[Removal]) -> Result<(), StoreError> {
+        Err(StoreError::Unsupported)
+    }
+
+    async fn marked(&self, _after: Option<&Key>, _limit: usize) -> Result<Vec<Key>, StoreError> {
+        Err(StoreError::Unsupported)
+    }
+
+    fn notices(&self) -> BoxStream<'static, Notice> {
+        let receiver = self.notices.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stream::unfold(receiver, async |receiver| {
+            let mut receiver = receiver?;
+            receiver.recv().await.map(|notice| (notice, Some(receiver)))
+        })
+        .boxed()
+    }
+
+    async fn health(&self) -> Result<StoreHealth, StoreError> {
+        self.topology.health().await
+    }
+
+    fn profile(&self) -> StoreProfile {
+        StoreProfile {
+            kind: self.kind,
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+        }
+    }
+
+    fn forgets(&self) -> bool {
+        true
+    }
+
+    fn replicates(&self) -> bool {
+        self.replicates
+    }
+
+    fn writes_together(&self) -> bool {
+        // The buckets of a cluster are in different slots, and a script has keys of one slot.
+        self.parts() == 1
+    }
+
+    fn parts(&self) -> usize {
+        self.topology.parts()
+    }
+}
+
+/// What becomes of no change at all.
+fn nothing() -> Writing {
+    Writing {
+        versions: vec![],
+        failed: vec![],
+        found: vec![],
+        asked: Instant::now(),
+        now: Duration::ZERO,
+    }
+}
+
+/// The places of the changes of what older versions keep, which are refused, and of all others in the order
+/// of a batch. New rows come first: a Redis whose memory is full refuses them, and takes what follows only
+/// because a row is there already.
+fn order_of(changes: &[Change]) -> (Vec<usize>, Vec<usize>) {
+    let (legacy, rows): (Vec<_>, Vec<_>) =
+        (0..changes.len()).partition(|position| changes[*position].was == Some(LEGACY));
+    let (new, old): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|position| changes[*position].was.is_none());
+    (legacy, new.into_iter().chain(old).collect())
+}
+
+/// Whether a change was carried out.
+///
+/// # Errors
+///
+/// Redis refused it, or the replicas that a client relies on may not have it.
+fn result_of(
+    outcome: Option<Outcome>,
+    unreplicated: Option<&Arc<StoreError>>,
+) -> Result<bool, StoreError> {
+    match (outcome, unreplicated) {
+        (Some(Outcome::Conflict | Outcome::Found(_)), _) => Ok(false),
+        (Some(Outcome::Promised), Some(error)) => Err(StoreError::Lost(Arc::clone(error).into())),
+        (Some(Outcome::Written | Outcome::Promised), _) => Ok(true),
+        (Some(Outcome::Refused(code)), _) => {
+            Err(StoreError::Refused(format!("Redis answered {code}").into()))
+        }
+        (None, _) => Err(StoreError::Lost("the reply lacks a change".into())),
+    }
+}
+
+/// Whether all changes of a step were carried out, or none.
+///
+/// # Errors
+///
+/// Redis refused one although others were written, or the reply makes no sense.
+fn are_all_done(outcomes: &[Outcome], count: usize) -> Result<bool, StoreError> {
+    let is_done = |outcome: &Outcome| matches!(outcome, Outcome::Written | Outcome::Promised);
+    let is_conflict = |outcome: &Outcome| matches!(outcome, Outcome::Conflict);
+    match outcomes {
+        outcomes if outcomes.len() != count => {
+            Err(StoreError::Lost("the reply lacks a change".into()))
+        }
+        outcomes if outcomes.iter().all(is_done) => Ok(true),
+        outcomes if outcomes.iter().all(is_conflict) => Ok(false),
+        _ => Err(StoreError::Lost("Redis carried out a part of the step".into())),
+    }
+}
+
+/// Why a change is refused.
+const OLDER: &str =
+    "an older version of keylatch keeps the entry, and this one waits until Redis has expired it";
+
+/// A time as a script's argument: the first whole microsecond that is not before it.
+fn micros(time: EngineTime) -> u64 {
+    // Past this Lua does not know whole numbers exactly, some 285 years after 1970.
+    const LATEST: u64 = 1 << 53;
+    u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(LATEST).min(LATEST)
+}
+
+/// What a server's clock showed, as a script gives it: seconds and microseconds.
+pub(super) fn time_of(
+    fields: &mut impl Iterator<Item = Value>,
+) -> Result<EngineTime, ParsingError> {
+    let mut next = || from_redis_value::<u64>(fields.next().unwrap_or(Value::Nil));
+    Ok(Duration::from_secs(next()?) + Duration::from_micros(next()?))
+}
+
+/// The reply of `read`.
+#[derive(Debug)]
+struct RowsReply {
+    rows: Vec<Value>,
+    now: EngineTime,
+    asked: Instant,
+}
+
+impl FromRedisValue for RowsReply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let now = time_of(&mut fields)?;
+        Ok(Self { rows: fields.collect(), now, asked: Instant::now() })
+    }
+}
+
+impl ScriptReply for RowsReply {
+    fn note_asked(&mut self, asked: Instant) {
+        self.asked = asked;
+    }
+}
+
+/// What became of a change.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// Its guard did not hold, or its fencing token is too low.
+    Conflict,
+    /// Another row is there, or none.
+    Found(Value),
+    Written,
+    /// It was written, and a client relies on it.
+    Promised,
+    /// Redis refused it, with this code.
+    Refused(String),
+}
+
+/// The reply of `write`.
+#[derive(Debug)]
+struct WriteReply {
+    outcomes: Vec<Outcome>,
+    now: EngineTime,
+    asked: Instant,
+    /// Why the replicas may not have what was written.
+    unreplicated: Option<Failure>,
+}
+
+impl FromRedisValue for WriteReply {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
+        let now = time_of(&mut fields)?;
+        let outcomes = fields.map(|field| match field {
+            Value::Int(0) => Ok(Outcome::Conflict),
+            Value::Int(1) => Ok(Outcome::Written),
+            Value::Int(2) => Ok(Outcome::Promised),
+            Value::Array(mut found) => Ok(Outcome::Found(found.pop().unwrap_or(Value::Nil))),
+            code => from_redis_value(code).map(Outcome::Refused),
+        });
+        let outcomes = outcomes.collect::<Result<_, _>>()?;
+        Ok(Self { outcomes, now, asked: Instant::now(), unreplicated: None })
+    }
+}
+
+impl ScriptReply for WriteReply {
+    fn needs_replicas(&self) -> bool {
+        self.outcomes.contains(&Outcome::Promised)
+    }
+
+    fn note_asked(&mut self, asked: Instant) {
+        self.asked = asked;
+    }
+
+    fn unreplicated(self, failure: Failure) -> Result<Self, Failure> {
+        Ok(Self { unreplicated: Some(failure), ..self })
+    }
+}

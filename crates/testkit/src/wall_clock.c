@@ -1,0 +1,54 @@
+/* The wall clock of a process, so many microseconds ahead as the file says that CLOCK_AHEAD names.
+   Preloaded under the process; the clocks that measure spans do not change. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile int64_t *ahead;
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("CLOCK_AHEAD");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *found = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
+    if (found != MAP_FAILED) {
+        ahead = found;
+    }
+    if (file >= 0) {
+        close(file);
+    }
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    long failed = syscall(SYS_clock_gettime, clock, now);
+    if (!failed && ahead && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+        int64_t nanos = now->tv_nsec + *ahead % 1000000 * 1000;
+        now->tv_sec += *ahead / 1000000 + nanos / 1000000000;
+        now->tv_nsec = nanos % 1000000000;
+    }
+    return failed;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec precise;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *now) {
+    struct timespec precise;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    if (now) {
+        *now = precise.tv_sec;
+    }
+    return precise.tv_sec;
+}
