@@ -35,6 +35,7 @@ COPY --from=build --chown=65532:65532 /data /data
 VOLUME /data
 # By number, so that Kubernetes can see that it is not root.
 USER 65532:65532
+# It starts only with identities (KEYLATCH_IDENTITIES), or with KEYLATCH_OPEN=true where something else guards it.
 # Set the address by this variable and not by `--listen`: the health check reads it too.
 ENV KEYLATCH_LISTEN=0.0.0.0:7070 KEYLATCH_STORE=embedded:/data
 EXPOSE 7070

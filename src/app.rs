@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::IdentityFile;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
@@ -28,6 +29,7 @@ pub struct App {
     requests: RequestLayer,
     locks: Arc<LockService>,
     records: Option<Arc<IdempotencyService>>,
+    identities: Option<Arc<IdentityFile>>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
 }
@@ -37,8 +39,9 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The store cannot be used.
+    /// The store cannot be used, or `listen` is an address that others reach and nothing guards.
     pub async fn new(config: Config) -> Result<Self, Error> {
+        config.check_exposure()?;
         let metrics = Arc::new(Metrics::new());
         let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
         Self::with_store(config, store, metrics)
@@ -67,6 +70,7 @@ impl App {
             // Its requests are not served unguarded.
             return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
         }
+        let identities = config.identity_file().map(IdentityFile::open).transpose()?.map(Arc::new);
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
@@ -77,6 +81,7 @@ impl App {
                 bytes: config.server.body_limit_bytes,
                 time: Duration::from_millis(config.server.body_timeout_ms),
             },
+            has_identities: identities.is_some(),
             breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
@@ -88,10 +93,11 @@ impl App {
         let requests =
             RequestLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
                 .with_access_log(config.log.access, slow)
-                .with_origin_policy(OriginPolicy::new(&config.server, &config.cors));
+                .with_origin_policy(OriginPolicy::new(&config.server, &config.cors))
+                .with_identities(identities.clone());
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        Ok(Self { config, router, requests, locks, records, metrics, closing })
+        Ok(Self { config, router, requests, locks, records, identities, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -114,10 +120,14 @@ impl App {
             closing.await;
             token.cancel();
         });
+        let following = self.identities.map(|identities| tokio::spawn(identities.follow()));
         let server =
             Server::new(listener, self.router, self.requests, self.config.server, self.metrics);
         let served = server.run(self.closing).await;
         told.abort();
+        if let Some(following) = following {
+            following.abort();
+        }
         let closed = async {
             let records = async {
                 if let Some(records) = &self.records {

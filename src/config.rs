@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::http::{self, OriginPolicy};
+use crate::error::Error;
+use crate::http::{self, GuardAccess, OriginPolicy};
 use crate::telemetry;
 use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
@@ -20,7 +21,8 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 11] = [
+const BESIDE: [&str; 12] = [
+    "API_KEY",
     "URL",
     "SERVER",
     "NAME",
@@ -40,6 +42,8 @@ const BESIDE: [&str; 11] = [
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Config {
     pub listen: String,
+    pub open: bool,
+    pub identities: String,
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
     pub sandbox: http::SandboxMode,
@@ -74,7 +78,7 @@ pub struct Lock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakMode {
-    /// Where the service listens on loopback alone.
+    /// To identities where it is granted; without identities, where the service listens on loopback alone.
     Auto,
     /// Everywhere.
     On,
@@ -172,13 +176,27 @@ impl Config {
         }
     }
 
-    /// Whether a client may break the lease of another.
+    /// The file of identities, if there are any.
+    pub fn identity_file(&self) -> Option<&Path> {
+        (!self.identities.is_empty()).then(|| Path::new(&self.identities))
+    }
+
+    /// Whether a client may break the lease of another, if its permissions do not forbid it.
     pub fn serves_breaks(&self) -> bool {
         match self.lock.r#break {
-            BreakMode::Auto => self.listens_on_loopback(),
+            BreakMode::Auto => self.identity_file().is_some() || self.listens_on_loopback(),
             BreakMode::On => true,
             BreakMode::Off => false,
         }
+    }
+
+    /// Refuses an address that others reach, where no identities guard it and the operator has not said that
+    /// something else does.
+    pub(crate) fn check_exposure(&self) -> Result<(), Error> {
+        if self.listens_on_loopback() || self.open || self.identity_file().is_some() {
+            return Ok(());
+        }
+        Err(Error::Exposed { address: self.listen.clone() })
     }
 
     /// Whether only programs of this machine reach the address.
@@ -279,6 +297,12 @@ impl Config {
             guard.check().map_err(wrong)?;
             let twice = self.guard[..place].iter().any(|other| other.path == guard.path);
             check(&format!("guard[{place}].path"), !twice, "must not be that of another guard")?;
+            let is_known = guard.access == GuardAccess::Public || self.identity_file().is_some();
+            check(
+                &format!("guard[{place}].access"),
+                is_known,
+                "must be `public` without `identities`",
+            )?;
         }
         Ok(())
     }

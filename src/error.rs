@@ -1,6 +1,7 @@
 //! Why the process cannot start or go on. What fails in a request is a
 //! [`Problem`](crate::http::Problem).
 
+use crate::access::IdentityFileError;
 use crate::config::ConfigError;
 use crate::http::ServeError;
 use keylatch_stores::OpenError;
@@ -24,6 +25,19 @@ pub enum Error {
         path: String,
         /// The kind of store.
         store: &'static str,
+    },
+    /// The file of identities is of no use.
+    #[error(transparent)]
+    Identities(#[from] IdentityFileError),
+    /// Others than programs of this machine would reach the service, and nothing guards it.
+    #[error(
+        "will not listen on {address} without identities, since every client there could do everything. Set \
+         `identities` (KEYLATCH_IDENTITIES) to a file of them, which `keylatch key create` helps to write; or \
+         set `open = true` (KEYLATCH_OPEN) where a proxy or a network guards it; or listen on loopback"
+    )]
+    Exposed {
+        /// The address.
+        address: String,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]

@@ -1,8 +1,9 @@
-//! Any store, with a count and a duration of each of its steps.
+//! Any store, with a count and a duration of each of its steps, and with a count of its grants.
 //!
 //! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
 //! the services do, because a step that came too late has to be brought to its end.
 
+use std::slice;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,7 +12,7 @@ use keylatch_core::idempotency::{
     AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, LockCommand, LockLoss, LockReply, ReleaseReply, RenewReply,
+    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockReply, ReleaseReply, RenewReply,
     SetCommand, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
@@ -60,7 +61,10 @@ impl Store for InstrumentedStore {
         Self: 'step,
     {
         let operation = operation(&command);
-        Box::pin(self.measure(operation, self.inner.execute(command), outcome))
+        Box::pin(self.measure(operation, self.inner.execute(command), |reply| {
+            granted(reply).iter().for_each(|lease| self.metrics.grant(lease.limit));
+            outcome(reply)
+        }))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
@@ -105,6 +109,15 @@ fn operation(command: &Command) -> StoreOperation {
             RecordCommand::Resolve(_) => StoreOperation::ResolveRecord,
             RecordCommand::Look => StoreOperation::LookAtRecord,
         },
+    }
+}
+
+/// The leases that the reply grants for the first time.
+fn granted(reply: &Reply) -> &[Lease] {
+    match reply {
+        Reply::Lock(LockReply::Acquire(AcquireReply::Granted(lease))) => slice::from_ref(lease),
+        Reply::Set(SetReply::Acquire(AcquireReply::Granted(leases))) => leases,
+        _ => &[],
     }
 }
 

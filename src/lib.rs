@@ -45,6 +45,7 @@
 //!
 //! `ARCHITECTURE.md` in the repository is the map of the code, and `docs/` says how to use it.
 
+pub mod access;
 pub mod app;
 pub mod config;
 pub mod error;

@@ -13,6 +13,7 @@ use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::App;
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
@@ -55,6 +56,9 @@ enum Command {
     Demo(Demo),
     /// Print the OpenAPI document.
     Openapi,
+    /// API keys, by which the service knows its clients.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Run a command for as long as it holds a lock, or several.
     ///
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
@@ -68,6 +72,16 @@ enum Command {
     /// KEYLATCH_NAMES their names, one a line, and with --limit KEYLATCH_SLOTS lines `SLOT NAME`.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Make an API key: prints it on the first line, and then the entry of the identity NAME for the file
+    /// of `identities`. The entry has the key's SHA-256, and the key itself is nowhere else.
+    Create {
+        /// What the client is called: 1 to 64 of A-Z a-z 0-9 . _ - @
+        name: IdentityName,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -209,6 +223,7 @@ fn main() -> ExitCode {
         Command::Healthcheck(flags) => check_health(flags),
         Command::Demo(flags) => demo(flags),
         Command::Openapi => print_openapi(),
+        Command::Key(KeyCommand::Create { name }) => create_key(&name),
         Command::Run(run) => match run_under_lock(run) {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -293,6 +308,23 @@ fn serve_with(
 #[tokio::main(flavor = "current_thread")]
 async fn check_health(flags: Serve) -> Result<(), Error> {
     healthcheck::check(&flags.config()?.listen).await
+}
+
+fn create_key(name: &IdentityName) -> Result<(), Error> {
+    let key = ApiKey::generate()?;
+    Ok(writeln!(
+        std::io::stdout(),
+        "{key}\n\n\
+         [[identity]]\n\
+         name = \"{name}\"\n\
+         keys = [{{ sha256 = \"{hash}\" }}]\n\
+         allow = [\n  \
+         {{ locks = \"{name}/\", may = [\"acquire\", \"read\"] }},\n  \
+         {{ keys = \"{name}/\", may = [\"use\", \"read\"] }},\n\
+         ]",
+        key = key.expose(),
+        hash = key.hash(),
+    )?)
 }
 
 fn print_openapi() -> Result<(), Error> {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use keylatch_core::lock::LockCounts;
+use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -25,6 +25,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
     /// Requests that are being answered.
     pub in_flight: Gauge,
@@ -42,6 +43,7 @@ impl Metrics {
             registry: Registry::with_prefix("keylatch"),
             requests: Family::new_with_constructor(histogram),
             store_steps: Family::new_with_constructor(histogram),
+            grants: Family::default(),
             streams: Family::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
@@ -61,6 +63,11 @@ impl Metrics {
     pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
         let labels = StepLabels { operation, outcome };
         self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts a grant of a lock.
+    pub fn grant(&self, limit: Limit) {
+        self.grants.get_or_create(&GrantLabels { mode: GrantMode::of(limit) }).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.
@@ -101,6 +108,7 @@ impl Metrics {
             Unit::Seconds,
             self.store_steps.clone(),
         );
+        registry.register("lock_grants", "Grants of locks", self.grants.clone());
     }
 }
 
@@ -158,6 +166,32 @@ impl StreamKind {
         match self {
             Self::Hold => "hold",
             Self::Watch => "watch",
+        }
+    }
+}
+
+/// How many may hold a lock, as the label `mode` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum GrantMode {
+    Exclusive,
+    Counted,
+    Shared,
+}
+
+impl GrantMode {
+    fn of(limit: Limit) -> Self {
+        match limit {
+            Limit::Exclusive => Self::Exclusive,
+            Limit::Counted(_) => Self::Counted,
+            Limit::Shared => Self::Shared,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Counted => "counted",
+            Self::Shared => "shared",
         }
     }
 }
@@ -265,7 +299,7 @@ macro_rules! label {
     )+};
 }
 
-label!(StreamKind, StoreOperation, StoreOutcome);
+label!(StreamKind, GrantMode, StoreOperation, StoreOutcome);
 
 #[derive(Debug, Clone, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
@@ -292,6 +326,11 @@ impl Hash for StepLabels {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u16(u16::from_be_bytes([self.operation as u8, self.outcome as u8]));
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GrantLabels {
+    mode: GrantMode,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

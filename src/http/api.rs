@@ -32,7 +32,9 @@ pub struct Api {
     pub store_kind: &'static str,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
-    /// Whether a client may break the lease of another.
+    /// Whether clients have to say who they are.
+    pub has_identities: bool,
+    /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
     /// How long a client may wait in line.
     pub max_wait: Duration,

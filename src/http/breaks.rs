@@ -2,8 +2,8 @@
 //!
 //! A break is for people and their tools, when a holder is gone for good or hangs. It names the fencing
 //! token of the grant that was seen, so that it never takes a later grant, and by default it shortens
-//! nothing: the lease ends when it would have ended, and cannot be renewed. Where clients other than those of
-//! this machine come without a name, `lock.break` keeps it off. Tested in `tests/api/breaks.rs`.
+//! nothing: the lease ends when it would have ended, and cannot be renewed. An identity breaks what it is allowed
+//! to; where clients other than those of this machine come without one, `lock.break` keeps it off. Tested in `tests/api/breaks.rs`.
 
 use std::sync::Arc;
 
@@ -11,10 +11,12 @@ use axum::extract::State;
 
 use super::api::Api;
 use super::body::{Json, break_command, lock_history};
+use super::caller::Caller;
 use super::extract::{Name, OptionalJson};
 use super::problem::{
     BreakProblems, Code, HistoryProblems, Problem, fence_mismatch, lock_not_held,
 };
+use crate::access::LockAct;
 use keylatch_core::lock::BreakReply;
 use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 
@@ -34,9 +36,11 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 )]
 pub(super) async fn break_lease(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
     OptionalJson(body): OptionalJson<BreakLockRequest>,
 ) -> Result<Json<LockBreak>, Problem> {
+    caller.check_lock(LockAct::Break, &name)?;
     if !api.breaks {
         let detail = "This service breaks no lease: see `lock.break`. Nothing was done.";
         return Err(Problem::new(Code::BreakDisabled, detail));
@@ -65,7 +69,9 @@ pub(super) async fn break_lease(
 )]
 pub(super) async fn history(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
 ) -> Result<Json<LockHistory>, Problem> {
+    caller.check_lock(LockAct::Read, &name)?;
     Ok(Json(lock_history(&api.locks.recall(&name).await?)))
 }

@@ -93,11 +93,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedSet {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let query = parts.uri.query().unwrap_or_default();
-        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
-            let detail = "The query is not percent-encoded UTF-8.";
-            return Err(Problem::new(Code::InvalidQuery, detail));
-        }
+        let query = encoded_query(parts)?;
         let mut names = Vec::new();
         for (parameter, name) in pairs(query) {
             if parameter != "name" {
@@ -124,6 +120,15 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
         let detail = format!("There is no parameter `{parameter}`; members go in the body.");
         Err(Problem::new(Code::InvalidQuery, detail).with_field(parameter))
     }
+}
+
+/// The query, checked to be percent-encoded UTF-8.
+fn encoded_query(parts: &Parts) -> Result<&str, Problem> {
+    let query = parts.uri.query().unwrap_or_default();
+    if is_percent_encoded(query) && percent_decode_str(query).decode_utf8().is_ok() {
+        return Ok(query);
+    }
+    Err(Problem::new(Code::InvalidQuery, "The query is not percent-encoded UTF-8."))
 }
 
 /// Whether each `%` begins an escape, so that no two paths are the same name by accident.
@@ -231,11 +236,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let query = parts.uri.query().unwrap_or_default();
-        if !is_percent_encoded(query) || percent_decode_str(query).decode_utf8().is_err() {
-            let detail = "The query is not percent-encoded UTF-8.";
-            return Err(Problem::new(Code::InvalidQuery, detail));
-        }
+        let query = encoded_query(parts)?;
         let mut seen = BTreeMap::new();
         for (parameter, value) in pairs(query) {
             let known = ["prefix", "limit", "cursor"].contains(&&*parameter);

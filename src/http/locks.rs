@@ -13,6 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
 use super::body::{Json, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
+use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
     WatchedName, unknown_cursor,
@@ -22,6 +23,7 @@ use super::problem::{
     TOKEN_EXAMPLE, held, lock_broken, lock_not_held, not_alone, of_lock_error, token_mismatch,
     too_many_holders,
 };
+use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, LockName, ReleaseReply, Renewal, Token};
 use keylatch_wire::{CreateLockRequest, HeldLock, Lease, LockEntries, LockPage, RenewLockRequest};
 
@@ -64,10 +66,12 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 )]
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLockRequest>,
 ) -> Result<Response, Problem> {
+    caller.check_lock(LockAct::Acquire, &name)?;
     let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     let wait = request.wait;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
@@ -107,10 +111,12 @@ pub(super) async fn create(
 )]
 pub(super) async fn renew(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLockRequest>,
 ) -> Result<Response, Problem> {
+    caller.check_lock(LockAct::Acquire, &name)?;
     let ttl = renewal_ttl(&body, api.locks.max_ttl())?;
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
         Renewal::Renewed { lease, validity } => {
@@ -145,10 +151,12 @@ pub(super) async fn renew(
 )]
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     LeftEntry(entry): LeftEntry,
     WatchedName(name): WatchedName,
     RequiredToken(token): RequiredToken,
 ) -> Result<Response, Problem> {
+    caller.check_lock(LockAct::Acquire, &name)?;
     match api.locks.leave(&name, &token, entry).await? {
         ReleaseReply::Released => Ok(StatusCode::NO_CONTENT.into_response()),
         ReleaseReply::Entered(entries) => {
@@ -172,8 +180,10 @@ pub(super) async fn release(
 )]
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
 ) -> Result<Json<HeldLock>, Problem> {
+    caller.check_lock(LockAct::Read, &name)?;
     match api.locks.look(&name).await? {
         Some(holding) => Ok(Json(held_lock(&holding))),
         None => Err(lock_not_held()),
@@ -183,7 +193,8 @@ pub(super) async fn get(
 /// List held locks
 ///
 /// In no order, page by page. A lock that is held throughout is listed at least once; one that
-/// comes or goes meanwhile may be missing.
+/// comes or goes meanwhile may be missing. An identity lists by a `prefix` below which it may read
+/// everything.
 #[utoipa::path(
     get,
     path = "/v1/locks",
@@ -198,8 +209,10 @@ pub(super) async fn get(
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     ListQuery(query): ListQuery,
 ) -> Result<Json<LockPage>, Problem> {
+    caller.check_list(&query.prefix)?;
     let page = api.locks.list(&query).await?.ok_or_else(unknown_cursor)?;
     Ok(Json(lock_page(&page)))
 }

@@ -4,6 +4,7 @@ mod api;
 mod assets;
 mod body;
 mod breaks;
+mod caller;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -36,7 +37,7 @@ use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Streams};
-pub use idempotency::Guard;
+pub use idempotency::{Guard, GuardAccess};
 pub use keylatch_axum::BodyLimits;
 pub use origin::{Cors, CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
@@ -108,7 +109,8 @@ fn guarded(
     let configured = extras.guards.iter().filter_map(|guard| {
         let router = guard.router(Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();
-        Some(layered(router, requests.with_deadline(guard.deadline()).over(surface)))
+        let requests = requests.with_deadline(guard.deadline()).over(surface);
+        Some(layered(router, requests.with_guard_access(guard.access)))
     });
     let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
     let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));

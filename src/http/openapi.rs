@@ -4,6 +4,9 @@
 //! `tests/api/openapi.rs` holds the service to it.
 
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{
     HeaderBuilder, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, PathItem, RefOr, Response,
     schema::Type, tag::TagBuilder,
@@ -11,6 +14,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::system::PROMISE;
+use crate::access::KEYLATCH_AUTHORIZATION;
 use keylatch_wire::ProblemDocument;
 
 /// The document of all routes, with what holds for all of them.
@@ -33,6 +37,10 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         TagBuilder::new().name("system").description(Some("The service itself")).build(),
     ]);
     for operation in document.paths.paths.values_mut().flat_map(operations) {
+        // A guard that asks for an identity says so itself.
+        if operation.security.is_none() && operation.responses.responses.contains_key("401") {
+            operation.security = Some(key_or_none());
+        }
         for response in operation.responses.responses.values_mut() {
             if let RefOr::T(response) = response {
                 add_request_id(response);
@@ -41,10 +49,45 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     }
     let components = document.components.get_or_insert_default();
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
+    components.security_schemes.extend([
+        (BEARER.to_owned(), RefOr::T(scheme(HttpAuthScheme::Bearer, "An API key"))),
+        (GUARD_KEY.to_owned(), RefOr::T(guard_scheme())),
+        (BASIC.to_owned(), RefOr::T(scheme(HttpAuthScheme::Basic, "An API key as a password"))),
+    ]);
     let mut referenced = Vec::new();
     ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
     document
+}
+
+/// The names of the ways in which a client says who it is.
+const BEARER: &str = "apiKey";
+const BASIC: &str = "password";
+/// The same for a guarded route.
+pub(super) const GUARD_KEY: &str = "guardKey";
+
+/// A service without identities asks for none.
+fn key_or_none() -> Vec<SecurityRequirement> {
+    let none: [&str; 0] = [];
+    vec![
+        SecurityRequirement::new(BEARER, none),
+        SecurityRequirement::new(BASIC, none),
+        SecurityRequirement::default(),
+    ]
+}
+
+fn scheme(scheme: HttpAuthScheme, description: &str) -> SecurityScheme {
+    let scheme = Http::builder().scheme(scheme).description(Some(description));
+    SecurityScheme::Http(scheme.build())
+}
+
+fn guard_scheme() -> SecurityScheme {
+    let header = KEYLATCH_AUTHORIZATION;
+    let description = "`Bearer` and an API key, on guarded routes that ask for one";
+    SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(
+        header.as_str(),
+        description,
+    )))
 }
 
 fn add_request_id(response: &mut Response) {

@@ -168,6 +168,10 @@ impl OriginPolicy {
     /// On loopback: loopback names and what is listed. Elsewhere only names can be refused, and only
     /// where some are listed: an attacker has names, and no address of another's machine.
     fn serves(&self, host: &str, on_loopback: bool) -> bool {
+        // As most clients of a loopback address write it: to read an address is 1 % of a request.
+        if host == "127.0.0.1" {
+            return true;
+        }
         let may_be_any = match address(host) {
             Some(address) => address.is_loopback() || !on_loopback,
             None => host.eq_ignore_ascii_case("localhost") || !on_loopback && self.hosts.is_empty(),

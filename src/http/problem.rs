@@ -18,6 +18,7 @@ use utoipa::openapi::{
 };
 
 use super::body::{break_note, public_holders};
+use crate::access::RefusedCredential;
 use keylatch_core::lock::{
     Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention,
 };
@@ -139,6 +140,16 @@ pub(super) fn token_mismatch() -> Problem {
     Problem::new(Code::TokenMismatch, "The lock is held, and not with this token.")
 }
 
+/// The request has no identity, and what it asks for needs one, in the header of this name.
+pub(super) fn unauthenticated(why: RefusedCredential, header: &'static str) -> Problem {
+    Problem::new(Code::Unauthenticated, format!("{why}. Nothing was done.")).with_field(header)
+}
+
+/// The identity may not do what the request asks for.
+pub(super) fn forbidden(detail: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::Forbidden, format!("{detail} Nothing was done."))
+}
+
 /// What the service of locks could not do.
 pub(super) fn of_lock_error(error: LockError) -> Problem {
     match error {
@@ -191,95 +202,108 @@ macro_rules! problems {
 
 problems! {
     CreateProblems: [
-        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
-        PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable,
-        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
+        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
     ];
     HoldProblems: [
-        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld,
-        PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable,
-        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
+        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
     ];
     CreateSetProblems: [
-        InvalidHost, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, LockHeld, PayloadTooLarge,
-        TooManyWaiters, TooManyHolders, Internal, NotSupported, StoreUnavailable, StoreTooSlow, Overloaded,
-        Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout,
+        LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
+        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
     ];
     RenewSetProblems: [
-        InvalidHost, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout, LockBroken,
-        TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported, StoreUnavailable,
-        StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld,
+        RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
+        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
     ];
     ReleaseSetProblems: [
-        InvalidHost, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired, Internal,
-        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
-    ];
-    RenewProblems: [
-        InvalidHost, InvalidName, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld, RequestTimeout,
-        LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, StoreUnavailable, StoreTooSlow, Overloaded,
-        Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
-    ];
-    ReleaseProblems: [
-        InvalidHost, InvalidName, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch, TokenRequired,
-        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
-    ];
-    BreakProblems: [
-        InvalidHost, InvalidName, InvalidBody, InvalidQuery, BreakDisabled, LockNotHeld, RequestTimeout,
-        FenceMismatch, PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
-    ];
-    HistoryProblems: [
-        InvalidHost, InvalidName, InvalidQuery, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest
-    ];
-    GetProblems: [
-        InvalidHost, InvalidName, InvalidQuery, LockNotHeld, Internal, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest
-    ];
-    WatchProblems: [
-        InvalidHost, InvalidName, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest
-    ];
-    ListProblems: [
-        InvalidHost, InvalidQuery, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
-    ];
-    BeginProblems: [
-        InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout, RequestInProgress,
-        OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused, Internal, NotSupported, StoreUnavailable,
-        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
-    ];
-    CompleteProblems: [
-        InvalidHost, InvalidKey, InvalidToken, InvalidBody, InvalidQuery, NoRecord, RequestTimeout,
-        OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
-        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
-    ];
-    ExtendProblems: [
-        InvalidHost, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch, TokenRequired, Internal,
-        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin
-    ];
-    AbandonProblems: [
-        InvalidHost, InvalidKey, InvalidToken, InvalidQuery, NoRecord, OutcomeUnknown, TokenMismatch,
+        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch,
         TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
         CrossOrigin
     ];
-    FindProblems: [
-        InvalidHost, InvalidKey, InvalidQuery, NoRecord, Internal, NotSupported, StoreUnavailable, Overloaded,
+    RenewProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        LockNotHeld, RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
+        StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
+    ];
+    ReleaseProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidQuery, LockNotHeld,
+        TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
+        MisdirectedRequest, CrossOrigin
+    ];
+    BreakProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidBody, InvalidQuery, BreakDisabled,
+        LockNotHeld, RequestTimeout, FenceMismatch, PayloadTooLarge, Internal, NotSupported,
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+    ];
+    HistoryProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, Internal, NotSupported,
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+    ];
+    GetProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, LockNotHeld, Internal,
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+    ];
+    WatchProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, Internal, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest
+    ];
+    ListProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidQuery, Internal, StoreUnavailable, Overloaded,
         Timeout, MisdirectedRequest
     ];
+    BeginProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
+        RequestTimeout, RequestInProgress, OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused,
+        Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
+    ];
+    CompleteProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
+        NoRecord, RequestTimeout, OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
+        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
+        UnsupportedMediaType
+    ];
+    ExtendProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch,
+        TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
+        CrossOrigin
+    ];
+    AbandonProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidQuery, NoRecord,
+        OutcomeUnknown, TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest, CrossOrigin
+    ];
+    FindProblems: [
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidQuery, NoRecord, Internal,
+        NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+    ];
     ResolveProblems: [
-        InvalidHost, InvalidKey, InvalidBody, InvalidQuery, NoRecord, RequestTimeout, NothingToResolve,
-        PayloadTooLarge, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
-        CrossOrigin, UnsupportedMediaType
+        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
+        RequestTimeout, NothingToResolve, PayloadTooLarge, Internal, NotSupported, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     GuardedProblems: [
-        InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress, OutcomeUnknown,
-        AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable, Overloaded, Timeout,
-        MisdirectedRequest, CrossOrigin, UnsupportedMediaType
+        InvalidHost, InvalidKey, KeyRequired, InvalidBody, RequestTimeout, RequestInProgress,
+        OutcomeUnknown, AnswerNotKept, PayloadTooLarge, IdempotencyKeyReused, Internal, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
+    IdentityGuardProblems: [Unauthenticated];
     GatewayProblems: [UpstreamUnreachable, UpstreamSilent];
     PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
     SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];
+    OwnProblems: [InvalidHost, Unauthenticated, Internal, Overloaded, Timeout, MisdirectedRequest];
     ReadyProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
 }
 
@@ -311,6 +335,12 @@ fn response(codes: &[Code]) -> openapi::Response {
             .schema(Some(ObjectBuilder::new().schema_type(Type::Integer)))
             .description(Some("When it is worth trying again, in seconds"));
         response = response.header("Retry-After", seconds.build());
+    }
+    if codes.contains(&Code::Unauthenticated) {
+        let challenges = HeaderBuilder::new()
+            .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+            .description(Some("`Basic` and `Bearer`, a header line each"));
+        response = response.header("WWW-Authenticate", challenges.build());
     }
     response.build()
 }

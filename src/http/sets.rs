@@ -12,12 +12,14 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
 use super::body::{Json, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
+use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
 use super::problem::{
     CreateSetProblems, Problem, ReleaseSetProblems, RenewSetProblems, TOKEN_EXAMPLE, of_lock_error,
     set_held, set_lost, set_not_alone, too_many_holders,
 };
+use crate::access::LockAct;
 use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRenewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
@@ -50,12 +52,14 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 )]
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     _: NoQuery,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
 ) -> Result<Response, Problem> {
     let request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
     let (set, wait) = (request.set.clone(), request.wait);
+    caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => Ok(granted(StatusCode::CREATED, &set, &grant)),
         Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &set, &grant)),
@@ -88,11 +92,13 @@ pub(super) async fn create(
 )]
 pub(super) async fn renew(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     _: NoQuery,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<RenewLocksRequest>,
 ) -> Result<Response, Problem> {
     let (set, ttl) = (lock_set(&body.names)?, set_renewal_ttl(&body, api.locks.max_ttl())?);
+    caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
         SetRenewal::Renewed { leases, validity } => {
             Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }))
@@ -118,9 +124,11 @@ pub(super) async fn renew(
 )]
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     NamedSet(set): NamedSet,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
+    caller.check_set(LockAct::Acquire, &set)?;
     let lost = api.locks.release_set(&set, &token).await?;
     if lost.is_empty() {
         return Ok(StatusCode::NO_CONTENT);

@@ -22,11 +22,13 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Api;
 use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
+use super::caller::Caller;
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
 use super::problem::{
     Code, HoldProblems, Problem, TOKEN_EXAMPLE, WatchProblems, held, not_alone, of_lock_error,
     overloaded, too_many_holders,
 };
+use crate::access::LockAct;
 use crate::metrics::StreamKind;
 use keylatch_core::lock::{
     HoldEvent, HoldRefusal, Holder, LockError, LockName, LossReason, Token, WatchEvent,
@@ -69,10 +71,12 @@ use keylatch_wire::{
 )]
 pub(super) async fn hold(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<HoldLockRequest>,
 ) -> Result<Response, Problem> {
+    caller.check_lock(LockAct::Acquire, &name)?;
     let token =
         token.map_or_else(Token::generate, Ok).map_err(LockError::from).map_err(of_lock_error)?;
     let max_ttl = api.locks.max_ttl();
@@ -179,9 +183,11 @@ fn problem(refused: HoldRefusal) -> Problem {
 )]
 pub(super) async fn events(
     State(api): State<Arc<Api>>,
+    caller: Caller,
     WatchedName(name): WatchedName,
     WatchLimit(limit): WatchLimit,
 ) -> Result<Response, Problem> {
+    caller.check_lock(LockAct::Read, &name)?;
     let place = api.streams.open(StreamKind::Watch)?;
     let events = api.locks.watch(name, api.closing.clone()).await?;
     let mut ids = Ids::default();

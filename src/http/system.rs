@@ -13,7 +13,8 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use super::api::Api;
 use super::assets::{DOCS_POLICY, POLICY};
 use super::body::Json;
-use super::problem::{Code, PageProblems, Problem, ReadyProblems, SystemProblems};
+use super::caller::Caller;
+use super::problem::{Code, OwnProblems, PageProblems, Problem, ReadyProblems, SystemProblems};
 use keylatch_axum::status_code;
 use keylatch_core::store::{Effect, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
@@ -34,9 +35,9 @@ pub(super) const PROMISE: [&str; 4] = [
     get,
     path = "/v1/info",
     tag = "system",
-    responses((status = 200, description = "What this service is", body = ServiceInfo), SystemProblems)
+    responses((status = 200, description = "What this service is", body = ServiceInfo), OwnProblems)
 )]
-pub(super) async fn info(State(api): State<Arc<Api>>) -> Json<ServiceInfo> {
+pub(super) async fn info(State(api): State<Arc<Api>>, _: Caller) -> Json<ServiceInfo> {
     let health = api.locks.health().await.ok();
     Json(ServiceInfo {
         name: "keylatch".into(),
@@ -108,10 +109,10 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
     tag = "system",
     responses(
         (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),
-        SystemProblems,
+        OwnProblems,
     )
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
+pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match api.metrics.encode(api.locks.counts()) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),

@@ -63,7 +63,7 @@ impl Failure {
         match self {
             Self::Held { .. } => 73,
             Self::Service { error, .. } => match error {
-                Error::Url(_) => 64,
+                Error::Url(_) | Error::ApiKey => 64,
                 Error::Unreachable(_) | Error::Unavailable(_) => 69,
                 Error::Refused(_) => 76,
                 _ => 70,

@@ -16,7 +16,8 @@ use super::locks::Locks;
 use super::reentry::{self, Environment};
 use super::signals::Signals;
 use keylatch_client::{
-    AcquireOptions, AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason,
+    AcquireOptions, AcquireReply, AcquireSetReply, ApiKey, Client, Error, Guard, LeaseStatus,
+    LossReason,
 };
 use keylatch_core::lock::ReleaseReply;
 
@@ -53,11 +54,19 @@ pub async fn run(job: &Job) -> u8 {
 
 async fn try_run(job: &Job) -> Result<u8, Failure> {
     let mut signals = Signals::catch().map_err(Failure::System)?;
-    let client = Client::new(&job.server).map_err(|error| service_failure(job, error))?;
+    let client = client(&job.server).map_err(|error| service_failure(job, error))?;
     let ran = run_with(&client, job, &mut signals).await;
     // What an acquire that did not succeed may have got all the same.
     client.close().await;
     ran
+}
+
+/// A client with the key of the environment, if it has one.
+fn client(server: &str) -> Result<Client, Error> {
+    match ApiKey::from_environment()? {
+        Some(key) => Client::with_api_key(server, &key),
+        None => Client::new(server),
+    }
 }
 
 async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u8, Failure> {

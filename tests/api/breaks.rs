@@ -103,7 +103,7 @@ async fn slot_narrows_a_break_to_one_of_those_that_share_a_fencing_token(service
 #[store_test(service, modes)]
 async fn hold_reads_that_its_lease_is_broken(service: &Service) {
     let request =
-        service.request(Method::POST, "/v1/locks/held/hold").json(&json!({"ttl_ms": 900}));
+        service.request(Method::POST, "/v1/locks/held/hold").json(&json!({"ttl_ms": 3000}));
     let mut events = EventStream::of(request).await;
     let acquired = events.next("acquired").await;
     let body =
@@ -152,7 +152,7 @@ async fn break_is_off_where_it_is_not_served() {
     let mut off = config("memory:");
     off.lock.r#break = BreakMode::Off;
     let mut open = config("memory:");
-    open.listen = "0.0.0.0:0".to_owned();
+    (open.listen, open.open) = ("0.0.0.0:0".to_owned(), true);
     for config in [off, open.clone()] {
         let service = Service::start_with(config).await;
         break_lease(&service, "a", &body).await.is_problem(403, "break-disabled");

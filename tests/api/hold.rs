@@ -65,12 +65,12 @@ async fn waiting_hold_sees_its_position_then_acquires(service: &Service) {
 
 #[store_test(service)]
 async fn waiting_does_not_extend_validity(service: &Service) {
-    let held = service.create("deploy", &json!({"ttl_ms": 500})).await;
-    let mut events = hold(service, &json!({"ttl_ms": 1500, "wait_ms": 60_000})).await;
+    let held = service.create("deploy", &json!({"ttl_ms": 2000})).await;
+    let mut events = hold(service, &json!({"ttl_ms": 5000, "wait_ms": 60_000})).await;
     events.next("waiting").await;
     let acquired = events.next("acquired").await;
     assert!(acquired.fencing_token() > held.fencing_token());
-    assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 1500, "{acquired:?}");
+    assert!(acquired.data["valid_for_ms"].as_u64().unwrap() < 5000, "{acquired:?}");
 }
 
 #[store_test(service)]

@@ -6,6 +6,7 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod access_matrix;
 mod breaks;
 mod connections;
 mod cors;
@@ -26,6 +27,7 @@ mod idempotency_layer;
 mod idempotency_records;
 mod idempotency_repeats;
 mod idempotency_responses;
+mod identities;
 mod invalid_bodies;
 mod invalid_input;
 mod json;
@@ -35,6 +37,7 @@ mod lock_names;
 mod locks;
 mod logging;
 mod openapi;
+mod permissions;
 mod queue_across_instances;
 mod rust_client;
 mod rust_client_sets;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use keylatch::config::Config;
-use keylatch::http::Extras;
+use keylatch::http::{Extras, Guard, GuardAccess};
 use keylatch_testkit::{Answer, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
@@ -19,91 +19,101 @@ const STATUSES: [(&str, &str, &[&str]); 29] = [
         "post",
         "/v1/locks/{name}",
         &[
-            "200", "201", "400", "403", "408", "409", "413", "415", "421", "429", "500", "501",
-            "503",
+            "200", "201", "400", "401", "403", "408", "409", "413", "415", "421", "429", "500",
+            "501", "503",
         ],
     ),
     (
         "put",
         "/v1/locks/{name}",
         &[
-            "200", "400", "403", "404", "408", "409", "412", "413", "415", "421", "428", "500",
-            "503",
+            "200", "400", "401", "403", "404", "408", "409", "412", "413", "415", "421", "428",
+            "500", "503",
         ],
     ),
     (
         "delete",
         "/v1/locks/{name}",
-        &["200", "204", "400", "403", "404", "412", "421", "428", "500", "501", "503"],
+        &["200", "204", "400", "401", "403", "404", "412", "421", "428", "500", "501", "503"],
     ),
     (
         "post",
         "/v1/locks/{name}/break",
-        &["200", "400", "403", "404", "408", "412", "413", "415", "421", "500", "501", "503"],
+        &[
+            "200", "400", "401", "403", "404", "408", "412", "413", "415", "421", "500", "501",
+            "503",
+        ],
     ),
-    ("get", "/v1/locks/{name}/history", &["200", "400", "421", "500", "501", "503"]),
-    ("get", "/v1/locks/{name}", &["200", "400", "404", "421", "500", "503"]),
+    ("get", "/v1/locks/{name}/history", &["200", "400", "401", "403", "421", "500", "501", "503"]),
+    ("get", "/v1/locks/{name}", &["200", "400", "401", "403", "404", "421", "500", "503"]),
     (
         "post",
         "/v1/locks/{name}/hold",
-        &["200", "400", "403", "408", "409", "413", "415", "421", "429", "500", "501", "503"],
+        &[
+            "200", "400", "401", "403", "408", "409", "413", "415", "421", "429", "500", "501",
+            "503",
+        ],
     ),
-    ("get", "/v1/locks/{name}/events", &["200", "400", "421", "500", "503"]),
-    ("get", "/v1/locks", &["200", "400", "421", "500", "503"]),
+    ("get", "/v1/locks/{name}/events", &["200", "400", "401", "403", "421", "500", "503"]),
+    ("get", "/v1/locks", &["200", "400", "401", "403", "421", "500", "503"]),
     (
         "post",
         "/v1/locks",
         &[
-            "200", "201", "400", "403", "408", "409", "413", "415", "421", "429", "500", "501",
-            "503",
+            "200", "201", "400", "401", "403", "408", "409", "413", "415", "421", "429", "500",
+            "501", "503",
         ],
     ),
     (
         "put",
         "/v1/locks",
         &[
-            "200", "400", "403", "404", "408", "409", "412", "413", "415", "421", "428", "500",
-            "501", "503",
+            "200", "400", "401", "403", "404", "408", "409", "412", "413", "415", "421", "428",
+            "500", "501", "503",
         ],
     ),
     (
         "delete",
         "/v1/locks",
-        &["204", "400", "403", "404", "412", "421", "428", "500", "501", "503"],
+        &["204", "400", "401", "403", "404", "412", "421", "428", "500", "501", "503"],
     ),
     (
         "post",
         "/v1/idempotency/{key}",
         &[
-            "200", "201", "400", "403", "408", "409", "413", "415", "421", "422", "500", "501",
-            "503",
+            "200", "201", "400", "401", "403", "408", "409", "413", "415", "421", "422", "500",
+            "501", "503",
         ],
     ),
     (
         "put",
         "/v1/idempotency/{key}",
         &[
-            "200", "400", "403", "404", "408", "409", "412", "413", "415", "421", "428", "500",
-            "501", "503",
+            "200", "400", "401", "403", "404", "408", "409", "412", "413", "415", "421", "428",
+            "500", "501", "503",
         ],
     ),
     (
         "delete",
         "/v1/idempotency/{key}",
-        &["204", "400", "403", "404", "409", "412", "421", "428", "500", "501", "503"],
+        &["204", "400", "401", "403", "404", "409", "412", "421", "428", "500", "501", "503"],
     ),
-    ("get", "/v1/idempotency/{key}", &["200", "400", "404", "421", "500", "501", "503"]),
+    (
+        "get",
+        "/v1/idempotency/{key}",
+        &["200", "400", "401", "403", "404", "421", "500", "501", "503"],
+    ),
     (
         "post",
         "/v1/idempotency/{key}/renew",
-        &["204", "400", "403", "412", "421", "428", "500", "501", "503"],
+        &["204", "400", "401", "403", "412", "421", "428", "500", "501", "503"],
     ),
     (
         "post",
         "/v1/idempotency/{key}/resolve",
         &[
-            "200", "204", "400", "403", "404", "408", "409", "413", "415", "421", "500", "501",
-            "503",
+            "200", "204", "400", "401", "403", "404", "408", "409", "413", "415", "421", "500",
+            "501", "503",
         ],
     ),
     ("post", "/v1/orders", GUARDED),
@@ -112,10 +122,10 @@ const STATUSES: [(&str, &str, &[&str]); 29] = [
     ("post", "/v1/payments", GUARDED),
     ("get", "/v1/payments", &["200", "400", "421", "500", "503"]),
     ("get", "/v1/payments/{id}", &["200", "400", "404", "421", "500", "503"]),
-    ("get", "/v1/info", &["200", "400", "421", "500", "503"]),
+    ("get", "/v1/info", &["200", "400", "401", "421", "500", "503"]),
     ("get", "/livez", &["200", "400", "421", "500", "503"]),
     ("get", "/readyz", &["200", "400", "421", "500", "503"]),
-    ("get", "/metrics", &["200", "400", "421", "500", "503"]),
+    ("get", "/metrics", &["200", "400", "401", "421", "500", "503"]),
     ("get", "/problems/{code}", &["200", "400", "404", "421", "500", "503"]),
 ];
 
@@ -226,6 +236,9 @@ fn every_response_documents_its_headers() {
             if ["409", "429", "503"].contains(&status.as_str()) {
                 expected.insert("Retry-After");
             }
+            if status == "401" {
+                expected.insert("WWW-Authenticate");
+            }
             assert_eq!(keys(&response["headers"]), expected, "{method} {path} {status}");
         }
     }
@@ -254,6 +267,43 @@ fn every_error_is_documented_as_a_problem() {
     for member in ["type", "title", "status", "detail", "code"] {
         assert!(required.contains(&json!(member)), "{member}");
     }
+}
+
+#[test]
+fn every_operation_that_asks_for_a_key_documents_the_schemes() {
+    let document = document();
+    let schemes = &document["components"]["securitySchemes"];
+    for (name, scheme) in [("apiKey", "bearer"), ("password", "basic")] {
+        assert_eq!(
+            (&schemes[name]["type"], &schemes[name]["scheme"]),
+            (&json!("http"), &json!(scheme))
+        );
+    }
+    let any = json!([{"apiKey": []}, {"password": []}, {}]);
+    for (method, path, operation) in operations(&document) {
+        let asks = operation["responses"]["401"].is_object();
+        let expected = if asks { &any } else { &Value::Null };
+        assert_eq!(&operation["security"], expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn guard_that_asks_for_an_identity_documents_its_header() {
+    let mut guarded = config("memory:");
+    for (path, access) in [("/orders", GuardAccess::Identity), ("/open", GuardAccess::Public)] {
+        let upstream = "http://orders.internal:8080".to_owned();
+        guarded.guard.push(Guard { path: path.to_owned(), upstream, access, ..Guard::default() });
+    }
+    let document = serde_json::to_value(openapi(&guarded)).expect("a document");
+    let (asks, open) = (&document["paths"]["/orders"]["post"], &document["paths"]["/open"]["post"]);
+    assert_eq!(asks["security"], json!([{"guardKey": []}]));
+    assert!(asks["responses"]["401"].is_object() && !open["responses"]["401"].is_object());
+    assert_eq!(open["security"], Value::Null);
+    let scheme = &document["components"]["securitySchemes"]["guardKey"];
+    assert_eq!(
+        (&scheme["in"], &scheme["name"]),
+        (&json!("header"), &json!("keylatch-authorization"))
+    );
 }
 
 #[test]

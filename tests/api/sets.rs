@@ -219,7 +219,7 @@ async fn wait_that_is_over_reports_the_lock_and_leaves_all_lines(service: &Servi
 #[store_test(service, sets)]
 async fn waiting_set_is_served_when_leases_expire(service: &Service) {
     for name in ["a", "b"] {
-        assert_eq!(service.create_as(name, BOB, &json!({"ttl_ms": 300})).await.status, 201);
+        assert_eq!(service.create_as(name, BOB, &json!({"ttl_ms": 2000})).await.status, 201);
     }
     let granted = service.create_set_as(&["a", "b"], ALICE, &waiting()).await;
     assert_eq!(granted.status, 201, "{granted:?}");

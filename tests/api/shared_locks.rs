@@ -251,7 +251,7 @@ async fn wrong_members_name_what_is_wrong() {
 
 #[store_test(service, modes)]
 async fn waiting_reader_is_served_when_a_lease_expires(service: &Service) {
-    let writer = json!({"ttl_ms": 300});
+    let writer = json!({"ttl_ms": 2000});
     assert_eq!(service.create("short", &writer).await.status, 201);
     let body = json!({"mode": "shared", "wait_ms": 60_000});
     let reader = service.create("short", &body).await;

@@ -158,6 +158,23 @@ async fn waiters_and_withdrawn_grants_are_counted() {
     has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
 }
 
+#[tokio::test]
+async fn grants_are_counted_by_mode_and_a_repeat_is_none() {
+    let service = Service::start("memory:").await;
+    for status in [201, 200] {
+        let token = "a-token-that-alice-chose";
+        let granted = service.create_set_as(&["one", "other"], token, &json!({})).await;
+        assert_eq!(granted.status, status);
+    }
+    for body in [json!({"mode": "shared"}), json!({"mode": "shared", "limit": 3})] {
+        assert_eq!(service.create("pool", &body).await.status, 201);
+    }
+    for (mode, count) in [("exclusive", 2), ("shared", 1), ("counted", 1)] {
+        has_metric(&service, &format!("keylatch_lock_grants_total{{mode=\"{mode}\"}} {count}"))
+            .await;
+    }
+}
+
 async fn has_metric(service: &Service, line: &str) {
     let shown = async || service.get("/metrics").await.text.lines().any(|found| found == line);
     eventually(async || shown().await.then_some(())).await;

@@ -103,7 +103,7 @@ async fn waiter_acquires_after_release(service: &Service) {
 
 #[store_test(service)]
 async fn waiter_acquires_after_expiry(service: &Service) {
-    let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 600})).await;
+    let held = service.create_as("deploy", HOLDER, &json!({"ttl_ms": 2000})).await;
     let answer = soon("the waiter", wait(service, FIRST, 60_000)).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     assert!(answer.fencing_token() > held.fencing_token());

@@ -195,6 +195,12 @@ async fn evicting_redis_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
+async fn node_of_a_cluster_is_refused_as_one_redis() {
+    let node = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+    is_refused(&start_on(&node.url()).await, &["node of a cluster", "redis+cluster://"]);
+}
+
+#[tokio::test]
 async fn redis_is_reached_with_any_connect_timeout() {
     let redis = RedisServer::start().await;
     // Below a second, and above what the kernel takes for a keep-alive time.

@@ -6,6 +6,7 @@
 mod commands;
 mod config;
 mod demo;
+mod keys;
 mod run;
 mod run_modes;
 mod run_overlap;

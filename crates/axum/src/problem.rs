@@ -18,6 +18,10 @@ use keylatch_wire::{
     self as wire, BreakNote, Code, Holder, LostLock, ProblemDocument, PublicHolder, millis,
 };
 
+/// How a client may say who it is (RFC 7617, RFC 6750).
+const BASIC_CHALLENGE: &str = "Basic realm=\"keylatch\", charset=\"UTF-8\"";
+const BEARER_CHALLENGE: &str = "Bearer realm=\"keylatch\"";
+
 /// A refusal or a failure, as RFC 9457 has it.
 ///
 /// ```
@@ -152,6 +156,12 @@ impl IntoResponse for Problem {
         if ends_connection(code) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        if code == Code::Unauthenticated {
+            // A 401 says how to do better (RFC 9110, section 15.5.2); at `Basic` a browser asks its user.
+            for challenge in [BASIC_CHALLENGE, BEARER_CHALLENGE] {
+                headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+            }
+        }
         if let Some(after) = document.retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
         }
@@ -180,7 +190,8 @@ fn whole_seconds(millis: u64) -> u64 {
 /// Whether nothing can follow on the connection, because the rest of the body is not read.
 fn ends_connection(code: Code) -> bool {
     let of_body = matches!(code, Code::RequestTimeout | Code::PayloadTooLarge);
-    let of_origin = matches!(code, Code::CrossOrigin | Code::UnsupportedMediaType);
+    let of_origin =
+        matches!(code, Code::CrossOrigin | Code::UnsupportedMediaType | Code::Unauthenticated);
     of_body || of_origin || matches!(code, Code::InvalidHost | Code::MisdirectedRequest)
 }
 

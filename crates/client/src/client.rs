@@ -11,6 +11,7 @@ use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, LockSet, Own
 use keylatch_wire::{self as wire, Code, ProblemDocument};
 use tokio_util::task::TaskTracker;
 
+use crate::api_key::ApiKey;
 use crate::clock::BootInstant;
 use crate::connection::{Answer, Connection, Refusal};
 use crate::session::{ANSWER_TIMEOUT, PAUSE, RenewalError, Session};
@@ -110,7 +111,20 @@ impl Client {
     ///
     /// The text is not a URL with `http` or `https`, or the system's certificates cannot be read.
     pub fn new(url: &str) -> Result<Self, Error> {
-        let connection = Arc::new(Connection::new(url)?);
+        Self::with_credential(url, None)
+    }
+
+    /// The same for a service that asks who the client is.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_api_key(url: &str, key: &ApiKey) -> Result<Self, Error> {
+        Self::with_credential(url, Some(key.clone()))
+    }
+
+    fn with_credential(url: &str, key: Option<ApiKey>) -> Result<Self, Error> {
+        let connection = Arc::new(Connection::new(url, key)?);
         Ok(Self { connection, releases: TaskTracker::new() })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
 use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use keylatch_core::lock::Token;
@@ -17,6 +17,7 @@ use keylatch_wire::{Code, ProblemDocument, Retry};
 use tokio::time::timeout;
 
 use crate::Error;
+use crate::api_key::ApiKey;
 use crate::https::{HttpsClient, Trust, https_client};
 
 /// The largest answer that is read, in bytes.
@@ -28,6 +29,7 @@ pub(crate) struct Connection {
     http: HttpsClient<Full<Bytes>>,
     /// The URL without the path of a request and without a slash at its end.
     base: String,
+    api_key: Option<ApiKey>,
 }
 
 /// What the service answered.
@@ -61,11 +63,11 @@ pub(crate) enum NoReply {
 
 impl Connection {
     /// A connection to the service at `url`, which is not opened yet.
-    pub(crate) fn new(url: &str) -> Result<Self, Error> {
+    pub(crate) fn new(url: &str, api_key: Option<ApiKey>) -> Result<Self, Error> {
         let (base, is_https) = parse(url)?;
         let trust = if is_https { Trust::System } else { Trust::None };
         let http = https_client(trust).map_err(Error::Certificates)?;
-        Ok(Self { http, base })
+        Ok(Self { http, base, api_key })
     }
 
     /// Sends a request to `path`, and gives up after `limit`, which holds for the answer's body as
@@ -79,7 +81,12 @@ impl Connection {
         limit: Duration,
     ) -> Result<Answer, NoReply> {
         let uri = format!("{}{path}", self.base);
-        let request = request(method, uri, token, body);
+        let request = request(method, uri, token, body).map(|mut request| {
+            if let Some(key) = &self.api_key {
+                request.headers_mut().insert(AUTHORIZATION, key.bearer());
+            }
+            request
+        });
         let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
         let answered = async {
             let response = self.http.request(request).await.map_err(|error| {

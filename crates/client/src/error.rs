@@ -15,6 +15,9 @@ pub enum Error {
     /// The text is not the URL of a service.
     #[error("the URL of the service {0}")]
     Url(&'static str),
+    /// The text is not an API key.
+    #[error("the API key has characters that no key has, or is empty")]
+    ApiKey,
     /// The system's certificates, which `https` needs, cannot be read.
     #[error("the system's certificates cannot be read: {0}")]
     Certificates(io::Error),
@@ -43,9 +46,11 @@ impl Error {
         match self {
             Self::Unreachable(_) | Self::Unavailable(_) => Retry::SameKey,
             Self::Refused(_) => Retry::NewKey,
-            Self::Url(_) | Self::Certificates(_) | Self::Options(_) | Self::Random(_) => {
-                Retry::Never
-            }
+            Self::Url(_)
+            | Self::ApiKey
+            | Self::Certificates(_)
+            | Self::Options(_)
+            | Self::Random(_) => Retry::Never,
         }
     }
 }

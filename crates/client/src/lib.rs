@@ -92,6 +92,7 @@
 //! carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with the
 //! service, over real connections that fail.
 
+mod api_key;
 mod client;
 mod clock;
 mod connection;
@@ -101,6 +102,7 @@ pub mod https;
 mod session;
 mod target;
 
+pub use api_key::ApiKey;
 pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
 pub use error::Error;
 pub use guard::{Guard, LeaseStatus, LockGuard, LossReason, SetGuard};

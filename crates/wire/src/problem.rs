@@ -76,6 +76,12 @@ problem_table! {
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
+    Unauthenticated = 401 "unauthenticated" Never
+        "An API key is required"
+        "Send the key as `Authorization: Bearer KEY`, or as the password of a user; on a guarded route that asks for it, in `Keylatch-Authorization`. Nothing was done.";
+    Forbidden = 403 "forbidden" Never
+        "The identity may not do this"
+        "`allow` of the identity says what it may do, by prefix of the name, and `act_for` for whom. Nothing was done.";
     CrossOrigin = 403 "cross-origin" NewKey
         "A web page of another origin sent this"
         "Only the service's own pages, and those of origins in `cors.allow_origins`, may change something. `cross_origin = \"pass\"` lets a guarded route take requests of any page. Nothing was done.";

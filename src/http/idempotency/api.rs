@@ -20,8 +20,10 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::access::KeyAct;
 use crate::http::api::Api;
 use crate::http::body::{Json, at_millis, invalid};
+use crate::http::caller::Caller;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
 use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
@@ -71,10 +73,12 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 )]
 pub(crate) async fn begin(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, scope): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<BeginRecordRequest>,
 ) -> Result<Response, Problem> {
+    let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
@@ -115,10 +119,12 @@ pub(crate) async fn begin(
 )]
 pub(crate) async fn complete(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, _): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
+    let (key, _) = path.permitted(&caller, KeyAct::Use)?;
     let end = RunEnd::Done(answer(body)?);
     match api.records()?.complete(&key, &token.hash(), end).await? {
         CompleteReply::Kept(view) => Ok(Json(record(&view))),
@@ -143,9 +149,11 @@ pub(crate) async fn complete(
 )]
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, _): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
+    let (key, _) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.extend(&key, &token.hash()).await? {
         RunRenewal::Extended => Ok(StatusCode::NO_CONTENT),
         RunRenewal::Lost => {
@@ -171,9 +179,11 @@ pub(crate) async fn renew(
 )]
 pub(crate) async fn abandon(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, _): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
+    let (key, _) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
         AbandonReply::Abandoned => Ok(StatusCode::NO_CONTENT),
         AbandonReply::Refused(view) => Err(not_yours(&view)),
@@ -200,8 +210,10 @@ pub(crate) async fn abandon(
 )]
 pub(crate) async fn find(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, _): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
+    let (key, _) = path.permitted(&caller, KeyAct::Read)?;
     let view = api.records()?.find(&key).await?.ok_or_else(no_record)?;
     Ok(Json(record(&view)))
 }
@@ -230,9 +242,11 @@ pub(crate) async fn find(
 )]
 pub(crate) async fn resolve(
     State(api): State<Arc<Api>>,
-    RecordKeyPath(key, _): RecordKeyPath,
+    caller: Caller,
+    path: RecordKeyPath,
     OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
+    let (key, _) = path.permitted(&caller, KeyAct::Resolve)?;
     match api.records()?.resolve(&resolve_command(body, key)?).await? {
         ResolveReply::Completed(view) => Ok(Json(record(&view)).into_response()),
         ResolveReply::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -244,8 +258,24 @@ pub(crate) async fn resolve(
     }
 }
 
-/// The record that the path and the query name, and what it is about.
-pub(crate) struct RecordKeyPath(RecordKey, RecordScope);
+/// The key that the path names, and its scope as the query does.
+pub(crate) struct RecordKeyPath {
+    key: IdempotencyKey,
+    method: String,
+    path: String,
+    principal: Option<String>,
+}
+
+impl RecordKeyPath {
+    /// The record, and what it is about, if the caller may do this with it.
+    fn permitted(self, caller: &Caller, act: KeyAct) -> Result<(RecordKey, RecordScope), Problem> {
+        let Self { key, method, path, principal } = self;
+        caller.check_key(act, &key)?;
+        let principal = caller.principal(principal)?;
+        let scope = Scope { principal: &principal, method: &method, path: &path };
+        Ok((scope.record(&key), RecordScope::new(&scope, &key)))
+    }
+}
 
 impl FromRequestParts<Arc<Api>> for RecordKeyPath {
     type Rejection = Problem;
@@ -273,9 +303,8 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
             }
         }
         let method = method.unwrap_or_default().to_ascii_uppercase();
-        let (path, principal) = (path.unwrap_or_default(), principal.unwrap_or_default());
-        let scope = Scope { principal: &principal, method: &method, path: &normalize_path(&path) };
-        Ok(Self(scope.record(&key), RecordScope::new(&scope, &key)))
+        let path = normalize_path(&path.unwrap_or_default()).into_owned();
+        Ok(Self { key, method, path, principal })
     }
 }
 

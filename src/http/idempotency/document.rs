@@ -7,13 +7,15 @@
 use utoipa::IntoResponses as _;
 use utoipa::openapi::path::{Operation, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::Type;
+use utoipa::openapi::security::SecurityRequirement;
 use utoipa::openapi::{
     HttpMethod, ObjectBuilder, OpenApi, OpenApiBuilder, Paths, RefOr, Required, ResponseBuilder,
     ResponsesBuilder,
 };
 
-use super::Guard;
-use crate::http::problem::{GatewayProblems, GuardedProblems};
+use super::{Guard, GuardAccess};
+use crate::http::openapi::GUARD_KEY;
+use crate::http::problem::{GatewayProblems, GuardedProblems, IdentityGuardProblems};
 
 /// With this key the examples work, and pressing one again shows a repeat.
 const KEY_EXAMPLE: &str = "swagger-example-key-0001";
@@ -38,10 +40,14 @@ fn forwarded(guard: &Guard) -> Paths {
             .response("default", answer)
             .responses_from_iter(GuardedProblems::responses())
             .responses_from_iter(GatewayProblems::responses());
+        let asks = guard.access == GuardAccess::Identity;
+        let refusals = asks.then(IdentityGuardProblems::responses).unwrap_or_default();
+        let no_scopes: [&str; 0] = [];
         let mut one = OperationBuilder::new()
+            .securities(asks.then(|| [SecurityRequirement::new(GUARD_KEY, no_scopes)]))
             .summary(Some("Send on, once"))
             .description(Some("Sent on to the service behind, once for each Idempotency-Key."))
-            .responses(responses)
+            .responses(responses.responses_from_iter(refusals))
             .build();
         add_headers(&mut one);
         name_operation(&mut one, &method.to_ascii_lowercase(), &guard.path);

@@ -14,6 +14,7 @@ use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
 use super::gateway::Gateway;
+use crate::access::Identity;
 use crate::http::CrossOrigin;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
@@ -59,7 +60,18 @@ pub struct Guard {
     pub ignore_fields: Vec<String>,
     pub principal_header: String,
     pub cross_origin: CrossOrigin,
+    pub access: GuardAccess,
     pub upstream_idempotent: bool,
+}
+
+/// Who may use a guarded route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GuardAccess {
+    /// Every client: it is for end users, whose `Authorization` belongs to the service behind.
+    Public,
+    /// The clients with an identity, in `Keylatch-Authorization`, which is then the principal.
+    Identity,
 }
 
 impl Default for Guard {
@@ -81,6 +93,7 @@ impl Default for Guard {
             ignore_fields: Vec::new(),
             principal_header: String::new(),
             cross_origin: CrossOrigin::Refuse,
+            access: GuardAccess::Public,
             upstream_idempotent: false,
         }
     }
@@ -126,6 +139,11 @@ impl Guard {
             "principal_header",
             self.principal_header.is_empty() || self.principal().is_some(),
             "must be the name of a header",
+        )?;
+        rule(
+            "principal_header",
+            self.principal_header.is_empty() || self.access == GuardAccess::Public,
+            "must be empty with `access = \"identity\"`: the identity is the principal",
         )
     }
 
@@ -150,7 +168,12 @@ impl Guard {
 
     fn policy(&self) -> Option<Policy> {
         let header = self.principal();
+        let is_identity = self.access == GuardAccess::Identity;
         let principal = move |parts: &Parts| {
+            if is_identity {
+                let identity = parts.extensions.get::<Arc<Identity>>()?;
+                return Some(identity.name.as_str().to_owned());
+            }
             let value = parts.headers.get(header.as_ref()?)?;
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };

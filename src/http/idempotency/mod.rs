@@ -7,4 +7,4 @@ mod gateway;
 mod guard;
 
 pub(super) use document::{add_headers, document, name_operation};
-pub use guard::Guard;
+pub use guard::{Guard, GuardAccess};

@@ -1,0 +1,296 @@
+//! Identities, and the file that lists them, as types that cannot be wrong.
+//!
+//! The file is TOML with an `[[identity]]` for each. Parsing checks all of it: names are unique, no key is
+//! that of two, unknown members are errors. An identity may have several keys, each with an end of its own,
+//! so that keys can be replaced one after the other.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::credential::RefusedCredential;
+use super::key::{ApiKey, KeyHash};
+use super::permission::Permissions;
+
+/// In `act_for`: every principal.
+const EVERY_PRINCIPAL: &str = "*";
+
+/// A program or a person that the service knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// What it is called.
+    pub name: IdentityName,
+    /// What it may do.
+    pub permissions: Permissions,
+    act_for: BTreeSet<String>,
+}
+
+impl Identity {
+    /// Whether it may use the idempotency keys of this principal: its own, and those that `act_for` names.
+    pub fn may_act_for(&self, principal: &str) -> bool {
+        let is_named = |name: &str| self.act_for.contains(name);
+        principal == self.name.as_str() || is_named(principal) || is_named(EVERY_PRINCIPAL)
+    }
+}
+
+/// The name of an identity: 1 to 64 of A-Z a-z 0-9 . _ - @
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct IdentityName(String);
+
+impl IdentityName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IdentityName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for IdentityName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+        if (1..=64).contains(&name.len()) && name.chars().all(is_plain) {
+            return Ok(Self(name));
+        }
+        Err("must be 1 to 64 of A-Z a-z 0-9 . _ - @")
+    }
+}
+
+impl std::str::FromStr for IdentityName {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::try_from(name.to_owned())
+    }
+}
+
+/// All identities, by the hashes of their keys.
+#[derive(Debug, Default)]
+pub struct Identities {
+    by_key: HashMap<KeyHash, KnownKey>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct KnownKey {
+    identity: Arc<Identity>,
+    expires: Option<Timestamp>,
+}
+
+/// What is wrong with a file of identities. It repeats nothing of the file but names.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidIdentities {
+    /// It is no TOML, or a member is unknown or has a bad value.
+    #[error("line {line}: {message}")]
+    Text {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// There is no `[[identity]]`.
+    #[error("there is no `[[identity]]`, so no client could use the service")]
+    Empty,
+    /// A name is there twice.
+    #[error("there are two identities `{0}`")]
+    SameName(IdentityName),
+    /// Two identities, or one twice, have the same key.
+    #[error("a key of `{0}` is there twice")]
+    SameKey(IdentityName),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    identity: Vec<IdentityEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdentityEntry {
+    name: IdentityName,
+    keys: Vec<KeyEntry>,
+    #[serde(default)]
+    allow: Permissions,
+    #[serde(default)]
+    act_for: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyEntry {
+    sha256: KeyHash,
+    expires: Option<Expiry>,
+}
+
+/// A moment, as text or as a date of TOML, with its offset from UTC.
+#[derive(Deserialize)]
+#[serde(try_from = "ExpiryText")]
+struct Expiry(Timestamp);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ExpiryText {
+    Date(toml::value::Datetime),
+    Text(String),
+}
+
+impl TryFrom<ExpiryText> for Expiry {
+    type Error = &'static str;
+
+    fn try_from(text: ExpiryText) -> Result<Self, Self::Error> {
+        let text = match text {
+            ExpiryText::Date(date) => date.to_string(),
+            ExpiryText::Text(text) => text,
+        };
+        let wrong = "must be a moment like 2030-01-31T12:00:00Z";
+        text.parse().map(Self).map_err(|_| wrong)
+    }
+}
+
+impl Identities {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, InvalidIdentities> {
+        let document: Document = toml::from_str(text).map_err(|error: toml::de::Error| {
+            // The error's own text repeats the line, which may hold a key.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            InvalidIdentities::Text { line, message: without_values(error.message()) }
+        })?;
+        if document.identity.is_empty() {
+            return Err(InvalidIdentities::Empty);
+        }
+        let mut names = BTreeSet::new();
+        let mut by_key = HashMap::new();
+        for IdentityEntry { name, keys, allow, act_for } in document.identity {
+            if !names.insert(name.clone()) {
+                return Err(InvalidIdentities::SameName(name));
+            }
+            let identity = Arc::new(Identity { name, permissions: allow, act_for });
+            for KeyEntry { sha256, expires } in keys {
+                let expires = expires.map(|Expiry(at)| at);
+                let known = KnownKey { identity: Arc::clone(&identity), expires };
+                if by_key.insert(sha256, known).is_some() {
+                    return Err(InvalidIdentities::SameKey(identity.name.clone()));
+                }
+            }
+        }
+        Ok(Self { by_key, count: names.len() })
+    }
+
+    /// Whose key it is, at the moment that `now` gives, which is asked only where the key has an end.
+    ///
+    /// # Errors
+    ///
+    /// No identity has it, or its time is over.
+    pub fn find(
+        &self,
+        key: &ApiKey,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Result<Arc<Identity>, RefusedCredential> {
+        let known = self.by_key.get(&key.hash()).ok_or(RefusedCredential::Unknown)?;
+        if known.expires.is_some_and(|end| now() >= end) {
+            return Err(RefusedCredential::Expired);
+        }
+        Ok(Arc::clone(&known.identity))
+    }
+
+    /// How many identities there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// The message of a parser without the values of the file, which may be keys in the place of their hashes: it
+/// repeats a value of the wrong type in double quotes, and an unknown member as it is.
+fn without_values(message: &str) -> String {
+    let message = message.trim();
+    let quoted = message.find('"').zip(message.rfind('"'));
+    let message = match quoted {
+        Some((first, last)) => format!("{}..{}", &message[..first], &message[last + 1..]),
+        None => message.to_owned(),
+    };
+    if message.contains("kl_") {
+        return "an API key stands where none belongs: the file has hashes alone".to_owned();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> InvalidIdentities {
+        Identities::parse(text).expect_err(text)
+    }
+
+    #[test]
+    fn key_leads_to_its_identity_until_it_expires() {
+        let (old, new) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
+        let end: Timestamp = "2030-01-31T12:00:00Z".parse().unwrap();
+        for written in ["2030-01-31T13:00:00+01:00", "\"2030-01-31T12:00:00Z\""] {
+            let identities = Identities::parse(&format!(
+                "[[identity]]\nname = \"ci\"\nact_for = [\"shop\"]\n\
+                 keys = [{{ sha256 = \"{}\", expires = {written} }}, {{ sha256 = \"{}\" }}]",
+                old.hash(),
+                new.hash()
+            ));
+            let identities = identities.unwrap();
+            let identity = identities.find(&new, || panic!("it has no end")).unwrap();
+            assert_eq!((identity.name.as_str(), identities.count()), ("ci", 1));
+            assert!(identity.may_act_for("ci") && identity.may_act_for("shop"));
+            assert!(!identity.may_act_for("other") && !identity.may_act_for(""));
+            let before = end - jiff::SignedDuration::from_nanos(1);
+            assert!(identities.find(&old, || before).is_ok());
+            assert_eq!(identities.find(&old, || end), Err(RefusedCredential::Expired));
+            let other = ApiKey::generate().unwrap();
+            assert_eq!(identities.find(&other, || before), Err(RefusedCredential::Unknown));
+        }
+    }
+
+    #[test]
+    fn whatever_is_wrong_is_named_and_no_key_repeated() {
+        assert_eq!(refusal(""), InvalidIdentities::Empty);
+        let hash = ApiKey::generate().unwrap().hash();
+        let of = |name: &str| {
+            format!("[[identity]]\nname = \"{name}\"\nkeys = [{{ sha256 = \"{hash}\" }}]\n")
+        };
+        let name = IdentityName("a".to_owned());
+        assert_eq!(refusal(&of("a").repeat(2)), InvalidIdentities::SameName(name));
+        let name = IdentityName("b".to_owned());
+        assert_eq!(refusal(&(of("a") + &of("b"))), InvalidIdentities::SameKey(name));
+        for (line, text) in [
+            (2, "[[identity]]\nname = \"a b\"\nkeys = []"),
+            (3, "[[identity]]\nname = \"a\"\nkeys = [{ sha256 = \"kl_secret\" }]"),
+            (4, "[[identity]]\nname = \"a\"\nkeys = []\nalow = []"),
+            (4, "[[identity]]\nname = \"a\"\nkeys = []\nallow = [{ locks = \"\", may = [] }]"),
+            (3, "[[identity]]\nname = \"a\"\nkeys = [{ sha256 = \"kl_secret\", expires = 7 }]"),
+            (1, "[[identities]]\n"),
+            (3, "[[identity]]\nname = \"a\"\nkeys = [\"kl_secret\"]"),
+            (3, "[[identity]]\nname = \"a\"\nkeys = \"a \\\"kl_secret\\\" b\""),
+            (4, "[[identity]]\nname = \"a\"\nkeys = []\nkl_secret = 1"),
+        ] {
+            let error = refusal(text);
+            assert!(
+                matches!(error, InvalidIdentities::Text { line: at, .. } if at == line),
+                "{error}"
+            );
+            assert!(!error.to_string().contains("kl_secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Who a client is, and what it may do: API keys, identities, and their permissions by prefix of a name.
+//!
+//! A file of the operator's has the identities. It is parsed once, at the edge, into types that cannot be
+//! wrong; a request then costs one hash and one lookup. What an identity may do is a pure function of its
+//! permissions, so it is decided before the store is asked, and the store knows nothing of it. Without such a
+//! file there are no identities, and every client may do everything.
+//!
+//! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes alone. Tested
+//! over HTTP in `tests/api/identities.rs` and `permissions.rs`, and as a process in `tests/cli/keys.rs`.
+
+mod credential;
+mod file;
+mod identity;
+mod key;
+mod permission;
+
+pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
+pub use file::{IdentityFile, IdentityFileError};
+pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};
+pub use key::{ApiKey, InvalidApiKey, KeyHash};
+pub use permission::{KeyAct, LockAct, Permissions};

@@ -1,0 +1,180 @@
+//! What an identity may do, by prefix of the name: a list of rules, and the one question that is asked of it.
+//!
+//! Rules only add. A rule covers every name that begins with its prefix, so one for `team-a/` says nothing of
+//! `team-ab`, and an empty prefix covers all. What covers a prefix covers all names below it, so the question
+//! of a listing is the same as that of a name. Tested here, and over HTTP in `tests/api/permissions.rs`.
+
+use serde::Deserialize;
+
+/// What is done with a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockAct {
+    /// Create, hold, renew and release it.
+    Acquire,
+    /// Look at it, list it, watch it, read its history.
+    Read,
+    /// Break the lease of another.
+    Break,
+}
+
+/// What is done with an idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyAct {
+    /// Begin, renew, complete and abandon a run.
+    Use,
+    /// Look at its record.
+    Read,
+    /// Settle an unknown outcome.
+    Resolve,
+}
+
+/// What an identity may do with locks and keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<AllowEntry>")]
+pub struct Permissions {
+    locks: Vec<Rule<LockAct>>,
+    keys: Vec<Rule<KeyAct>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule<A> {
+    prefix: String,
+    may: Vec<A>,
+}
+
+impl Permissions {
+    /// Whether a lock of this name, or all locks that begin so, may be used in this way.
+    pub fn cover_lock(&self, act: LockAct, name: &str) -> bool {
+        covers(&self.locks, act, name)
+    }
+
+    /// The same for an idempotency key.
+    pub fn cover_key(&self, act: KeyAct, key: &str) -> bool {
+        covers(&self.keys, act, key)
+    }
+}
+
+fn covers<A: PartialEq + Copy>(rules: &[Rule<A>], act: A, name: &str) -> bool {
+    rules.iter().any(|rule| rule.may.contains(&act) && name.starts_with(&rule.prefix))
+}
+
+/// A line of `allow`, as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllowEntry {
+    locks: Option<String>,
+    keys: Option<String>,
+    may: Vec<Act>,
+}
+
+/// An act of either kind; `read` is one of both.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Act {
+    Acquire,
+    Read,
+    Break,
+    Use,
+    Resolve,
+}
+
+impl Act {
+    fn of_lock(self) -> Option<LockAct> {
+        match self {
+            Self::Acquire => Some(LockAct::Acquire),
+            Self::Read => Some(LockAct::Read),
+            Self::Break => Some(LockAct::Break),
+            Self::Use | Self::Resolve => None,
+        }
+    }
+
+    fn of_key(self) -> Option<KeyAct> {
+        match self {
+            Self::Use => Some(KeyAct::Use),
+            Self::Read => Some(KeyAct::Read),
+            Self::Resolve => Some(KeyAct::Resolve),
+            Self::Acquire | Self::Break => None,
+        }
+    }
+}
+
+impl TryFrom<Vec<AllowEntry>> for Permissions {
+    type Error = &'static str;
+
+    fn try_from(entries: Vec<AllowEntry>) -> Result<Self, Self::Error> {
+        let mut permissions = Self::default();
+        for AllowEntry { locks, keys, may } in entries {
+            if may.is_empty() {
+                return Err("`may` must name at least one act");
+            }
+            match (locks, keys) {
+                (Some(prefix), None) => {
+                    let may = may.into_iter().map(Act::of_lock).collect::<Option<_>>();
+                    let may = may.ok_or("with `locks`, `may` is of `acquire`, `read`, `break`")?;
+                    permissions.locks.push(Rule { prefix, may });
+                }
+                (None, Some(prefix)) => {
+                    let may = may.into_iter().map(Act::of_key).collect::<Option<_>>();
+                    let may = may.ok_or("with `keys`, `may` is of `use`, `read`, `resolve`")?;
+                    permissions.keys.push(Rule { prefix, may });
+                }
+                _ => return Err("an entry must have either `locks` or `keys`"),
+            }
+        }
+        Ok(permissions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permissions(allow: &str) -> Result<Permissions, String> {
+        #[derive(Deserialize)]
+        struct Entry {
+            allow: Permissions,
+        }
+        let entry = toml::from_str::<Entry>(&format!("allow = {allow}"));
+        entry.map(|entry| entry.allow).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn rule_covers_the_names_below_its_prefix_and_no_others() {
+        let rules =
+            "[{ locks = \"team-a/\", may = [\"acquire\"] }, { locks = \"\", may = [\"read\"] }]";
+        let permissions = permissions(rules).unwrap();
+        for (act, name, is_covered) in [
+            (LockAct::Acquire, "team-a/", true),
+            (LockAct::Acquire, "team-a/b", true),
+            (LockAct::Acquire, "team-a", false),
+            (LockAct::Acquire, "team-ab", false),
+            (LockAct::Acquire, "Team-a/b", false),
+            (LockAct::Acquire, "", false),
+            (LockAct::Break, "team-a/b", false),
+            (LockAct::Read, "other", true),
+            (LockAct::Read, "", true),
+        ] {
+            assert_eq!(permissions.cover_lock(act, name), is_covered, "{act:?} {name}");
+        }
+        assert!(!permissions.cover_key(KeyAct::Read, "team-a/b"), "locks are not keys");
+    }
+
+    #[test]
+    fn rule_of_no_kind_of_both_or_of_the_wrong_acts_is_refused() {
+        for allow in [
+            "[{ may = [\"read\"] }]",
+            "[{ locks = \"\", keys = \"\", may = [\"read\"] }]",
+            "[{ locks = \"\", may = [] }]",
+            "[{ locks = \"\" }]",
+            "[{ locks = \"\", may = [\"use\"] }]",
+            "[{ keys = \"\", may = [\"break\"] }]",
+            "[{ keys = \"\", may = [\"everything\"] }]",
+            "[{ keys = \"\", may = [\"read\"], deny = true }]",
+        ] {
+            assert!(permissions(allow).is_err(), "{allow}");
+        }
+        assert_eq!(permissions("[]"), Ok(Permissions::default()));
+    }
+}
