@@ -123,8 +123,8 @@ impl Kind {
 
 const NOTHING: &str = "there was nothing to flush";
 const FLUSH_ALL: &str = "store: FLUSHALL";
-const CLOCK_AHEAD: &str = "store: clock set forward";
-const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
+pub(super) const CLOCK_AHEAD: &str = "store: clock set forward";
+pub(super) const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back";
 
 /// What no store is promised to stand: it takes leases away behind the back of keylatch.
 pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK_THERE_AND_BACK];

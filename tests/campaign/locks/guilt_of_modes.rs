@@ -3,7 +3,8 @@
 //! Method: innocent histories of one mode each, and changes that make them guilty of one thing each. Every
 //! guilt is found under its invariant, and each history is innocent without it.
 
-use super::history::{Ask, Event, History, Holder, Holding, Lease, Taken, Told, Write};
+use super::faults::CLOCK_THERE_AND_BACK;
+use super::history::{Ask, Event, Fault, History, Holder, Holding, Lease, Taken, Told, Write};
 use super::mode::Mode::{self, Counted, Exclusive, Shared};
 use super::mode::Share;
 use super::verdict::{Invariant, judge};
@@ -15,7 +16,7 @@ const BREAK_AT_ONCE: Ask = Ask::Break { fencing_token: 10, at_once: true };
 /// An innocent history, and what is added to it.
 type Case = (&'static str, fn() -> History, fn(&mut History));
 
-const INNOCENT: [Case; 15] = [
+const INNOCENT: [Case; 16] = [
     ("three readers", readers, |history| {
         history.events.push(granted(5, Shared, 10, None, [230, 240]));
     }),
@@ -66,6 +67,11 @@ const INNOCENT: [Case; 15] = [
         }
         history.events.push(event(1, Exclusive, Ask::Release, [240, 250], Told::Released));
         history.events.push(event(0, Exclusive, BREAK, [260, 270], Told::Broke { ends_in: 0 }));
+    }),
+    ("a broken lease that lasts longer by a clock that is set", broken, |history| {
+        history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
+        let (kind, seen) = (CLOCK_THERE_AND_BACK, Ok(String::new()));
+        history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
     }),
     ("another's grant after a break at once", broken, |history| {
         history.events[1].ask = BREAK_AT_ONCE;

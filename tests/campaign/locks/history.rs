@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::faults::{CLOCK_AHEAD, CLOCK_THERE_AND_BACK};
 use super::mode::{Mode, Share};
 
 /// Microseconds on the one monotonic clock of all clients.
@@ -304,6 +305,12 @@ impl History {
     /// that there is another.
     pub(super) fn may_have_forgotten(&self, from: Micros, to: Micros) -> bool {
         self.promotions.iter().any(|one| one.from <= to && from <= one.to + HEARD)
+    }
+
+    /// Whether the clock of a store was set in a span, or was wrong in it.
+    pub(super) fn has_clock_set(&self, from: Micros, to: Micros) -> bool {
+        let is_set = |fault: &Fault| [CLOCK_AHEAD, CLOCK_THERE_AND_BACK].contains(&fault.kind);
+        self.faults.iter().any(|fault| is_set(fault) && fault.from <= to && from <= fault.to)
     }
 
     /// What was read of a lock some time before a moment and soon after it, a line each, for people to find

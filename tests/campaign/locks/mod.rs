@@ -223,12 +223,16 @@ async fn breaks_exclusion(store: Store, faults: &[Kind]) {
     let broken = async {
         loop {
             campaign.segment().await;
-            let violations = judge(&campaign.history().await);
+            let history = campaign.history().await;
+            let violations = judge(&history);
             let (exclusion, others): (Vec<_>, Vec<_>) =
                 violations.iter().partition(|one| one.invariant == Invariant::Exclusive);
             let worse: Vec<_> =
                 others.into_iter().filter(|one| is_broken_promise(one, store, &tier)).collect();
-            assert!(worse.is_empty(), "{worse:#?}");
+            if let Some(first) = worse.first() {
+                let around = history.around(first.about[0].lock, first.at);
+                panic!("{worse:#?} {around} {:#?}", history.faults);
+            }
             if !exclusion.is_empty() {
                 return;
             }

@@ -218,9 +218,11 @@ impl Worker {
         events
     }
 
-    /// The same token twice at once; gives the answer that says more.
+    /// The same token twice at once; gives the answer that says more. Both may get new locks of a set, if one
+    /// is broken in between, so neither answer says that all of them are new.
     async fn ask_twice(&mut self, request: &Request) -> Vec<Event> {
-        let sent = now();
+        let is_repeat = request.is_repeat || request.locks.len() > 1;
+        let (request, sent) = (&Request { is_repeat, ..request.clone() }, now());
         let mut other_dice = Dice(self.dice.below(u64::MAX));
         let both = async {
             let one = self.client.ask(request, &mut self.dice);
