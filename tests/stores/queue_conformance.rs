@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use keylatch_core::lock::{AcquireReply, Contention, HolderId, Lease, ReleaseReply};
+use keylatch_core::lock::{AcquireReply, Attempt, Contention, HolderId, Lease, ReleaseReply};
 use keylatch_core::store::{Change, Hint, ListLocks};
 use keylatch_testkit::{Acquire, Locks, soon, store_test};
 
@@ -139,13 +139,48 @@ async fn withdrawal_spares_the_queue_entry_of_another_attempt(store: &Locks) {
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
     join(store, "a", "two", 2).await;
     join(store, "a", "three", 3).await;
-    join(store, "a", "two", u64::MAX).await;
+    let last = u64::MAX - 1;
+    join(store, "a", "two", last).await;
     withdraw(store, "a", "two", 2).await;
-    withdraw(store, "a", "two", u64::MAX - 1).await;
-    withdraw(store, "a", "one", u64::MAX).await;
+    withdraw(store, "a", "two", last - 2).await;
+    withdraw(store, "a", "one", last).await;
     assert_eq!(join(store, "a", "three", 3).await.ahead, 1);
-    withdraw(store, "a", "two", u64::MAX).await;
+    withdraw(store, "a", "two", last).await;
     assert_eq!(join(store, "a", "three", 3).await.ahead, 0);
+}
+
+#[store_test(queue)]
+async fn older_request_that_leaves_takes_no_place_of_a_newer_one(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let [mut old, mut new, other] = [1, 2, 3].map(Attempt::first_of);
+    join(store, "a", "two", old.get()).await;
+    join(store, "a", "three", other.get()).await;
+    // The client has lost its connection and asks again, and the service has not missed the old request.
+    join(store, "a", "two", new.get()).await;
+    (old, new) = (old.next(true), new.next(true));
+    join(store, "a", "two", old.get()).await;
+    withdraw(store, "a", "two", old.get()).await;
+    assert_eq!(join(store, "a", "two", new.get()).await.ahead, 0, "the place is gone");
+    // The old request is granted the lock, and then it is missed.
+    (old, new) = (old.next(true), new.next(true));
+    store.release(&name("a"), &token("one")).await.unwrap();
+    granted(store.acquire(&place("a", "two", old.get())).await.unwrap());
+    withdraw(store, "a", "two", old.get()).await;
+    repeated(store.acquire(&place("a", "two", new.get())).await.unwrap());
+}
+
+#[store_test(queue)]
+async fn request_takes_over_the_place_of_one_that_has_ended(store: &Locks) {
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let [old, new, other] = [1, 2, 3].map(Attempt::first_of);
+    join(store, "a", "two", old.get()).await;
+    join(store, "a", "three", other.get()).await;
+    join(store, "a", "two", new.get()).await;
+    withdraw(store, "a", "two", old.get()).await;
+    let new = new.next(true);
+    assert_eq!(join(store, "a", "two", new.get()).await.ahead, 0, "the old one took the place");
+    withdraw(store, "a", "two", new.get()).await;
+    assert_eq!(join(store, "a", "three", other.get()).await.ahead, 0, "the new one left none");
 }
 
 #[store_test(queue)]

@@ -2,7 +2,12 @@
 //!
 //! An entry lasts for a span and is kept by acquiring again with the same token. A queue is copied
 //! with the state of its lock, so it is shared until it changes, and an empty queue takes no memory.
-//! Invariant: a token has at most one entry. The conformance tests of queues hold every store to it.
+//!
+//! A client whose connection died asks again with its token while its old request still keeps the place.
+//! So a place belongs to the request that came last, and to none once an older one keeps it beside that:
+//! then it ends when no request has kept it for its span. Invariants: a token has at most one entry; a
+//! request that leaves takes no place that another one keeps. The conformance tests of queues hold every
+//! store to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +25,9 @@ pub struct WaitQueue {
 pub struct QueueEntry {
     /// The waiter.
     pub token: TokenHash,
-    /// The last attempt that asked for the entry: that one may withdraw it.
-    pub attempt: Attempt,
+    /// The last attempt that asked for the entry, which may withdraw it, as long as no other request keeps
+    /// it too.
+    pub sole_attempt: Option<Attempt>,
     /// When the waiter last asked, on the store's monotonic clock.
     pub since: Duration,
     /// How long the entry lasts from then.
@@ -34,7 +40,14 @@ impl QueueEntry {
     /// The entry of a waiter that asks for the lock at `now`.
     pub(super) fn of(command: &AcquireCommand, lasts: Duration, now: Duration) -> Self {
         let AcquireCommand { token, attempt, limit, .. } = *command;
-        Self { token, attempt, since: now, lasts, limit }
+        Self { token, sole_attempt: Some(attempt), since: now, lasts, limit }
+    }
+
+    /// The attempt that may withdraw the place after `attempt` has asked for it too, or what it got for
+    /// the place.
+    fn sole_attempt_with(&self, attempt: Attempt) -> Option<Attempt> {
+        let is_own = || self.sole_attempt.is_some_and(|sole| sole.is_of_request_of(attempt));
+        (!attempt.keeps_entry() || is_own()).then_some(attempt)
     }
 
     pub(super) fn expires(&self) -> Duration {
@@ -57,18 +70,27 @@ impl WaitQueue {
         let position = self.position(&entry.token);
         let entries = Arc::make_mut(self.entries.get_or_insert_default());
         match position {
-            Some(position) => entries[position] = entry,
+            Some(position) => {
+                let before = &mut entries[position];
+                let sole = entry.sole_attempt.and_then(|attempt| before.sole_attempt_with(attempt));
+                *before = QueueEntry { sole_attempt: sole, ..entry };
+            }
             None => entries.push(entry),
         }
     }
 
-    /// Removes the entry of `token`, if `attempt` was the last to ask for it, or in any case.
+    /// Removes the entry of `token`, if it is that of `attempt` alone, or in any case.
     pub(super) fn leave(&mut self, token: &TokenHash, attempt: Option<Attempt>) {
         let Some(left) = self.position(token) else { return };
-        if attempt.is_none_or(|attempt| attempt == self.entries()[left].attempt) {
+        if attempt.is_none() || attempt == self.entries()[left].sole_attempt {
             let rest = self.entries().iter().enumerate().filter(|(position, _)| *position != left);
             *self = rest.map(|(_, entry)| entry.clone()).collect();
         }
+    }
+
+    /// The attempt that may withdraw what `attempt` gets for the place of `token`.
+    pub(super) fn sole_attempt(&self, token: &TokenHash, attempt: Attempt) -> Option<Attempt> {
+        self.find(token).map_or(Some(attempt), |entry| entry.sole_attempt_with(attempt))
     }
 
     /// The entry of `token`.

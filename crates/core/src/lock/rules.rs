@@ -270,11 +270,12 @@ impl LockState {
         }
         let ahead = self.queue.ahead_of(&command.token);
         if self.has_room_behind(ahead, command.limit) {
+            let sole_attempt = self.queue.sole_attempt(&command.token, command.attempt);
             self.queue.leave(&command.token, None);
             if self.holders.len() >= Limit::HOLDERS_MAX {
                 return AcquireReply::Full;
             }
-            let holder = self.grant(command, moment);
+            let holder = self.grant(command, sole_attempt, moment);
             let lease = holder.lease(moment.now);
             self.holders.insert(holder);
             return AcquireReply::Granted(lease);
@@ -440,7 +441,12 @@ impl LockState {
         Contention { holding: self.holding_told(name, now), ahead }
     }
 
-    fn grant(&self, command: &AcquireCommand, moment: &Moment) -> HolderState {
+    fn grant(
+        &self,
+        command: &AcquireCommand,
+        sole_attempt: Option<Attempt>,
+        moment: &Moment,
+    ) -> HolderState {
         let era = self.era().filter(|_| command.limit == Limit::Shared);
         let next = || moment.last_fencing_token.next(moment.least_micros);
         HolderState {
@@ -452,10 +458,7 @@ impl LockState {
             acquired_at_millis: moment.unix_micros / 1000,
             limit: command.limit,
             slot: self.holders.free_slot(),
-            entries: Entries::of(Entry {
-                name: command.entry.clone(),
-                sole_attempt: Some(command.attempt),
-            }),
+            entries: Entries::of(Entry { name: command.entry.clone(), sole_attempt }),
             broken: None,
         }
     }

@@ -180,7 +180,8 @@ pub struct LockService {
     /// Since when waiters keep their entries.
     pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
-    attempts: AtomicU64,
+    /// How many requests for locks there were, from a random number on.
+    requests: AtomicU64,
     pub(super) waiters: AtomicUsize,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
@@ -206,7 +207,7 @@ impl LockService {
             deadline,
             started: Instant::now(),
             limits: WaiterLimits { each, ..limits },
-            attempts: AtomicU64::new(getrandom::u64()?),
+            requests: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
@@ -403,7 +404,7 @@ impl LockService {
     }
 
     pub(super) fn next_attempt(&self) -> Attempt {
-        Attempt::new(self.attempts.fetch_add(1, Ordering::Relaxed))
+        Attempt::first_of(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Withdraws a grant that no client reads; counts it if it is a new one.

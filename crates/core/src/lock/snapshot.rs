@@ -241,10 +241,21 @@ fn sole_attempt(entries: &Entries) -> Option<u64> {
     entries.iter().next().and_then(|entry| entry.sole_attempt).map(Attempt::get)
 }
 
+/// What stands for the attempt of a queue entry that several requests keep. No request makes it.
+const NO_ATTEMPT: u64 = u64::MAX;
+
+fn queue_attempt(sole: Option<Attempt>) -> u64 {
+    sole.map_or(NO_ATTEMPT, Attempt::get)
+}
+
+fn sole_queue_attempt(attempt: u64) -> Option<Attempt> {
+    (attempt != NO_ATTEMPT).then(|| Attempt::new(attempt))
+}
+
 impl PlainEntry {
     fn of(entry: &QueueEntry) -> Self {
-        let QueueEntry { token, attempt, since, lasts, .. } = entry;
-        let (token, attempt) = (*token.as_bytes(), attempt.get());
+        let QueueEntry { token, sole_attempt, since, lasts, .. } = entry;
+        let (token, attempt) = (*token.as_bytes(), queue_attempt(*sole_attempt));
         Self { token, attempt, since: *since, lasts: *lasts, limit: PLAIN_LIMIT }
     }
 
@@ -253,8 +264,8 @@ impl PlainEntry {
         if limit != PLAIN_LIMIT {
             return Err(SnapshotError::Malformed);
         }
-        let (token, attempt) = (TokenHash::from_bytes(token), Attempt::new(attempt));
-        Ok(QueueEntry { token, attempt, since, lasts, limit: Limit::Exclusive })
+        let (token, sole_attempt) = (TokenHash::from_bytes(token), sole_queue_attempt(attempt));
+        Ok(QueueEntry { token, sole_attempt, since, lasts, limit: Limit::Exclusive })
     }
 }
 
@@ -333,15 +344,15 @@ impl EntryParts {
 
 impl QueueParts {
     fn of(entry: &QueueEntry) -> Self {
-        let QueueEntry { token, attempt, since, lasts, limit } = entry;
-        let (token, attempt) = (*token.as_bytes(), attempt.get());
+        let QueueEntry { token, sole_attempt, since, lasts, limit } = entry;
+        let (token, attempt) = (*token.as_bytes(), queue_attempt(*sole_attempt));
         Self { token, attempt, since: *since, lasts: *lasts, limit: LimitPart::of(*limit) }
     }
 
     fn into_entry(self) -> Result<QueueEntry, SnapshotError> {
         let Self { token, attempt, since, lasts, limit } = self;
-        let (token, attempt) = (TokenHash::from_bytes(token), Attempt::new(attempt));
-        Ok(QueueEntry { token, attempt, since, lasts, limit: limit.into_limit()? })
+        let (token, sole_attempt) = (TokenHash::from_bytes(token), sole_queue_attempt(attempt));
+        Ok(QueueEntry { token, sole_attempt, since, lasts, limit: limit.into_limit()? })
     }
 }
 

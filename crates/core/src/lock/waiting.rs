@@ -1,8 +1,8 @@
 //! Waiting for a lock in its queue, or for the locks of a set in the queues of all.
 //!
 //! A waiter acquires, waits for a hint, and acquires again, which keeps its queue entry. The hint
-//! may get lost, so it also acquires again after a while. Each round is a new attempt, so that the
-//! withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose request
+//! may get lost, so it also acquires again after a while. Each round is a new attempt of the request, so
+//! that the withdrawal of a lost round never takes what a later one got. Invariant: a waiter whose request
 //! ends leaves the queue, at once when its client has gone and after a pause when the time is
 //! over. The tests `waiting`, `leavers` and the conformance of queues hold it.
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::service::LastReply;
 use super::target::Target;
 use super::withdrawal::PendingAttempt;
-use super::{AcquireCommand, AcquireReply, Contention, LockError, LockService, Ttl};
+use super::{AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockService, Ttl};
 use crate::store::{Effect, StoreError};
 
 /// How long a queue entry outlives the process that keeps it.
@@ -49,11 +49,11 @@ impl LockService {
         let _counted = self.count_waiter()?;
         let begun = Instant::now();
         let mut entry = QueueTicket { service: self, last: None };
-        let mut lost = None;
+        let (mut number, mut lost) = (request.command.attempt, None);
         // Before the first round, or a wakeup in between would go unheard.
         let mut wakeups = request.target.turns(&*self.store, &request.command.token);
         loop {
-            let attempt = Arc::new(self.next_round(&request));
+            let attempt = Arc::new(round(&request, number));
             let sent = Instant::now();
             let reply = self.attempt(&attempt).await;
             let pause = match &reply {
@@ -84,19 +84,10 @@ impl LockService {
                 check_no_doubt(lost, attempt.command.ttl)?;
                 return Ok(LastReply { reply: reply?, attempt, sent });
             }
+            number = number.next(entry.last.is_some());
             // A hint that does not come is made up for by the next round.
             let _ = timeout_at(until.min(Instant::now() + pause), wakeups.next()).await;
         }
-    }
-
-    /// The next round of a request: a new attempt, which keeps a queue entry.
-    fn next_round<T: Target>(&self, request: &PendingAttempt<T>) -> PendingAttempt<T> {
-        let command = AcquireCommand {
-            queue: Some(ENTRY_LASTS),
-            attempt: self.next_attempt(),
-            ..request.command.clone()
-        };
-        PendingAttempt { target: request.target.clone(), command }
     }
 
     /// How long until the waiters of a lock keep their entries: all of this process at once, so that a
@@ -114,6 +105,12 @@ impl LockService {
         }
         Ok(count)
     }
+}
+
+/// A round of a request: a new attempt, which keeps a queue entry.
+fn round<T: Target>(request: &PendingAttempt<T>, attempt: Attempt) -> PendingAttempt<T> {
+    let command = AcquireCommand { queue: Some(ENTRY_LASTS), attempt, ..request.command.clone() };
+    PendingAttempt { target: request.target.clone(), command }
 }
 
 /// What a client reads that finds the queue full, unless an earlier round may have got the lock.

@@ -83,7 +83,7 @@ pub(crate) fn shared() -> LockState {
 pub(crate) fn queue() -> WaitQueue {
     let entry = |number: u8| QueueEntry {
         token: TokenHash::from_bytes([number; 32]),
-        attempt: Attempt::new(u64::from(number)),
+        sole_attempt: Some(Attempt::new(u64::from(number))),
         since: Duration::from_secs(63_244_800 + u64::from(number)),
         lasts: Duration::from_millis(4000),
         limit: Limit::Exclusive,
