@@ -9,7 +9,7 @@ run:
 QUICK = api stores cli snapshots modes
 SLOW = browser campaign faults
 # Most tests wait for something most of the time, so more of them run at once than there are cores.
-WIDE = --test-threads $$((4 * $$(nproc)))
+WIDE = --test-threads $$((6 * $$(nproc)))
 # The stores that `make test` leaves out: PostgreSQL, etcd, ZooKeeper, and what starts a Redis of several nodes. Their tests
 # have the word in their names, and fewer of them run at once, because a node that is late has no vote.
 OTHER_STORES = postgres etcd zookeeper sentinel cluster redlock

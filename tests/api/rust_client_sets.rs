@@ -256,7 +256,7 @@ async fn lost_answers_of_a_set_are_repeated() {
 async fn kept_set_is_renewed_and_stays_with_its_token() {
     let service = Service::start("memory:").await;
     let client = client(&service);
-    let outer = guard(&client, &["a", "b", "c"], &for_millis(60_000)).await;
+    let outer = guard(&client, &["a", "b", "c"], &for_millis(6000)).await;
     let token = Some(outer.token().clone());
     let options = AcquireOptions { token, keep: true, ..for_millis(2000) };
     let inner = guard(&client, &["c", "a"], &options).await;
