@@ -45,7 +45,8 @@ pub(super) async fn break_lease(
         let detail = "This service breaks no lease: see `lock.break`. Nothing was done.";
         return Err(Problem::new(Code::BreakDisabled, detail));
     }
-    let command = break_command(body)?;
+    let mut command = break_command(body)?;
+    command.by = caller.label("by", command.by)?;
     let fencing_token = command.fencing_token.get();
     match api.locks.break_lease(&name, command).await? {
         BreakReply::Broken { ends_in } => {

@@ -12,10 +12,11 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::api::Api;
+use super::body::invalid;
 use super::problem::{Problem, forbidden, unauthenticated};
 use crate::access::{Identity, KeyAct, LockAct, Permissions, RefusedCredential};
 use keylatch_core::idempotency::IdempotencyKey;
-use keylatch_core::lock::{LockName, LockSet};
+use keylatch_core::lock::{LockName, LockSet, Owner};
 
 /// Who sends a request.
 #[derive(Debug, Clone)]
@@ -93,6 +94,23 @@ impl Caller {
                 Err(forbidden("You may not act for this principal.").with_field("principal"))
             }
         }
+    }
+
+    /// What people read of the client: the identity, and behind it the label that the request gives itself in
+    /// `field`. No name of an identity has a colon, so no label passes for one.
+    pub(super) fn label(
+        &self,
+        field: &'static str,
+        label: Option<Owner>,
+    ) -> Result<Option<Owner>, Problem> {
+        let Self::Known(identity) = self else { return Ok(label) };
+        let name = identity.name.as_str();
+        let text =
+            label.map_or_else(|| name.to_owned(), |label| format!("{name}: {}", label.as_str()));
+        Owner::parse(&text).map_err(|_| {
+            let most = Owner::MAX_BYTES - name.len() - ": ".len();
+            invalid(field, format!("has at most {most} bytes beside the name of your identity"))
+        })
     }
 
     fn may(&self, cover: impl FnOnce(&Permissions) -> bool) -> bool {

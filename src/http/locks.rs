@@ -72,7 +72,9 @@ pub(super) async fn create(
     OptionalJson(body): OptionalJson<CreateLockRequest>,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let request = acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    let mut request =
+        acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
+    request.owner = caller.label("owner", request.owner)?;
     let wait = request.wait;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {

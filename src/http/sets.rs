@@ -57,9 +57,10 @@ pub(super) async fn create(
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
 ) -> Result<Response, Problem> {
-    let request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
+    let mut request = set_acquire_request(body, token, api.locks.max_ttl(), api.max_wait)?;
     let (set, wait) = (request.set.clone(), request.wait);
     caller.check_set(LockAct::Acquire, &set)?;
+    request.owner = caller.label("owner", request.owner)?;
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => Ok(granted(StatusCode::CREATED, &set, &grant)),
         Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &set, &grant)),

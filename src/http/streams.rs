@@ -80,8 +80,9 @@ pub(super) async fn hold(
     let token =
         token.map_or_else(Token::generate, Ok).map_err(LockError::from).map_err(of_lock_error)?;
     let max_ttl = api.locks.max_ttl();
-    let hold =
+    let mut hold =
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
+    hold.owner = caller.label("owner", hold.owner)?;
     let place = api.streams.open(StreamKind::Hold)?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {

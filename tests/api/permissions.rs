@@ -124,3 +124,44 @@ async fn what_is_forbidden_asks_no_store() {
     let metrics = send(&service, &team, Method::GET, "/metrics", None).await.text;
     assert!(!metrics.contains("keylatch_store_operation_duration_seconds_count"), "{metrics}");
 }
+
+/// The identity goes before the label, and no label of a client can pass for it.
+#[tokio::test]
+async fn owner_label_and_break_name_the_identity() {
+    let mut keyring = Keyring::default();
+    let [admin, ci] = ["admin", "ci"].map(|name| keyring.add(name, ADMIN));
+    let service = Service::start_with(keyring.config()).await;
+    let labels =
+        [(None, "ci"), (Some("runner 7"), "ci: runner 7"), (Some("admin: x"), "ci: admin: x")];
+    for (place, (label, owner)) in labels.into_iter().enumerate() {
+        let path = format!("/v1/locks/{place}");
+        let body = json!({"owner": label.unwrap_or_default()});
+        let created = send(&service, &ci, Method::POST, &path, Some(body)).await;
+        assert_eq!((created.status.as_u16(), &created.json["owner"]), (201, &owner.into()));
+        let look = send(&service, &admin, Method::GET, &path, None).await;
+        assert_eq!(look.json["owner"], owner, "{look:?}");
+    }
+    let set = json!({"names": ["a", "b"], "owner": "runner 7"});
+    let created = send(&service, &ci, Method::POST, "/v1/locks", Some(set)).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    let look = send(&service, &admin, Method::GET, "/v1/locks/a", None).await;
+    assert_eq!(look.json["owner"], "ci: runner 7", "{look:?}");
+    let fencing_token = look.json["fencing_token"].as_u64().unwrap();
+    let reason = json!({"fencing_token": fencing_token, "reason": "it hangs", "by": "ops"});
+    let broken = send(&service, &admin, Method::POST, "/v1/locks/a/break", Some(reason)).await;
+    assert_eq!(broken.status, 200, "{broken:?}");
+    let look = send(&service, &admin, Method::GET, "/v1/locks/a", None).await;
+    assert_eq!(look.json["broken"]["by"], "admin: ops", "{look:?}");
+}
+
+#[tokio::test]
+async fn owner_label_that_leaves_no_room_for_the_identity_is_refused() {
+    let mut keyring = Keyring::default();
+    let ci = keyring.add("ci", ADMIN);
+    let service = Service::start_with(keyring.config()).await;
+    let body = |bytes| Some(json!({"owner": "x".repeat(bytes)}));
+    let refused = send(&service, &ci, Method::POST, "/v1/locks/a", body(253)).await;
+    refused.is_problem(400, "invalid-body");
+    assert_eq!(refused.json["field"], "owner", "{refused:?}");
+    assert_eq!(send(&service, &ci, Method::POST, "/v1/locks/a", body(252)).await.status, 201);
+}
