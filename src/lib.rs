@@ -49,6 +49,7 @@ pub mod access;
 pub mod app;
 pub mod config;
 pub mod error;
+mod followed_files;
 pub mod healthcheck;
 pub mod http;
 mod instrumented;

@@ -1,0 +1,84 @@
+//! Files of the operator's that are read at start, and again when they change or on SIGHUP.
+//!
+//! The files are read every two seconds and compared as a whole, which also sees a Secret of Kubernetes that is
+//! replaced behind a link. The owner of the files decides what new contents are worth; what it had before
+//! stays until it has something better. The identities and the certificates are followed so. Tested in
+//! `tests/cli/keys.rs` and `tests/cli/tls.rs`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the files are compared with what was read of them.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Some files that belong together, and what was read first of them.
+#[derive(Debug)]
+pub(crate) struct FollowedFiles {
+    paths: Vec<PathBuf>,
+    first: Vec<Vec<u8>>,
+}
+
+/// A file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct UnreadableFile {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+impl FollowedFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be read.
+    pub(crate) fn read(paths: Vec<PathBuf>) -> Result<Self, UnreadableFile> {
+        let first = read_all(&paths)?;
+        Ok(Self { paths, first })
+    }
+
+    /// What was read first, in the order of the paths.
+    pub(crate) fn first(&self) -> &[Vec<u8>] {
+        &self.first
+    }
+
+    /// Follows the files until it is dropped: calls `take` with what they have whenever that is something else
+    /// than the last time, and on each SIGHUP.
+    pub(crate) async fn follow(&self, take: impl Fn(Result<&[Vec<u8>], &str>)) {
+        // A process that cannot catch the signal still compares the files.
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = Ok(self.first.clone());
+        loop {
+            let asked = async {
+                match &mut hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let is_asked = tokio::select! {
+                _ = ticks.tick() => false,
+                _ = asked => true,
+            };
+            let paths = self.paths.clone();
+            let read = tokio::task::spawn_blocking(move || read_all(&paths)).await;
+            let Ok(read) = read else { continue };
+            let read = read.map_err(|error| error.to_string());
+            if is_asked || read != seen {
+                take(read.as_deref().map_err(String::as_str));
+                seen = read;
+            }
+        }
+    }
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, UnreadableFile> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|source| UnreadableFile { path: path.clone(), source })
+    };
+    paths.iter().map(read).collect()
+}
