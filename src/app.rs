@@ -10,7 +10,7 @@ use crate::access::IdentityFile;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams,
+    self, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -30,6 +30,7 @@ pub struct App {
     locks: Arc<LockService>,
     records: Option<Arc<IdempotencyService>>,
     identities: Option<Arc<IdentityFile>>,
+    tls: Option<Arc<TlsFiles>>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
 }
@@ -51,7 +52,8 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The operating system has no random bytes, or no certificates to know servers by.
+    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS or
+    /// of identities are of no use.
     pub fn with_store(
         config: Config,
         store: Arc<dyn Store>,
@@ -71,16 +73,15 @@ impl App {
             return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
         }
         let identities = config.identity_file().map(IdentityFile::open).transpose()?.map(Arc::new);
+        let tls = config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
+        let tls = tls.map(Arc::new);
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
             metrics: Arc::clone(&metrics),
             store_kind: profile.kind,
-            body_limits: BodyLimits {
-                bytes: config.server.body_limit_bytes,
-                time: Duration::from_millis(config.server.body_timeout_ms),
-            },
+            body_limits: body_limits(&config),
             has_identities: identities.is_some(),
             breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
@@ -97,7 +98,7 @@ impl App {
                 .with_identities(identities.clone());
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        Ok(Self { config, router, requests, locks, records, identities, metrics, closing })
+        Ok(Self { config, router, requests, locks, records, identities, tls, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -120,12 +121,14 @@ impl App {
             closing.await;
             token.cancel();
         });
-        let following = self.identities.map(|identities| tokio::spawn(identities.follow()));
+        let of_identities = self.identities.map(|identities| tokio::spawn(identities.follow()));
+        let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
         let server =
             Server::new(listener, self.router, self.requests, self.config.server, self.metrics);
+        let server = server.with_tls(self.tls);
         let served = server.run(self.closing).await;
         told.abort();
-        if let Some(following) = following {
+        for following in [of_identities, of_tls].into_iter().flatten() {
             following.abort();
         }
         let closed = async {
@@ -143,6 +146,11 @@ impl App {
         }
         Ok(served?)
     }
+}
+
+fn body_limits(config: &Config) -> BodyLimits {
+    let time = Duration::from_millis(config.server.body_timeout_ms);
+    BodyLimits { bytes: config.server.body_limit_bytes, time }
 }
 
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {

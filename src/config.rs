@@ -47,6 +47,7 @@ pub struct Config {
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
     pub sandbox: http::SandboxMode,
+    pub tls: http::TlsSettings,
     pub server: http::Settings,
     pub postgres: PostgresSettings,
     pub etcd: EtcdSettings,
@@ -176,6 +177,11 @@ impl Config {
         }
     }
 
+    /// The scheme of the service's URLs.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_on() { "https" } else { "http" }
+    }
+
     /// The file of identities, if there are any.
     pub fn identity_file(&self) -> Option<&Path> {
         (!self.identities.is_empty()).then(|| Path::new(&self.identities))
@@ -254,6 +260,7 @@ impl Config {
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
+        self.tls.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
         self.check_shared_names()?;
         self.check_origins()?;
         self.check_redlock()?;

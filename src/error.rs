@@ -3,7 +3,7 @@
 
 use crate::access::IdentityFileError;
 use crate::config::ConfigError;
-use crate::http::ServeError;
+use crate::http::{ServeError, TlsFileError};
 use keylatch_stores::OpenError;
 
 /// Why the process ends without having been told to.
@@ -29,6 +29,9 @@ pub enum Error {
     /// The file of identities is of no use.
     #[error(transparent)]
     Identities(#[from] IdentityFileError),
+    /// The files of TLS are of no use.
+    #[error(transparent)]
+    Tls(#[from] TlsFileError),
     /// Others than programs of this machine would reach the service, and nothing guards it.
     #[error(
         "will not listen on {address} without identities, since every client there could do everything. Set \

@@ -270,14 +270,15 @@ fn demo(flags: Demo) -> Result<(), Error> {
     let store = Some(format!("embedded:{}", directory.path().display()));
     let flags = Serve { listen: Some(flags.listen), store, config: None };
     let config = Config { sandbox: SandboxMode::On, ..flags.config()? };
+    let scheme = config.scheme();
     serve_with(config, |address| {
-        Ok(std::io::stdout().write_all(pages_to_open(address).as_bytes())?)
+        Ok(std::io::stdout().write_all(pages_to_open(scheme, address).as_bytes())?)
     })?;
     Ok(directory.close()?)
 }
 
-fn pages_to_open(address: SocketAddr) -> String {
-    let at = format!("http://{}", healthcheck::reachable(address));
+fn pages_to_open(scheme: &str, address: SocketAddr) -> String {
+    let at = format!("{scheme}://{}", healthcheck::reachable(address));
     format!(
         "keylatch runs on a store of its own, which is removed when you stop it with Ctrl-C. Open:\n\n  \
          {at}/demo          a shop: buy twice, reload in the middle, and one order comes of it\n  \
@@ -347,8 +348,9 @@ async fn run(
     let local = listener.local_addr()?;
     // A name leads to one of its addresses, and that one decides what is served.
     config.listen = local.to_string();
+    let docs = format!("{}://{local}/docs", config.scheme());
     let app = App::new(config).await?;
-    tracing::info!(address = %local, docs = format!("http://{local}/docs"), "listening");
+    tracing::info!(address = %local, docs, "listening");
     announce(local)?;
     let closing = async move {
         tokio::select! {

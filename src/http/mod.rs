@@ -43,7 +43,10 @@ pub use origin::{Cors, CrossOrigin, OriginPolicy};
 pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
-pub use server::{AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo};
+pub use server::{
+    AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo, TlsFileError, TlsFiles,
+    TlsSettings,
+};
 
 pub use crate::telemetry::AccessLog;
 

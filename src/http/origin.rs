@@ -37,6 +37,8 @@ const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 pub(super) struct Arrival {
     /// Whether the listener has a loopback address.
     pub(super) on_loopback: bool,
+    /// Whether the connection is encrypted.
+    pub(super) is_tls: bool,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
 }
@@ -158,7 +160,9 @@ impl OriginPolicy {
             let list = said(request.headers(), name).filter(|_| is_trusted)?;
             list.split(',').next().map(str::trim)
         };
-        let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or("http");
+        let is_tls = arrival.is_some_and(|arrival| arrival.is_tls);
+        let own_scheme = if is_tls { "https" } else { "http" };
+        let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or(own_scheme);
         let own = forwarded(&X_FORWARDED_HOST).or(host.map(|host| host.authority));
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };
         let own = own.map(|own| without_default_port(own, scheme));

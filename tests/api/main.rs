@@ -50,6 +50,7 @@ mod shutdown;
 mod slow_readers;
 mod store_failures;
 mod system;
+mod tls;
 mod waiting;
 mod watch;
 

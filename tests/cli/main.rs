@@ -14,6 +14,7 @@ mod run_sets;
 mod run_signals;
 mod run_url;
 mod run_waits;
+mod tls;
 
 use keylatch_testkit::Program;
 

@@ -22,6 +22,7 @@
 //! | have a ZooKeeper, or three that are one | [`ZookeeperRoot`], [`ZookeeperServer`], [`Ensemble`] |
 //! | lose, delay or cut what is on the way | [`Proxy`] |
 //! | look at a page in Chromium | [`Browser`], [`Page`] |
+//! | make certificates, speak TLS | [`Authority`], [`connect_tls`] |
 //! | read the log | [`LogCapture`] |
 //! | run a test on every store, and let time pass for it | [`store_test`], [`Locks`], [`Records`], [`TestStore`] |
 //!
@@ -69,6 +70,7 @@ pub mod scale;
 mod scripts;
 mod service;
 pub mod stores;
+mod tls;
 mod upstream;
 mod wall_clock;
 mod zookeeper;
@@ -97,6 +99,7 @@ pub use scale::{scaled, seed};
 pub use scripts::ScriptDirectory;
 pub use service::{Answer, Api, Service, config};
 pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store_time};
+pub use tls::{Authority, Certificate, connect_tls, handshake};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
 pub use wall_clock::WallClock;
 pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer, listening_port};

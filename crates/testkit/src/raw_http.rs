@@ -1,4 +1,4 @@
-//! HTTP by hand: bytes on a TCP connection, for what no HTTP client would send or wait for.
+//! HTTP by hand: bytes on a connection, for what no HTTP client would send or wait for.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,23 +6,42 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::{Answer, eventually, soon};
 
-/// A TCP connection to a service.
-#[derive(Debug)]
+/// A connection to a service.
 pub struct RawConnection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Bytes>>,
+    /// Of this side.
+    port: u16,
+}
+
+/// The bytes of a connection, both ways.
+pub trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
+
+impl std::fmt::Debug for RawConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RawConnection({})", self.port)
+    }
 }
 
 impl RawConnection {
     /// A connection on which nothing was sent.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = soon("a connection", TcpStream::connect(address)).await;
-        Self { stream: BufReader::new(stream.expect("the service accepts connections")) }
+        let stream = stream.expect("the service accepts connections");
+        let port = stream.local_addr().expect("an address").port();
+        Self { stream: BufReader::new(Box::new(stream)), port }
+    }
+
+    /// A connection over other bytes than those of TCP, such as those within TLS.
+    pub fn over(stream: impl Bytes + 'static) -> Self {
+        Self { stream: BufReader::new(Box::new(stream)), port: 0 }
     }
 
     /// A connection on which these bytes were sent.
@@ -37,7 +56,7 @@ impl RawConnection {
     /// Without the wait, a busy system delivers what another connection sends afterwards before the end
     /// of this one.
     pub async fn hang_up(self) {
-        let port = self.stream.get_ref().local_addr().expect("an address").port();
+        let port = self.port;
         drop(self);
         eventually(async || (!is_waiting_for_end(port)).then_some(())).await;
     }
@@ -54,7 +73,11 @@ impl RawConnection {
 
     /// Sends bytes; `false` where the service has closed the connection.
     pub async fn try_send(&mut self, bytes: &str) -> bool {
-        soon("sending", self.stream.write_all(bytes.as_bytes())).await.is_ok()
+        let sent = async {
+            self.stream.write_all(bytes.as_bytes()).await?;
+            self.stream.flush().await
+        };
+        soon("sending", sent).await.is_ok()
     }
 
     /// The next answer, which has to come.
@@ -73,6 +96,13 @@ impl RawConnection {
     pub async fn closed(&mut self) {
         let rest = self.rest().await;
         assert_eq!(rest, "", "the service sent something before it closed the connection");
+    }
+
+    /// Waits until the service closes the connection; whether `text` was not among the bytes that it sent before.
+    pub async fn ends_without(&mut self, text: &str) -> bool {
+        let mut rest = Vec::new();
+        let _ = soon("the end of the connection", self.stream.read_to_end(&mut rest)).await;
+        !String::from_utf8_lossy(&rest).contains(text)
     }
 
     /// Waits until the service closes the connection, and gives what it sent before.

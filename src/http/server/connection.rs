@@ -4,7 +4,8 @@
 //! ended its side, the service shuts down, the time for that is over. Invariant: a client that is gone
 //! frees what its request holds, whatever bytes of it are unread. Tested in `tests/api/gone_clients.rs`.
 
-use std::pin::pin;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +22,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
 use super::listener::AcceptedConnection;
 use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo};
 use super::settings::Settings;
+use super::tls::TlsFiles;
 use crate::http::origin::Arrival;
 use crate::metrics::{GaugeGuard, Metrics};
 
@@ -38,6 +41,7 @@ pub(super) struct Connections {
     http: http1::Builder,
     timeouts: ConnectionTimeouts,
     on_loopback: bool,
+    tls: Option<Arc<TlsFiles>>,
     closing: CancellationToken,
     killed: CancellationToken,
     metrics: Arc<Metrics>,
@@ -47,6 +51,7 @@ impl Connections {
     pub(super) fn new(
         settings: &Settings,
         on_loopback: bool,
+        tls: Option<Arc<TlsFiles>>,
         closing: &CancellationToken,
         killed: &CancellationToken,
         metrics: &Arc<Metrics>,
@@ -64,7 +69,7 @@ impl Connections {
             leave: LEAVE_TIME,
         };
         let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
-        Self { http, timeouts, on_loopback, closing, killed, metrics }
+        Self { http, timeouts, on_loopback, tls, closing, killed, metrics }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
@@ -77,39 +82,21 @@ impl Connections {
     ) {
         let _open = GaugeGuard::new(&self.metrics.connections);
         let AcceptedConnection { io, peer, closed } = accepted;
-        let arrival = Arrival { on_loopback: self.on_loopback, peer };
         let phases = Arc::new(ConnectionPhases::new());
-        let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
-        let service = service_fn(|request| answer(&router, &phases, arrival, request));
-        let mut http = self.http.clone();
-        let mut connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
+        let arrival = Arrival { on_loopback: self.on_loopback, is_tls: self.tls.is_some(), peer };
         let mut events = self.events(closed);
-        loop {
-            tokio::select! {
-                // What happened to a client comes before what would be done for it.
-                biased;
-                event = events.next() => match event {
-                    Some(Event::Check) => match phases.deadline(&self.timeouts) {
-                        Some(deadline) if deadline <= Instant::now() => return,
-                        deadline => events.push(self.check_at(deadline)),
-                    },
-                    Some(Event::Gone) if phases.gone() => return,
-                    Some(Event::Gone) => {}
-                    Some(Event::Closing) => connection.as_mut().graceful_shutdown(),
-                    Some(Event::Killed) | None => return,
-                },
-                // How a connection ended is its client's affair.
-                _ = connection.as_mut() => return,
-            }
+        let mut serving = Serving { all: &self, phases, events: &mut events };
+        let Some(tls) = &self.tls else {
+            return serving.http1(io, arrival, &router, keep_alive).await;
+        };
+        if let Some(io) = serving.handshake(tls, io).await {
+            serving.http1(io, arrival, &router, keep_alive).await;
         }
     }
 
     /// What may happen to a connection from outside. Each is looked at when it has happened, and not
     /// whenever the connection is, which would take the tokens' lock for each request.
-    fn events(
-        &self,
-        closed: BoxFuture<'static, ()>,
-    ) -> FuturesUnordered<BoxFuture<'static, Event>> {
+    fn events(&self, closed: BoxFuture<'static, ()>) -> Events {
         let (closing, killed) = (self.closing.clone(), self.killed.clone());
         FuturesUnordered::from_iter([
             self.check_at(None),
@@ -125,6 +112,80 @@ impl Connections {
         let soonest = Instant::now() + self.timeouts.shortest();
         let at = deadline.map_or(soonest, |deadline| deadline.min(soonest));
         sleep_until(at).map(|()| Event::Check).boxed()
+    }
+}
+
+/// What may happen to one connection from outside.
+type Events = FuturesUnordered<BoxFuture<'static, Event>>;
+
+/// One connection that is being served.
+struct Serving<'a> {
+    all: &'a Connections,
+    phases: Arc<ConnectionPhases>,
+    events: &'a mut Events,
+}
+
+impl Serving<'_> {
+    /// Agrees with the client on keys. Its time counts as that of the first head.
+    async fn handshake<I: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        tls: &TlsFiles,
+        io: I,
+    ) -> Option<TlsStream<I>> {
+        self.phases.received();
+        let handshake = pin!(tls.acceptor().accept(io));
+        // There is no request yet that could end.
+        let done = self.watch(handshake, |_| ControlFlow::Break(())).await?;
+        done.inspect_err(|error| tracing::debug!(%error, "a client did not agree on TLS")).ok()
+    }
+
+    /// Serves HTTP/1.1.
+    async fn http1<I: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        io: I,
+        arrival: Arrival,
+        router: &Router,
+        keep_alive: bool,
+    ) {
+        let phases = Arc::clone(&self.phases);
+        let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
+        let service = service_fn(|request| answer(router, &phases, arrival, request));
+        let mut http = self.all.http.clone();
+        let connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
+        let close = |connection: Pin<&mut http1::Connection<_, _>>| {
+            connection.graceful_shutdown();
+            ControlFlow::Continue(())
+        };
+        // How a connection ended is its client's affair.
+        let _ = self.watch(connection, close).await;
+    }
+
+    /// What a step of the connection gives; `None` where something from outside ends the connection first.
+    /// `close` lets the step end early when the service shuts down, or breaks it off.
+    async fn watch<F: Future>(
+        &mut self,
+        mut step: Pin<&mut F>,
+        close: impl Fn(Pin<&mut F>) -> ControlFlow<()>,
+    ) -> Option<F::Output> {
+        let timeouts = &self.all.timeouts;
+        loop {
+            tokio::select! {
+                // What happened to a client comes before what would be done for it.
+                biased;
+                event = self.events.next() => match event {
+                    Some(Event::Check) => match self.phases.deadline(timeouts) {
+                        Some(deadline) if deadline <= Instant::now() => return None,
+                        deadline => self.events.push(self.all.check_at(deadline)),
+                    },
+                    Some(Event::Gone) if self.phases.gone() => return None,
+                    Some(Event::Gone) => {}
+                    Some(Event::Closing) if close(step.as_mut()).is_break() => return None,
+                    Some(Event::Closing) => {}
+                    Some(Event::Killed) | None => return None,
+                },
+                done = step.as_mut() => return Some(done),
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod connection;
 mod listener;
 mod phases;
 mod settings;
+mod tls;
 
 use std::io;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use keylatch_core::store::Effect;
 
 pub use listener::{AcceptedConnection, Listener, TcpIo};
 pub use settings::Settings;
+pub use tls::{TlsFileError, TlsFiles, TlsSettings};
 
 /// How many connections beyond the cap are answered 503; more are closed without an answer.
 const REFUSALS: usize = 256;
@@ -40,6 +42,7 @@ const REFUSAL_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Server<L> {
     listener: L,
+    tls: Option<Arc<TlsFiles>>,
     router: Router,
     full: Router,
     settings: Settings,
@@ -61,7 +64,13 @@ impl<L: Listener> Server<L> {
         metrics: Arc<Metrics>,
     ) -> Self {
         let full = Router::new().fallback(async || full()).layer(requests);
-        Self { listener, router, full, settings, metrics }
+        Self { listener, tls: None, router, full, settings, metrics }
+    }
+
+    /// Speaks TLS with these files, if there are any.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<TlsFiles>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Serves until `closing` is cancelled, then drains: requests may end for as long as the settings
@@ -91,9 +100,9 @@ impl<L: Listener> Server<L> {
         killed: &CancellationToken,
         tasks: &TaskTracker,
     ) -> Result<(), ServeError> {
-        let Self { listener, router, full, settings, metrics } = self;
+        let Self { listener, tls, router, full, settings, metrics } = self;
         let connections =
-            Connections::new(&settings, listener.is_on_loopback()?, closing, killed, &metrics);
+            Connections::new(&settings, listener.is_on_loopback()?, tls, closing, killed, &metrics);
         let connections = Arc::new(connections);
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
         let places = Arc::new(Semaphore::new(settings.max_connections));

@@ -132,7 +132,8 @@ impl ConnectionPhases {
         }
     }
 
-    fn received(&self) {
+    /// The client has sent something.
+    pub(super) fn received(&self) {
         if matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
             self.enter(HEAD);
         }

@@ -1,0 +1,127 @@
+//! TLS for the service's own listeners: the certificate, its key, and their replacement while the service runs.
+//!
+//! TLS 1.2 and 1.3 by rustls with ring. A handshake takes the certificate that was current when it began, and a
+//! connection keeps it, so that a replacement ends no connection. A new pair that is wrong changes nothing: the
+//! pair of before stays, and the log says what is wrong. Invariant: there is a pair that fits at every moment.
+//! Tested in `tests/api/tls.rs` and `tests/cli/tls.rs`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use serde::Deserialize;
+use tokio_rustls::TlsAcceptor;
+
+use crate::followed_files::{FollowedFiles, UnreadableFile};
+
+/// The section `tls` of the configuration, which says what each setting means.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct TlsSettings {
+    pub cert: String,
+    pub key: String,
+}
+
+impl TlsSettings {
+    /// Whether the service has a certificate.
+    pub fn is_on(&self) -> bool {
+        !self.cert.is_empty()
+    }
+
+    /// What types alone do not rule out.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        match (self.cert.is_empty(), self.key.is_empty()) {
+            (false, true) => {
+                Err(("tls.key", "must name the file of the key where `tls.cert` is set"))
+            }
+            (true, false) => Err(("tls.cert", "must name a certificate where `tls.key` is set")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The files of TLS, and what they are worth now.
+#[derive(Debug)]
+pub struct TlsFiles {
+    files: FollowedFiles,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+/// Why files are of no use for TLS. It repeats nothing of them.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// One cannot be read.
+    #[error("TLS: {0}")]
+    Unreadable(#[from] UnreadableFile),
+    /// The certificates are none.
+    #[error("TLS: `tls.cert` is not a chain of certificates in PEM")]
+    Certificate,
+    /// The key is none.
+    #[error("TLS: `tls.key` is not a private key in PEM")]
+    Key,
+    /// The two do not fit, or are of a kind that is not known.
+    #[error("TLS: the certificate and its key cannot be used: {0}")]
+    Pair(#[from] rustls::Error),
+}
+
+impl TlsFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be read, or they are no certificate with its key.
+    pub fn open(settings: &TlsSettings) -> Result<Self, TlsFileError> {
+        let files =
+            FollowedFiles::read(vec![PathBuf::from(&settings.cert), PathBuf::from(&settings.key)])?;
+        let current = RwLock::new(config(files.first())?);
+        Ok(Self { files, current })
+    }
+
+    /// Follows the files until it is dropped.
+    pub async fn follow(self: Arc<Self>) {
+        self.files.follow(|read| self.replace(read)).await;
+    }
+
+    /// Shakes hands as is right now.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        TlsAcceptor::from(Arc::clone(&current))
+    }
+
+    /// Takes the pair of the files, or keeps the one that there is.
+    fn replace(&self, read: Result<&[Vec<u8>], &str>) {
+        let made = match read {
+            Ok(files) => config(files).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_owned()),
+        };
+        match made {
+            Ok(config) => {
+                tracing::info!("the certificate is read again");
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+            }
+            Err(error) => {
+                tracing::error!(error, "the certificate is not read: that of before stays");
+            }
+        }
+    }
+}
+
+fn config(files: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsFileError> {
+    let chain = certificates(&files[0]).ok_or(TlsFileError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&files[1]).map_err(|_| TlsFileError::Key)?;
+    let config = ServerConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(Arc::new(config))
+}
+
+/// The certificates of a PEM file, of which there is at least one.
+fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let all: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(pem).collect();
+    all.ok().filter(|all| !all.is_empty())
+}
