@@ -5,4 +5,5 @@
 
 mod foreign_pages;
 mod keys;
+mod openapi_page;
 mod pages;

@@ -1,9 +1,9 @@
 //! Goal: whatever a person does on `/demo`, one intent is one order.
 //!
 //! Method: clicks, reloads, lost networks and copied tabs in a real browser, and a count of the orders at
-//! the service.
+//! the service. Its visitors have no key of keylatch, so it is the same where the API asks for one.
 
-use keylatch_testkit::{Browser, Page, PausedRequest, Proxy, Service, eventually, soon};
+use keylatch_testkit::{Browser, Keyring, Page, PausedRequest, Proxy, Service, eventually, soon};
 use serde_json::Value;
 
 const POST: &str = "*/v1/orders";
@@ -12,11 +12,22 @@ const POST: &str = "*/v1/orders";
 struct Shop {
     service: Service,
     browser: Browser,
+    _keyring: Option<Keyring>,
 }
 
 impl Shop {
     async fn open() -> Self {
-        Self { service: Service::start("memory:").await, browser: Browser::start().await }
+        let (service, browser) = (Service::start("memory:").await, Browser::start().await);
+        Self { service, browser, _keyring: None }
+    }
+
+    /// A shop beside an API that asks for a key.
+    async fn open_with_identities() -> Self {
+        let mut keyring = Keyring::default();
+        keyring.add("ci", "allow = []");
+        let service = Service::start_with(keyring.config()).await;
+        service.get("/v1/locks").await.is_problem(401, "unauthenticated");
+        Self { service, browser: Browser::start().await, _keyring: Some(keyring) }
     }
 
     fn url(&self) -> String {
@@ -69,7 +80,15 @@ async fn bought(page: &Page) -> String {
 
 #[tokio::test]
 async fn double_click_is_one_order() {
-    let shop = Shop::open().await;
+    click_twice(&Shop::open().await).await;
+}
+
+#[tokio::test]
+async fn double_click_is_one_order_with_identities() {
+    click_twice(&Shop::open_with_identities().await).await;
+}
+
+async fn click_twice(shop: &Shop) {
     let page = shop.visit().await;
     page.hold(POST).await;
     page.click("#buy button", 2).await;
@@ -328,7 +347,15 @@ async fn duplicated_tab_is_the_same_order() {
 
 #[tokio::test]
 async fn plain_form_is_one_order() {
-    let shop = Shop::open().await;
+    send_plain_form(&Shop::open().await).await;
+}
+
+#[tokio::test]
+async fn plain_form_is_one_order_with_identities() {
+    send_plain_form(&Shop::open_with_identities().await).await;
+}
+
+async fn send_plain_form(shop: &Shop) {
     let page = shop.browser.open("about:blank").await;
     page.disable_javascript().await;
     page.goto(&shop.url()).await;

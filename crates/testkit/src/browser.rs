@@ -279,6 +279,11 @@ impl Page {
         }
     }
 
+    /// Types into the element that has the focus.
+    pub async fn type_text(&self, text: &str) {
+        self.call("Input.insertText", json!({"text": text})).await;
+    }
+
     /// Takes the tab off the network, or back to it.
     pub async fn go_offline(&self, offline: bool) {
         let network = json!({
