@@ -13,6 +13,7 @@ mod cors;
 mod expiry;
 mod fencing_tokens;
 mod foreign_pages;
+mod gateway_headers;
 mod gone_clients;
 mod hold;
 mod hold_endings;

@@ -19,6 +19,7 @@ use axum::routing::any;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::headers::strip;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{BodyDeadline, IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
@@ -26,19 +27,6 @@ use keylatch_core::store::Effect;
 
 /// The pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What belongs to one connection and not to the next (RFC 9110, section 7.6.1).
-const HOP_BY_HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Sends what it is given on to another service.
 #[derive(Debug)]
@@ -74,7 +62,8 @@ impl Gateway {
             .with_state(Arc::new(self))
     }
 
-    /// The request for the other service, without what belongs to this connection.
+    /// The request for the other service. [`Admission`](super::admission::Admission) has taken from it what
+    /// belongs to the client's connection.
     fn outgoing(&self, request: Request) -> Result<Request, Problem> {
         let (mut parts, body) = request.into_parts();
         let steps = parts.uri.path().split('/');
@@ -87,7 +76,6 @@ impl Gateway {
         parts.uri = Uri::from_parts(uri)
             .map_err(|_| Problem::new(Code::NotFound, "The path cannot be sent on."))?;
         parts.version = Version::HTTP_11;
-        strip(&mut parts.headers);
         parts.headers.remove(header::EXPECT);
         if let Some(host) = parts.headers.insert(header::HOST, self.host.clone()) {
             parts.headers.insert(HeaderName::from_static("x-forwarded-host"), host);
@@ -131,7 +119,7 @@ impl Gateway {
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());
-                strip(response.headers_mut());
+                strip(response.headers_mut(), &[]);
                 response.extensions_mut().insert(BodyDeadline(end));
                 Ok(response)
             }
@@ -201,21 +189,5 @@ fn refusal(problem: Problem, policy: RetentionPolicy) -> Response {
 fn forget_false_length(headers: &mut HeaderMap) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
-    }
-}
-
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
     }
 }

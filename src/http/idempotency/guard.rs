@@ -11,8 +11,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, Uri};
+use axum::middleware::from_fn_with_state;
 use serde::Deserialize;
 
+use super::admission::{Admission, admit};
 use super::gateway::Gateway;
 use crate::access::Identity;
 use crate::http::CrossOrigin;
@@ -163,7 +165,9 @@ impl Guard {
         let tries = if self.upstream_idempotent { 3 } else { 1 };
         let upstream =
             Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
-        Some(upstream.layer(IdempotencyLayer::over(service, self.policy()?)))
+        let admission = Arc::new(Admission::new(self.principal()));
+        let guarded = upstream.layer(IdempotencyLayer::over(service, self.policy()?));
+        Some(guarded.layer(from_fn_with_state(admission, admit)))
     }
 
     fn policy(&self) -> Option<Policy> {

@@ -1,10 +1,12 @@
 //! Idempotency keys over HTTP: the guarded routes of the service before another service, and an API.
 //! The layer that guards is `keylatch-axum`.
 
+mod admission;
 pub(super) mod api;
 mod document;
 mod gateway;
 mod guard;
+mod headers;
 
 pub(super) use document::{add_headers, document, name_operation};
 pub use guard::{Guard, GuardAccess};

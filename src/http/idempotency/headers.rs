@@ -1,0 +1,51 @@
+//! Headers on their way through the gateway: which go no further, and which are keylatch's to write.
+//!
+//! A client names in `Connection` what belongs to its own connection (RFC 9110, section 7.6.1). It does not
+//! get rid of a header of keylatch's in that way, nor of one that a proxy wrote. Tested in
+//! `tests/api/gateway_headers.rs` and `idempotency_gateway.rs`.
+
+use axum::http::header::{self, HeaderMap, HeaderName};
+
+/// What belongs to one connection and not to the next (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Removes what belongs to the connection that a message came on, but for the `own` headers.
+pub(super) fn strip(headers: &mut HeaderMap, own: &[HeaderName]) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().filter(|name| !own.contains(name)) {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Removes the headers that CGI, WSGI and PHP take for one of the `own`: there `-` and `_` are one.
+pub(super) fn remove_twins(headers: &mut HeaderMap, own: &[HeaderName]) {
+    let is_twin = |name: &&HeaderName| {
+        name.as_str().contains('_') && {
+            let read_as = name.as_str().replace('_', "-");
+            own.iter().any(|own| own.as_str().replace('_', "-") == read_as && own != *name)
+        }
+    };
+    let twins: Vec<_> = headers.keys().filter(is_twin).cloned().collect();
+    for twin in twins {
+        headers.remove(twin);
+    }
+}
