@@ -110,7 +110,7 @@ fn guarded(
 ) -> std::io::Result<Router> {
     let client = https_client(Trust::System)?;
     let configured = extras.guards.iter().filter_map(|guard| {
-        let router = guard.router(Arc::clone(records), &client)?;
+        let router = guard.router(extras.guards, Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();
         let requests = requests.with_deadline(guard.deadline()).over(surface);
         Some(layered(router, requests.with_guard_access(guard.access)))

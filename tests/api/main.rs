@@ -14,6 +14,7 @@ mod expiry;
 mod fencing_tokens;
 mod foreign_pages;
 mod gateway_headers;
+mod gateway_paths;
 mod gone_clients;
 mod hold;
 mod hold_endings;

@@ -3,37 +3,55 @@
 //!
 //! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
 //! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key)
-//! is added behind this, where no client reaches it. Tested in `tests/api/gateway_headers.rs`.
+//! is added behind this, where no client reaches it. Tested in `tests/api/gateway_headers.rs` and
+//! `gateway_paths.rs`.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::HeaderName;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
 use super::headers::{remove_twins, strip};
+use super::path_reading::PathReading;
+use crate::http::problem::{Code, Problem};
 
 /// What a guarded route lets in.
 #[derive(Debug)]
 pub(super) struct Admission {
     /// The headers that are keylatch's or a trusted proxy's to set.
-    pub(super) own_headers: Vec<HeaderName>,
+    own_headers: Vec<HeaderName>,
+    /// The paths of the guards within this one.
+    inner_guards: Vec<String>,
 }
 
 impl Admission {
-    /// The rules of a guard whose principals stand in this header.
-    pub(super) fn new(principal: Option<HeaderName>) -> Self {
+    /// The rules of a guard whose principals stand in this header, around these other guards.
+    pub(super) fn new(principal: Option<HeaderName>, inner_guards: Vec<String>) -> Self {
         let own_headers = [IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY].into_iter().chain(principal);
-        Self { own_headers: own_headers.collect() }
+        Self { own_headers: own_headers.collect(), inner_guards }
     }
 
-    fn admit(&self, mut request: Request) -> Request {
+    fn admit(&self, mut request: Request) -> Result<Request, Problem> {
+        self.check_path(request.uri().path())?;
         let headers = request.headers_mut();
         strip(headers, &self.own_headers);
         remove_twins(headers, &self.own_headers);
-        request
+        Ok(request)
+    }
+
+    fn check_path(&self, path: &str) -> Result<(), Problem> {
+        let reading = PathReading::of(path);
+        if reading.climbs() {
+            return Err(Problem::new(Code::NotFound, "A path with `..` is not sent on."));
+        }
+        if self.inner_guards.iter().any(|guard| reading.is_within(guard)) {
+            let detail = "Written so, the path is not sent on: a server may read it as that of another guard.";
+            return Err(Problem::new(Code::NotFound, detail));
+        }
+        Ok(())
     }
 }
 
@@ -43,5 +61,8 @@ pub(super) async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    next.run(admission.admit(request)).await
+    match admission.admit(request) {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.with_retry().into_response(),
+    }
 }

@@ -155,9 +155,11 @@ impl Guard {
         Duration::from_millis(waits) + SLACK
     }
 
-    /// The guarded routes, before the service behind. `None` when [`Guard::check`] says why not.
+    /// The guarded routes, before the service behind, beside those of the other guards. `None` when
+    /// [`Guard::check`] says why not.
     pub(crate) fn router(
         &self,
+        others: &[Self],
         service: Arc<IdempotencyService>,
         client: &HttpsClient<Body>,
     ) -> Option<Router> {
@@ -165,7 +167,9 @@ impl Guard {
         let tries = if self.upstream_idempotent { 3 } else { 1 };
         let upstream =
             Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
-        let admission = Arc::new(Admission::new(self.principal()));
+        let inner = others.iter().filter(|other| holds(&self.path, &other.path));
+        let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
+        let admission = Arc::new(Admission::new(self.principal(), inner.collect()));
         let guarded = upstream.layer(IdempotencyLayer::over(service, self.policy()?));
         Some(guarded.layer(from_fn_with_state(admission, admit)))
     }
@@ -227,12 +231,14 @@ impl Guard {
     }
 
     fn is_in_the_way(&self) -> bool {
-        let holds = |outer: &str, inner: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         self.path == "/v1/info"
             || OWN.iter().any(|own| holds(&self.path, own) || holds(own, &self.path))
     }
+}
+
+/// Whether a path is another one or above it.
+fn holds(outer: &str, inner: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn rule(

@@ -7,6 +7,7 @@ mod document;
 mod gateway;
 mod guard;
 mod headers;
+mod path_reading;
 
 pub(super) use document::{add_headers, document, name_operation};
 pub use guard::{Guard, GuardAccess};
