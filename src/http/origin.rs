@@ -43,6 +43,22 @@ pub(super) struct Arrival {
     pub(super) peer: Option<IpAddr>,
 }
 
+impl Arrival {
+    /// How this request came in.
+    pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
+        request.extensions().get()
+    }
+
+    /// The scheme by which the client asked.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
+    }
+}
+
+/// An extension of each request to a guarded route that a trusted proxy sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TrustedProxy;
+
 /// Whether a guarded route takes requests of foreign pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,9 +135,14 @@ impl OriginPolicy {
         if origin.is_some() { check_media_type(request, surface) } else { Ok(()) }
     }
 
+    /// Whether a request comes from a proxy whose word for others counts.
+    pub(super) fn trusts(&self, request: &Request<Body>) -> bool {
+        let peer = Arrival::of(request).and_then(|arrival| arrival.peer);
+        peer.is_some_and(|peer| self.proxies.iter().any(|net| net.contains(&peer)))
+    }
+
     fn check_host(&self, request: &Request<Body>, host: Option<Host<'_>>) -> Result<(), Problem> {
-        let arrival = request.extensions().get::<Arrival>();
-        let on_loopback = arrival.is_some_and(|arrival| arrival.on_loopback);
+        let on_loopback = Arrival::of(request).is_some_and(|arrival| arrival.on_loopback);
         if host.is_none_or(|host| self.serves(host.name, on_loopback)) {
             return Ok(());
         }
@@ -152,16 +173,12 @@ impl OriginPolicy {
     /// Whether an origin is the service's: the scheme and the host at which the client asked for it, as
     /// a trusted proxy says or as the request itself does.
     fn is_own(&self, origin: &str, request: &Request<Body>, host: Option<Host<'_>>) -> bool {
-        let arrival = request.extensions().get::<Arrival>();
-        let peer = arrival.and_then(|arrival| arrival.peer);
-        let is_trusted =
-            peer.is_some_and(|peer| self.proxies.iter().any(|net| net.contains(&peer)));
+        let is_trusted = self.trusts(request);
         let forwarded = |name: &HeaderName| {
             let list = said(request.headers(), name).filter(|_| is_trusted)?;
             list.split(',').next().map(str::trim)
         };
-        let is_tls = arrival.is_some_and(|arrival| arrival.is_tls);
-        let own_scheme = if is_tls { "https" } else { "http" };
+        let own_scheme = Arrival::of(request).map_or("http", Arrival::scheme);
         let scheme = forwarded(&X_FORWARDED_PROTO).unwrap_or(own_scheme);
         let own = forwarded(&X_FORWARDED_HOST).or(host.map(|host| host.authority));
         let Some((of_scheme, of_host)) = origin.split_once("://") else { return false };

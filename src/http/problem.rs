@@ -300,6 +300,9 @@ problems! {
     ];
     SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
     IdentityGuardProblems: [Unauthenticated];
+    PrincipalGuardProblems: [
+        InvalidHost, InvalidKey, KeyRequired, InvalidBody, InvalidPrincipal, PrincipalRequired
+    ];
     GatewayProblems: [UpstreamUnreachable, UpstreamSilent];
     PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
     SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];

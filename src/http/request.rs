@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
 use super::idempotency::GuardAccess;
-use super::origin::{OriginPolicy, Surface};
+use super::origin::{OriginPolicy, Surface, TrustedProxy};
 use super::problem::{Code, Problem, overloaded, unauthenticated};
 use crate::access::{IdentityFile, KEYLATCH_AUTHORIZATION};
 use crate::metrics::Metrics;
@@ -206,6 +206,9 @@ where
         let passed = admitted.and_then(|()| shared.origins.check(&request, *surface));
         let route = ticket.route.as_ref().map(MatchedPath::as_str);
         let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
+        if *surface != Surface::Api && shared.origins.trusts(&request) {
+            request.extensions_mut().insert(TrustedProxy);
+        }
         let deadline = Deadline::new(ticket.started + *deadline);
         match passed {
             Ok(()) => {

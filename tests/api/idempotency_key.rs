@@ -220,8 +220,7 @@ async fn keys_of_two_principals_are_separate(store: &TestStore) {
     // A credential that was refreshed is still the same person's.
     buy("ada", "Bearer 3").await.is_replay_of(1);
     buy("bob", "Bearer 1").await.is_replay_of(2);
-    shop.buy("k-1").await.is_run(3);
-    assert_eq!(shop.upstream.runs(), 3);
+    assert_eq!(shop.upstream.runs(), 2);
 }
 
 #[store_test(service)]

@@ -40,6 +40,7 @@ mod locks;
 mod logging;
 mod openapi;
 mod permissions;
+mod principals;
 mod queue_across_instances;
 mod rust_client;
 mod rust_client_sets;

@@ -329,7 +329,7 @@ async fn no_secret_is_logged_by_the_gateway() {
     upstream.answers(|_| -> StatusCode { panic!("told to") });
     client.order(504, &format!("/orders/{mark}"), &mark, &mark).await;
     client.order(409, &format!("/orders/{mark}"), &mark, &mark).await;
-    let _half = RawConnection::sending(service.address, &format!("POST /orders/{mark} HTTP/1.1\r\nHost: {mark}\r\nIdempotency-Key: {mark}\r\nContent-Length: 999\r\n\r\n{mark}")).await;
+    let _half = RawConnection::sending(service.address, &format!("POST /orders/{mark} HTTP/1.1\r\nHost: {mark}\r\nAuthorization: {mark}\r\nIdempotency-Key: {mark}\r\nContent-Length: 999\r\n\r\n{mark}")).await;
     client.api.has_in_hand(1).await;
     keeps(&[&mark], &log.text());
 }

@@ -76,9 +76,15 @@ problem_table! {
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";
+    InvalidPrincipal = 400 "invalid-principal" NewKey
+        "The request names two principals"
+        "The header that names whose request it is, `principal_header` of the guard, comes once. A proxy in front sets it, and replaces what a client sends. Nothing was run.";
     Unauthenticated = 401 "unauthenticated" Never
         "An API key is required"
         "Send the key as `Authorization: Bearer KEY`, or as the password of a user; on a guarded route that asks for it, in `Keylatch-Authorization`. Nothing was done.";
+    PrincipalRequired = 401 "principal-required" SameKey
+        "The request names no principal"
+        "A trusted proxy says in `principal_header` of the guard whose request it is, once the person has signed in. `require_principal = false` lets requests without one share their keys. Nothing was run.";
     Forbidden = 403 "forbidden" Never
         "The identity may not do this"
         "`allow` of the identity says what it may do, by prefix of the name, and `act_for` for whom. Nothing was done.";

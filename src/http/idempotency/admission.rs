@@ -3,19 +3,21 @@
 //!
 //! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
 //! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key)
-//! is added behind this, where no client reaches it. Tested in `tests/api/gateway_headers.rs` and
-//! `gateway_paths.rs`.
+//! is added behind this, where no client reaches it. Tested in `tests/api/gateway_headers.rs`,
+//! `gateway_paths.rs` and `principals.rs`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderName;
+use axum::http::{HeaderName, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
 use super::headers::{remove_twins, strip};
 use super::path_reading::PathReading;
+use super::principal::PrincipalHeader;
 use crate::http::problem::{Code, Problem};
 
 /// What a guarded route lets in.
@@ -25,13 +27,20 @@ pub(super) struct Admission {
     own_headers: Vec<HeaderName>,
     /// The paths of the guards within this one.
     inner_guards: Vec<String>,
+    principal: Option<PrincipalHeader>,
+    guarded_methods: BTreeSet<Method>,
 }
 
 impl Admission {
-    /// The rules of a guard whose principals stand in this header, around these other guards.
-    pub(super) fn new(principal: Option<HeaderName>, inner_guards: Vec<String>) -> Self {
-        let own_headers = [IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY].into_iter().chain(principal);
-        Self { own_headers: own_headers.collect(), inner_guards }
+    /// The rules of a guard of these methods, around these other guards.
+    pub(super) fn new(
+        principal: Option<PrincipalHeader>,
+        guarded_methods: BTreeSet<Method>,
+        inner_guards: Vec<String>,
+    ) -> Self {
+        let of_principal = principal.as_ref().map(|header| header.name.clone());
+        let own_headers = [IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY].into_iter().chain(of_principal);
+        Self { own_headers: own_headers.collect(), inner_guards, principal, guarded_methods }
     }
 
     fn admit(&self, mut request: Request) -> Result<Request, Problem> {
@@ -39,6 +48,10 @@ impl Admission {
         let headers = request.headers_mut();
         strip(headers, &self.own_headers);
         remove_twins(headers, &self.own_headers);
+        if let Some(principal) = &self.principal {
+            let is_guarded = self.guarded_methods.contains(request.method());
+            principal.read(&mut request, is_guarded)?;
+        }
         Ok(request)
     }
 

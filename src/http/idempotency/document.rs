@@ -15,7 +15,9 @@ use utoipa::openapi::{
 
 use super::{Guard, GuardAccess};
 use crate::http::openapi::GUARD_KEY;
-use crate::http::problem::{GatewayProblems, GuardedProblems, IdentityGuardProblems};
+use crate::http::problem::{
+    GatewayProblems, GuardedProblems, IdentityGuardProblems, PrincipalGuardProblems,
+};
 
 /// With this key the examples work, and pressing one again shows a repeat.
 const KEY_EXAMPLE: &str = "swagger-example-key-0001";
@@ -41,7 +43,10 @@ fn forwarded(guard: &Guard) -> Paths {
             .responses_from_iter(GuardedProblems::responses())
             .responses_from_iter(GatewayProblems::responses());
         let asks = guard.access == GuardAccess::Identity;
-        let refusals = asks.then(IdentityGuardProblems::responses).unwrap_or_default();
+        let mut refusals = asks.then(IdentityGuardProblems::responses).unwrap_or_default();
+        if !guard.principal_header.is_empty() {
+            refusals.extend(PrincipalGuardProblems::responses());
+        }
         let no_scopes: [&str; 0] = [];
         let mut one = OperationBuilder::new()
             .securities(asks.then(|| [SecurityRequirement::new(GUARD_KEY, no_scopes)]))

@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use super::admission::{Admission, admit};
 use super::gateway::Gateway;
+use super::principal::{Principal, PrincipalHeader};
 use crate::access::Identity;
 use crate::http::CrossOrigin;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
@@ -61,6 +62,7 @@ pub struct Guard {
     pub answer_limit_bytes: usize,
     pub ignore_fields: Vec<String>,
     pub principal_header: String,
+    pub require_principal: bool,
     pub cross_origin: CrossOrigin,
     pub access: GuardAccess,
     pub upstream_idempotent: bool,
@@ -94,6 +96,7 @@ impl Default for Guard {
             answer_limit_bytes: 1024 * 1024,
             ignore_fields: Vec::new(),
             principal_header: String::new(),
+            require_principal: true,
             cross_origin: CrossOrigin::Refuse,
             access: GuardAccess::Public,
             upstream_idempotent: false,
@@ -169,21 +172,24 @@ impl Guard {
             Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
         let inner = others.iter().filter(|other| holds(&self.path, &other.path));
         let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
-        let admission = Arc::new(Admission::new(self.principal(), inner.collect()));
+        let principal = self.principal().map(|name| PrincipalHeader {
+            name,
+            is_credential: self.names_a_credential(),
+            is_required: self.require_principal,
+        });
+        let admission = Arc::new(Admission::new(principal, self.methods()?, inner.collect()));
         let guarded = upstream.layer(IdempotencyLayer::over(service, self.policy()?));
         Some(guarded.layer(from_fn_with_state(admission, admit)))
     }
 
     fn policy(&self) -> Option<Policy> {
-        let header = self.principal();
         let is_identity = self.access == GuardAccess::Identity;
         let principal = move |parts: &Parts| {
             if is_identity {
                 let identity = parts.extensions.get::<Arc<Identity>>()?;
                 return Some(identity.name.as_str().to_owned());
             }
-            let value = parts.headers.get(header.as_ref()?)?;
-            Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+            Some(parts.extensions.get::<Principal>()?.0.clone())
         };
         Some(Policy {
             methods: self.methods()?,

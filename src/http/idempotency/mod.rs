@@ -8,6 +8,7 @@ mod gateway;
 mod guard;
 mod headers;
 mod path_reading;
+mod principal;
 
 pub(super) use document::{add_headers, document, name_operation};
 pub use guard::{Guard, GuardAccess};

@@ -1,0 +1,68 @@
+//! Whose request it is at a guarded route, as a header says.
+//!
+//! A proxy in front sets the header when a person has signed in, so it is believed from trusted proxies, and
+//! taken off requests of all others: the upstream believes it too. A credential (`Authorization`, `Cookie`)
+//! is the client's own, proves itself and is the upstream's to check, so it is believed from every client.
+//! Tested in `tests/api/principals.rs`.
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+
+use crate::http::origin::TrustedProxy;
+use crate::http::problem::{Code, Problem};
+
+/// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
+const ENCODED: char = '\u{1}';
+
+/// The principal that a header names; an extension of the request.
+#[derive(Debug, Clone)]
+pub(super) struct Principal(pub(super) String);
+
+/// The header that names principals.
+#[derive(Debug)]
+pub(super) struct PrincipalHeader {
+    /// Its name.
+    pub(super) name: HeaderName,
+    /// Whether its value is a credential, which proves itself.
+    pub(super) is_credential: bool,
+    /// Whether a guarded request has to have it.
+    pub(super) is_required: bool,
+}
+
+impl PrincipalHeader {
+    /// Reads whose request it is, and leaves it in the extensions.
+    ///
+    /// # Errors
+    ///
+    /// The header is there twice, or a guarded request has none that counts.
+    pub(super) fn read(&self, request: &mut Request, is_guarded: bool) -> Result<(), Problem> {
+        if !self.is_credential && request.extensions().get::<TrustedProxy>().is_none() {
+            request.headers_mut().remove(&self.name);
+        }
+        let mut values = request.headers().get_all(&self.name).iter();
+        let value = values.next().filter(|value| !value.is_empty());
+        if values.next().is_some() {
+            let detail = "The header of the principal is there more than once. Nothing was run.";
+            let problem = Problem::new(Code::InvalidPrincipal, detail);
+            return Err(problem.with_field(self.name.as_str()));
+        }
+        if value.is_none() && is_guarded && self.is_required {
+            let detail = "No trusted proxy says whose request this is. Nothing was run.";
+            let problem = Problem::new(Code::PrincipalRequired, detail);
+            return Err(problem.with_field(self.name.as_str()));
+        }
+        if let Some(principal) = value.map(text_of) {
+            request.extensions_mut().insert(Principal(principal));
+        }
+        Ok(())
+    }
+}
+
+/// A value as text, no two of them as the same.
+fn text_of(value: &HeaderValue) -> String {
+    match std::str::from_utf8(value.as_bytes()) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("{ENCODED}{}", percent_encode(value.as_bytes(), NON_ALPHANUMERIC)),
+    }
+}
