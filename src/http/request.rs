@@ -36,7 +36,7 @@ use keylatch_axum::ProblemCause;
 use keylatch_core::store::Effect;
 
 /// The header that has the id, in requests and in answers.
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id of a client that is used.
 const MAX_ID_LEN: usize = 128;
 
@@ -206,8 +206,12 @@ where
         let passed = admitted.and_then(|()| shared.origins.check(&request, *surface));
         let route = ticket.route.as_ref().map(MatchedPath::as_str);
         let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
-        if *surface != Surface::Api && shared.origins.trusts(&request) {
-            request.extensions_mut().insert(TrustedProxy);
+        if *surface != Surface::Api {
+            // The service behind a guard logs the same id.
+            request.headers_mut().insert(X_REQUEST_ID, ticket.id.clone());
+            if shared.origins.trusts(&request) {
+                request.extensions_mut().insert(TrustedProxy);
+            }
         }
         let deadline = Deadline::new(ticket.started + *deadline);
         match passed {

@@ -231,6 +231,9 @@ async fn hop_by_hop_headers_are_not_forwarded() {
         assert_eq!(headers.remove("x-stays"), Some(HeaderValue::from_static("a")));
         let forwarded = headers.remove("x-forwarded-host").expect("the client's Host");
         assert_eq!(forwarded, host);
+        for added in ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-request-id"] {
+            assert!(headers.remove(added).is_some(), "{added}: {headers:?}");
+        }
         let names: BTreeSet<_> = headers.keys().map(|name| name.as_str().to_owned()).collect();
         let guarded = method == "POST";
         let expected = ["host", "idempotency-key", "idempotency-fence"].map(str::to_owned);

@@ -12,7 +12,9 @@ const LIST: &str = "#operations-locks-list";
 /// Presses Execute and gives the status that the page shows.
 async fn execute(page: &Page) -> Value {
     page.click(&format!("{LIST} .execute"), 1).await;
-    let status = format!("document.querySelector('{LIST} .live-responses-table .response .response-col_status')");
+    let status = format!(
+        "document.querySelector('{LIST} .live-responses-table .response .response-col_status')"
+    );
     page.until(&format!("Boolean({status})")).await;
     page.eval(&format!("parseInt({status}.textContent)")).await
 }

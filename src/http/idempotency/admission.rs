@@ -15,15 +15,30 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
+use super::forwarding::{
+    FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, write_source,
+};
 use super::headers::{remove_twins, strip};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
 use crate::http::problem::{Code, Problem};
+use crate::http::request::X_REQUEST_ID;
+
+/// The headers that are keylatch's or a trusted proxy's to set, on every guarded route.
+const OWN_HEADERS: [HeaderName; 7] = [
+    IDEMPOTENCY_FENCE,
+    IDEMPOTENCY_KEY,
+    FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    X_REQUEST_ID,
+];
 
 /// What a guarded route lets in.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The headers that are keylatch's or a trusted proxy's to set.
+    /// [`OWN_HEADERS`], and that of the principal.
     own_headers: Vec<HeaderName>,
     /// The paths of the guards within this one.
     inner_guards: Vec<String>,
@@ -39,7 +54,7 @@ impl Admission {
         inner_guards: Vec<String>,
     ) -> Self {
         let of_principal = principal.as_ref().map(|header| header.name.clone());
-        let own_headers = [IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY].into_iter().chain(of_principal);
+        let own_headers = OWN_HEADERS.into_iter().chain(of_principal);
         Self { own_headers: own_headers.collect(), inner_guards, principal, guarded_methods }
     }
 
@@ -52,6 +67,7 @@ impl Admission {
             let is_guarded = self.guarded_methods.contains(request.method());
             principal.read(&mut request, is_guarded)?;
         }
+        write_source(&mut request);
         Ok(request)
     }
 

@@ -12,13 +12,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::{Method, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
+use super::forwarding::hide_upstream;
 use super::headers::strip;
 use crate::http::problem::{Code, Problem};
 use keylatch_axum::{BodyDeadline, IDEMPOTENCY_FENCE, RetentionPolicy};
@@ -72,9 +73,7 @@ impl Gateway {
             .map_err(|_| Problem::new(Code::NotFound, "The path cannot be sent on."))?;
         parts.version = Version::HTTP_11;
         parts.headers.remove(header::EXPECT);
-        if let Some(host) = parts.headers.insert(header::HOST, self.host.clone()) {
-            parts.headers.insert(HeaderName::from_static("x-forwarded-host"), host);
-        }
+        parts.headers.insert(header::HOST, self.host.clone());
         if parts.headers.contains_key(IDEMPOTENCY_FENCE) {
             // Of what is kept, every client can read only the plain form.
             parts.headers.remove(header::ACCEPT_ENCODING);
@@ -115,6 +114,9 @@ impl Gateway {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());
                 strip(response.headers_mut(), &[]);
+                if let Some(authority) = self.origin.authority() {
+                    hide_upstream(response.headers_mut(), authority);
+                }
                 response.extensions_mut().insert(BodyDeadline(end));
                 Ok(response)
             }

@@ -4,6 +4,7 @@
 mod admission;
 pub(super) mod api;
 mod document;
+mod forwarding;
 mod gateway;
 mod guard;
 mod headers;
