@@ -173,7 +173,7 @@ impl Marked {
         self.send(200, "GET", record, "", "").await;
         self.send(412, "DELETE", record, stranger, "").await;
         self.send(404, "GET", &format!("{key}?path={mark}"), "", "").await;
-        self.send(400, "GET", &format!("{key}%20"), "", "").await;
+        self.send(400, "GET", &format!("{key}%09"), "", "").await;
         self.send(400, "GET", &format!("{key}?{mark}={mark}"), "", "").await;
         let other = format!("{{\"outcome\":\"{mark}\"}}");
         self.send(400, "POST", &format!("{key}/resolve"), "", &other).await;

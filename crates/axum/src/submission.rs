@@ -177,7 +177,7 @@ fn key_required() -> Problem {
 /// Hands a key that came in a form to the handler, as a header.
 fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
     if let (false, Ok(value)) =
-        (parts.headers.contains_key(IDEMPOTENCY_KEY), HeaderValue::from_str(key.as_str()))
+        (parts.headers.contains_key(IDEMPOTENCY_KEY), HeaderValue::try_from(key.to_header()))
     {
         parts.headers.insert(IDEMPOTENCY_KEY, value);
     }

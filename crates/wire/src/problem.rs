@@ -72,7 +72,7 @@ problem_table! {
         "A request of HTTP/1.1 has one Host header, with a host and perhaps a port. Nothing was done.";
     InvalidKey = 400 "invalid-key" NewKey
         "The Idempotency-Key is not valid"
-        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run.";
+        "One Idempotency-Key header with 1 to 255 visible ASCII characters, bare or in double quotes. In quotes it may have spaces and `;`. A form field `idempotency_key` may stand in for it and must not contradict it. Nothing was run.";
     KeyRequired = 400 "key-required" NewKey
         "An Idempotency-Key is required"
         "Make a new key for each intent, such as a UUID, and send it with every try of it. Nothing was run.";

@@ -87,7 +87,7 @@ pub(in crate::http) fn add_headers(operation: &mut Operation) {
         .required(Required::True)
         .description(Some(
             "Your name for this intent, new for each and the same for every try of it: 1 to 255 \
-             visible ASCII characters, bare or in double quotes",
+             visible ASCII characters, bare or in double quotes, where it may have spaces",
         ))
         .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
         .example(Some(KEY_EXAMPLE.into()));

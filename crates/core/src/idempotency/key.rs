@@ -7,7 +7,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// A client's name for one intent: 1 to 255 visible ASCII characters. Case counts.
+/// A client's name for one intent: 1 to 255 visible ASCII characters or spaces. Case counts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(Box<str>);
 
@@ -19,7 +19,8 @@ impl IdempotencyKey {
     ///
     /// That is a structured-field string with parameters, which are ignored
     /// (draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651, section 3.3.3), or the key
-    /// bare, as most clients send it: `"k-1"` and `k-1` are one key.
+    /// bare, as most clients send it: `"k-1"` and `k-1` are one key. A bare key has no parameters, and
+    /// a `;` or a space in it is refused: clients mean it as a part of the key, and others end there.
     ///
     /// # Errors
     ///
@@ -28,15 +29,13 @@ impl IdempotencyKey {
         let value = value.trim_ascii();
         let (key, rest) = match value.strip_prefix(b"\"") {
             Some(quoted) => unquote(quoted)?,
-            None => {
-                let end = value.iter().position(|byte| b";,".contains(byte));
-                let (key, rest) = value.split_at(end.unwrap_or(value.len()));
-                let bare = key.trim_ascii_end();
-                if bare.contains(&b'"') {
-                    return Err(InvalidKey::Quote);
-                }
-                (bare.to_vec(), rest)
-            }
+            None => match value.iter().find(|byte| b"\" ;,".contains(byte)) {
+                Some(b'"') => return Err(InvalidKey::Quote),
+                Some(b',') => return Err(InvalidKey::List),
+                Some(b' ') => return Err(InvalidKey::Character),
+                Some(_) => return Err(InvalidKey::Parameter),
+                None => (value.to_vec(), &[][..]),
+            },
         };
         check_parameters(rest)?;
         Self::from_bytes(&key)
@@ -51,6 +50,15 @@ impl IdempotencyKey {
         Self::from_bytes(key.as_bytes())
     }
 
+    /// The value of an `Idempotency-Key` header that has this key: bare where every server reads it so.
+    pub fn to_header(&self) -> String {
+        if self.0.contains(['"', '\\', ';', ',', ' ']) {
+            format!("\"{}\"", self.0.replace('\\', r"\\").replace('"', "\\\""))
+        } else {
+            self.0.to_string()
+        }
+    }
+
     /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -58,8 +66,8 @@ impl IdempotencyKey {
 
     fn from_bytes(key: &[u8]) -> Result<Self, InvalidKey> {
         match std::str::from_utf8(key) {
-            Ok("") => Err(InvalidKey::Empty),
-            Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Ok(text) if text.bytes().all(|byte| byte == b' ') => Err(InvalidKey::Empty),
+            Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') => {
                 if text.len() > Self::MAX_CHARS {
                     return Err(InvalidKey::TooLong(text.len()));
                 }
@@ -129,18 +137,23 @@ fn check_parameters(rest: &[u8]) -> Result<(), InvalidKey> {
 /// Why a value is not an [`IdempotencyKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// It has no characters.
+    /// It has no characters, or spaces alone.
     #[error("it is empty")]
     Empty,
     /// It has this many characters, more than [`IdempotencyKey::MAX_CHARS`].
     #[error("it has {0} characters, and 255 is the most")]
     TooLong(usize),
-    /// It has a character that is not visible ASCII.
-    #[error("it has a character that is not visible ASCII")]
+    /// It has a character that is not visible ASCII, or a space outside of quotes.
+    #[error(
+        "it has a character that is not visible ASCII, or a space without double quotes around the key"
+    )]
     Character,
     /// Its quotes are not balanced.
     #[error("its quotes are not balanced")]
     Quote,
+    /// It is bare and has a `;`.
+    #[error("it has a `;`, which a key in double quotes may have")]
+    Parameter,
     /// It is more than one key.
     #[error("it is a list, and one key is wanted")]
     List,
@@ -204,26 +217,35 @@ mod tests {
 
     #[test]
     fn quoted_and_bare_are_one_key() {
-        for value in
-            ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", "k-1;a=b", "k-1 ; a"]
-        {
+        for value in ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\""] {
             let key = IdempotencyKey::from_header(value.as_bytes());
             assert_eq!(key.as_ref().map(IdempotencyKey::as_str), Ok("k-1"), "{value}");
         }
-        for (value, key) in [("\"a\\\"b\\\\\"", "a\"b\\"), ("42", "42"), ("\"a;b,c\"", "a;b,c")] {
-            let read = IdempotencyKey::from_header(value.as_bytes());
-            assert_eq!(read.as_ref().map(IdempotencyKey::as_str), Ok(key), "{value}");
+        for (value, key) in [
+            ("\"a\\\"b\\\\\"", "a\"b\\"),
+            ("42", "42"),
+            ("\"a;b,c\"", "a;b,c"),
+            ("\" q w\"", " q w"),
+            ("a\\b", "a\\b"),
+        ] {
+            let read = IdempotencyKey::from_header(value.as_bytes()).unwrap();
+            assert_eq!(read.as_str(), key, "{value}");
+            let written = read.to_header();
+            assert_eq!(IdempotencyKey::from_header(written.as_bytes()), Ok(read), "{written}");
         }
     }
 
     #[test]
     fn what_is_no_key_is_refused() {
         let long = "k".repeat(256);
-        let cases: [(&[u8], InvalidKey); 17] = [
+        let cases: [(&[u8], InvalidKey); 19] = [
             (b"", InvalidKey::Empty),
             (b"  ", InvalidKey::Empty),
             (b"\"\"", InvalidKey::Empty),
-            (b";a=b", InvalidKey::Empty),
+            (b"\"  \"", InvalidKey::Empty),
+            (b";a=b", InvalidKey::Parameter),
+            (b"k;1", InvalidKey::Parameter),
+            (b"k-1 ; a", InvalidKey::Character),
             (long.as_bytes(), InvalidKey::TooLong(256)),
             (b"\"k", InvalidKey::Quote),
             (b"k\"", InvalidKey::Quote),
@@ -234,7 +256,6 @@ mod tests {
             (b"\"a\", \"b\"", InvalidKey::List),
             (b"\"a\";p=1, \"b\"", InvalidKey::List),
             (b"a b", InvalidKey::Character),
-            (b"\"a b\"", InvalidKey::Character),
             (b"a\x01b", InvalidKey::Character),
             ("schlüssel".as_bytes(), InvalidKey::Character),
         ];
