@@ -129,7 +129,7 @@ impl Guard {
         rule(
             "methods",
             self.methods().is_some(),
-            "must be methods that change something, such as `POST`",
+            "must be one or more methods that change something, in capitals, such as `POST`",
         )?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
         rule(
@@ -217,9 +217,14 @@ impl Guard {
         ["auth", "cookie", "key", "secret", "token"].iter().any(|part| name.contains(part))
     }
 
+    /// The guarded methods. Methods are case-sensitive, so `post` is one that no client sends.
     fn methods(&self) -> Option<BTreeSet<Method>> {
-        let parse = |method: &String| Method::from_bytes(method.as_bytes()).ok();
+        let parse = |method: &String| {
+            let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
+            Method::from_bytes(method.as_bytes()).ok().filter(|_| is_upper)
+        };
         let methods: Option<BTreeSet<_>> = self.methods.iter().map(parse).collect();
+        let methods = methods.filter(|methods| !methods.is_empty());
         methods.filter(|methods| SAFE.iter().all(|safe| !methods.contains(safe)))
     }
 

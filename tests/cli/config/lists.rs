@@ -58,6 +58,9 @@ fn invalid_guard_setting_is_named() {
     for (key, value) in [
         ("methods", "[\"GET\"]"),
         ("methods", "[\"PO ST\"]"),
+        ("methods", "[\"post\"]"),
+        ("methods", "[\"POST\", \"Patch\"]"),
+        ("methods", "[]"),
         ("lease_ms", "99"),
         ("retention_ms", "999"),
         ("max_wait_ms", "300001"),
