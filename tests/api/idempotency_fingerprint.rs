@@ -91,6 +91,43 @@ async fn order_of_form_fields_is_ignored(store: &TestStore) {
     are_told_apart(&shop, of("a=%FF"), &[], &[of("a=%FE"), of("a=%EF%BF%BD")]).await;
 }
 
+/// curl calls every body a form unless the command names a type.
+#[store_test(service)]
+async fn json_that_is_called_a_form_is_compared_as_json(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", FORM, body);
+    let first = of(r#"{"language":"C++","n":1}"#);
+    let same = [of(r#" {"n":1, "language":"C++"}"#)];
+    let others = [
+        of(r#"{"language":"C  ","n":1}"#),
+        of(r#"{"language":"C%2B%2B","n":1}"#),
+        of(r#"{"language":"C++","n":1.0}"#),
+        ("/orders", JSON, first.2),
+    ];
+    are_told_apart(&shop, first, &same, &others).await;
+    let (one, other) = (of(r#"["x&y&"]"#), of(r#"["y&x&"]"#));
+    are_told_apart(&shop, one, &[], &[other]).await;
+}
+
+/// Text that `curl -d` sends is no form either.
+#[store_test(service)]
+async fn text_that_is_called_a_form_is_compared_by_bytes(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", FORM, body);
+    for (first, other) in [
+        ("C++", "C  "),
+        ("&x&y&", "&y&x&"),
+        ("a&b", "a&&b"),
+        ("a", "a="),
+        ("a=1&", "a=1"),
+        ("a=1&b=x+y z", "a=1&b=x y+z"),
+        ("a=%", "a=%25"),
+        ("\"a+b\"", "\"a b\""),
+    ] {
+        are_told_apart(&shop, of(first), &[], &[of(other)]).await;
+    }
+}
+
 #[store_test(service)]
 async fn boundary_of_a_multipart_form_is_ignored(store: &TestStore) {
     let shop = Shop::open(store.url()).await;
@@ -124,6 +161,90 @@ async fn order_of_the_query_is_ignored(store: &TestStore) {
     are_told_apart(&shop, of("/orders?a=1&a=3&b=2"), &same, &others).await;
     let others = [of("/orders?a=%FE"), of("/orders?a=%EF%BF%BD")];
     are_told_apart(&shop, of("/orders?a=%FF"), &[], &others).await;
+}
+
+#[store_test(service)]
+async fn query_is_compared_as_written(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |path| (path, JSON, "{}");
+    are_told_apart(&shop, of("/orders?"), &[of("/orders")], &[of("/orders?&")]).await;
+    are_told_apart(&shop, of("/orders?x"), &[], &[of("/orders?x="), of("/orders?x&")]).await;
+    let others = [of("/orders?a=x%20y"), of("/orders?a=x%2By"), of("/orders?a=x%252By")];
+    are_told_apart(&shop, of("/orders?a=x+y"), &[of("/orders?a=%78+y")], &others).await;
+    are_told_apart(&shop, of("/orders?a=%2"), &[], &[of("/orders?a=%252")]).await;
+}
+
+#[store_test(service)]
+async fn number_is_compared_as_written(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |body| ("/orders", JSON, body);
+    let others = [of(r#"{"a":5000}"#), of(r#"{"a":5e3}"#), of(r#"{"a":5000.00}"#)];
+    are_told_apart(&shop, of(r#"{"a":5000.0}"#), &[of(r#"{ "a": 5000.0 }"#)], &others).await;
+}
+
+#[store_test(service)]
+async fn media_type_and_coding_of_the_body_count(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |kind| ("/orders", kind, "{}");
+    let latin = of("text/plain; charset=ISO-8859-1");
+    let same = [of("Text/Plain;CHARSET=\"iso-8859-1\"")];
+    let others =
+        [of("text/plain"), of("text/plain; charset=utf-16"), of("text/plain; format=flowed")];
+    are_told_apart(&shop, latin, &same, &others).await;
+    let plain = shop.upstream.runs() + 1;
+    let send = |headers: &[(&'static str, &'static str)]| {
+        let mut request = shop.request(Method::POST, "/orders").header("Idempotency-Key", "coded");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Answer::of(request.body("{}"))
+    };
+    let json = ("Content-Type", JSON);
+    send(&[json]).await.is_run(plain);
+    for headers in [
+        &[json, ("Content-Encoding", "gzip")][..],
+        &[json, ("Content-Type", "text/plain")],
+        &[json, json],
+    ] {
+        send(headers).await.is_refusal(422, "idempotency-key-reused", "new-key");
+    }
+    send(&[json, ("Content-Encoding", "identity")]).await.is_replay_of(plain);
+}
+
+#[store_test(service)]
+async fn everything_in_a_multipart_form_counts(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let kind = "multipart/form-data; boundary=x";
+    let of =
+        |head: &str| format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n1\r\n--x--\r\n");
+    let bodies = [
+        of("name=\"a\""),
+        of("name=\"a\"; filename=\"f\"; filename*=UTF-8''g"),
+        of("name=\"a\"; filename=\"f\"; filename*=UTF-8''h"),
+        of("name=\"a\"; filename=\"f\""),
+        of("name=\"a\"; filename=\"\""),
+        of("name=\"a\"\r\nContent-Transfer-Encoding: base64"),
+        of("name=\"a\"\r\nContent-Type: text/plain"),
+        of("name=\"a\"\r\nContent-Type: ?"),
+        of("name=\"a\"\r\nX-Mine: 1"),
+        format!("preamble\r\n{}", of("name=\"a\"")),
+        format!("{}epilogue", of("name=\"a\"")),
+    ];
+    for (place, body) in bodies.iter().enumerate() {
+        let others = bodies.iter().enumerate().filter(|(other, _)| *other != place);
+        let others: Vec<_> = others.map(|(_, body)| ("/orders", kind, body.as_str())).collect();
+        are_told_apart(&shop, ("/orders", kind, body), &[], &others).await;
+    }
+    // A client library that adds such a header is repeated under another boundary.
+    let coded = |boundary: &str| {
+        format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\
+             Content-Transfer-Encoding: 8bit\r\n\r\n1\r\n--{boundary}--\r\n"
+        )
+    };
+    let (one, other) = (coded("x"), coded("y"));
+    let same = [("/orders", "multipart/form-data; boundary=y", &*other)];
+    are_told_apart(&shop, ("/orders", kind, &one), &same, &[]).await;
 }
 
 #[store_test(service)]

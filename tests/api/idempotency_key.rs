@@ -259,6 +259,10 @@ async fn keys_of_two_methods_or_paths_are_separate(store: &TestStore) {
         (Method::POST, "/orders/1%2F2"),
         (Method::POST, "/orders/A"),
         (Method::POST, "/orders/a"),
+        (Method::POST, "/orders/a;b"),
+        (Method::POST, "/orders/a%3Bb"),
+        (Method::POST, "/orders/%2"),
+        (Method::POST, "/orders/%252"),
     ];
     for round in 0..2 {
         for (run, (method, path)) in (1..).zip(&requests) {

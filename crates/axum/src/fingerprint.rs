@@ -3,77 +3,138 @@
 //! The same request has the same fingerprint whatever the order of its query parameters, of the
 //! members of its JSON or of the fields of its form, and whatever the boundary of its parts. What
 //! cannot be read as what its media type says is compared byte by byte: two requests may count as
-//! different for that, but different ones never as the same. Golden values in the tests hold the
-//! digests, which stores keep.
-
-use std::collections::BTreeMap;
-use std::fmt;
+//! different for that, but different ones never as the same. `docs/idempotency.md` lists what does not
+//! count. Golden values in the tests hold the digests, which stores keep.
+//!
+//! A long body takes milliseconds to read, for which a worker of the runtime would answer no client. So its
+//! fingerprint is taken on a thread for such work.
 
 use bytes::Bytes;
 use form_urlencoded::parse;
 use keylatch_core::idempotency::{Fingerprint, FingerprintHasher};
+use multer::Field;
 use percent_encoding::percent_decode;
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
-/// How deep canonical JSON goes; what is deeper is compared byte by byte.
-const MAX_DEPTH: usize = 64;
+use crate::canonical_json::canonical_json;
+use crate::escapes::{has_whole_escapes, normalize_escapes};
+use crate::media_type::{MediaType, text_of};
+
+/// From this length on a body is read on a thread of its own.
+const LONG: usize = 64 * 1024;
 
 /// What a fingerprint is taken of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FingerprintInput<'a> {
+#[derive(Debug, Clone)]
+pub(crate) struct FingerprintInput {
     /// The method.
-    pub(crate) method: &'a str,
+    pub(crate) method: String,
     /// The normalised path.
-    pub(crate) path: &'a str,
+    pub(crate) path: String,
     /// The query, without its question mark.
-    pub(crate) query: &'a str,
-    /// The `Content-Type`; empty where there is none.
-    pub(crate) content_type: &'a str,
+    pub(crate) query: String,
+    /// What the body is.
+    pub(crate) media_type: MediaType,
+    /// How the body is coded; empty where it is not.
+    pub(crate) coding: String,
     /// The body.
-    pub(crate) body: &'a Bytes,
+    pub(crate) body: Bytes,
     /// Members of the JSON object, or fields of the form, that do not count.
-    pub(crate) ignore: &'a [String],
+    pub(crate) ignore: Vec<String>,
 }
 
-impl FingerprintInput<'_> {
+impl FingerprintInput {
     /// The fingerprint of the request.
     pub(crate) async fn fingerprint(self) -> Fingerprint {
+        let length = self.body.len();
+        off_worker(length, async move { self.digest().await }).await
+    }
+
+    async fn digest(&self) -> Fingerprint {
         let mut hasher = FingerprintHasher::new("request");
-        hasher.add(self.method).add(self.path);
-        match sorted(self.query.as_bytes(), &[]) {
+        hasher.add(&self.method).add(&self.path);
+        match query_pairs(&self.query) {
             Some(pairs) => hasher.add("pairs").add_pairs(&pairs),
-            None => hasher.add("bytes").add(self.query),
+            None => hasher.add("bytes").add(&self.query),
         };
-        let media_type = media_type(self.content_type);
-        hasher.add(&media_type);
-        let canonical = canonical(&media_type, &self).await;
+        hasher.add(self.media_type.canonical());
+        if !self.coding.is_empty() {
+            hasher.add("coding").add(&self.coding);
+        }
         // Which of both it is counts, or a body could be written to look like another's canon.
-        match canonical {
+        match self.canonical().await {
             Some(canonical) => hasher.add("canonical").add(canonical),
-            None => hasher.add("bytes").add(self.body),
+            None => hasher.add("bytes").add(&self.body),
         };
         hasher.finish()
+    }
+
+    /// What all spellings of the body have in common; `None` where only its bytes can be compared.
+    async fn canonical(&self) -> Option<Vec<u8>> {
+        let (body, ignore) = (&self.body, &*self.ignore);
+        match self.media_type.essence() {
+            _ if !self.coding.is_empty() => None,
+            // curl calls JSON a form unless the command names a type.
+            "application/x-www-form-urlencoded" if begins_as_json(body) => {
+                canonical_json(body, ignore)
+            }
+            "application/x-www-form-urlencoded" => {
+                let mut hasher = FingerprintHasher::new("form");
+                hasher.add_pairs(&form_pairs(body, ignore)?);
+                Some(hasher.finish().as_bytes().to_vec())
+            }
+            "multipart/form-data" => canonical_parts(self).await,
+            json if json == "application/json" || json.ends_with("+json") => {
+                canonical_json(body, ignore)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Works on a body of this length, off the workers of the runtime if it is long.
+async fn off_worker<T: Send + 'static>(
+    length: usize,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
+    if length < LONG {
+        return work.await;
+    }
+    let handle = Handle::current();
+    match spawn_blocking(move || handle.block_on(work)).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is ending, and this task with it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 
 /// The values of a form field, such as the one that stands in for the `Idempotency-Key` header where
 /// browsers have no JavaScript. Empty where the body is no form, or has no such field.
-pub(crate) async fn form_field(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
-    match &*media_type(content_type) {
-        "application/x-www-form-urlencoded" => {
-            let fields = parse(body).filter(|(name, _)| name == field);
-            fields.map(|(_, value)| value.into_owned().into_bytes()).collect()
-        }
-        "multipart/form-data" => parts_named(content_type, body, field).await,
-        _ => Vec::new(),
+pub(crate) async fn form_field(
+    media_type: &MediaType,
+    body: &Bytes,
+    field: &'static str,
+) -> Vec<Vec<u8>> {
+    if !media_type.is_form() {
+        return Vec::new();
     }
+    let (media_type, body) = (media_type.clone(), body.clone());
+    off_worker(body.len(), async move {
+        if media_type.essence() == "multipart/form-data" {
+            return parts_named(&media_type, &body, field).await;
+        }
+        let fields = parse(&body).filter(|(name, _)| name == field);
+        fields.map(|(_, value)| value.into_owned().into_bytes()).collect()
+    })
+    .await
 }
 
-async fn parts_named(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
+async fn parts_named(media_type: &MediaType, body: &Bytes, field: &str) -> Vec<Vec<u8>> {
     let mut values = Vec::new();
-    let Some(mut parts) = multipart(content_type, body) else { return values };
+    let Some((mut parts, _)) = multipart(media_type, body) else { return values };
     while let Ok(Some(part)) = parts.next_field().await {
         if part.name() == Some(field) {
             let value = part.bytes().await;
@@ -83,47 +144,57 @@ async fn parts_named(content_type: &str, body: &Bytes, field: &str) -> Vec<Vec<u
     values
 }
 
-/// The type and subtype alone.
-fn media_type(content_type: &str) -> String {
-    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-}
-
-/// What all spellings of the body have in common; `None` where only its bytes can be compared.
-async fn canonical(media_type: &str, request: &FingerprintInput<'_>) -> Option<Vec<u8>> {
-    match media_type {
-        "application/x-www-form-urlencoded" => {
-            let mut hasher = FingerprintHasher::new("form");
-            hasher.add_pairs(&sorted(request.body, request.ignore)?);
-            Some(hasher.finish().as_bytes().to_vec())
-        }
-        "multipart/form-data" => canonical_parts(request).await,
-        json if json == "application/json" || json.ends_with("+json") => {
-            canonical_json(request.body, request.ignore)
-        }
-        _ => None,
+/// The pairs of a query by name; those of one name stay in their order, which may mean something. `None`
+/// where something is no pair: readers differ in what `x` without a value is, and an `&` too many. A `+` is
+/// left as it is, because not every reader takes it for a space.
+fn query_pairs(query: &str) -> Option<Vec<(String, String)>> {
+    if query.is_empty() {
+        return Some(Vec::new());
     }
+    let pairs = query.split('&').map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        Some((normalize_escapes(name).into_owned(), normalize_escapes(value).into_owned()))
+    });
+    let mut pairs = pairs.collect::<Option<Vec<_>>>()?;
+    pairs.sort_by(|one, other| one.0.cmp(&other.0));
+    Some(pairs)
 }
 
-/// The pairs by name; those of one name stay in their order, which may mean something. `None` where
-/// they are not UTF-8, of which reading them would make the same replacement characters.
-fn sorted(text: &[u8], ignore: &[String]) -> Option<Vec<(String, String)>> {
-    percent_decode(text).decode_utf8().ok()?;
-    let pairs = parse(text).map(|(name, value)| (name.into_owned(), value.into_owned()));
+fn begins_as_json(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start().first(), Some(b'{' | b'['))
+}
+
+/// The fields of a form by name, as those of a query. `None` where it is not such a form as programs write,
+/// or not UTF-8: read as one, `C++` would be `C  `, and all that is not UTF-8 the same replacement characters.
+fn form_pairs(body: &[u8], ignore: &[String]) -> Option<Vec<(String, String)>> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(byte);
+    let is_pair = |pair: &[u8]| pair.contains(&b'=');
+    let is_form = body.is_empty() || body.split(|byte| *byte == b'&').all(is_pair);
+    if !is_form || !body.iter().all(is_plain) || !has_whole_escapes(body) {
+        return None;
+    }
+    percent_decode(body).decode_utf8().ok()?;
+    let pairs = parse(body).map(|(name, value)| (name.into_owned(), value.into_owned()));
     let mut pairs: Vec<_> = pairs.filter(|(name, _)| !ignore.contains(name)).collect();
     pairs.sort_by(|one, other| one.0.cmp(&other.0));
     Some(pairs)
 }
 
-fn multipart(content_type: &str, body: &Bytes) -> Option<multer::Multipart<'static>> {
-    let boundary = multer::parse_boundary(content_type).ok()?;
+/// A body in parts, and the boundary between them.
+fn multipart(media_type: &MediaType, body: &Bytes) -> Option<(multer::Multipart<'static>, String)> {
+    let boundary = multer::parse_boundary(media_type.written()).ok()?;
     let body = body.clone();
     let whole = futures_util::stream::once(async { Ok::<_, std::convert::Infallible>(body) });
-    Some(multer::Multipart::new(whole, boundary))
+    Some((multer::Multipart::new(whole, boundary.clone()), boundary))
 }
 
-async fn canonical_parts(request: &FingerprintInput<'_>) -> Option<Vec<u8>> {
-    let mut parts = multipart(request.content_type, request.body)?;
-    let mut hasher = FingerprintHasher::new("parts");
+async fn canonical_parts(request: &FingerprintInput) -> Option<Vec<u8>> {
+    let (mut parts, boundary) = multipart(&request.media_type, &request.body)?;
+    // Before the first boundary and behind the last one there may be text, which some readers see.
+    let inner = request.body.strip_prefix(format!("--{boundary}").as_bytes())?;
+    let inner = inner.strip_suffix(b"\r\n").unwrap_or(inner);
+    inner.strip_suffix(format!("--{boundary}--").as_bytes())?;
+    let mut read = Vec::new();
     while let Some(part) = parts.next_field().await.ok()? {
         let name = part.name().unwrap_or_default().to_owned();
         if request.ignore.contains(&name) {
@@ -131,92 +202,64 @@ async fn canonical_parts(request: &FingerprintInput<'_>) -> Option<Vec<u8>> {
         }
         let file = part.file_name().unwrap_or_default().to_owned();
         let kind = part.content_type().map(ToString::to_string).unwrap_or_default();
-        hasher.add(name).add(file).add(kind).add(part.bytes().await.ok()?);
+        let more = more_of_head(&part, &kind);
+        read.push(([name, file, kind], more, part.bytes().await.ok()?));
+    }
+    let is_plain = read.iter().all(|(_, more, _)| more.is_empty());
+    let mut hasher = FingerprintHasher::new(if is_plain { "parts" } else { "parts with heads" });
+    for ([name, file, kind], more, bytes) in read {
+        hasher.add(name).add(file).add(kind).add(bytes);
+        if !is_plain {
+            hasher.add_pairs(&more);
+        }
     }
     Some(hasher.finish().as_bytes().to_vec())
 }
 
-/// JSON without white space, its members in order. Numbers stay as they are written: two amounts
-/// that differ beyond what a float can tell are not the same.
-fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
-    let mut canon = Vec::with_capacity(body.len());
-    let value: &RawValue = serde_json::from_slice(body).ok()?;
-    write_value(value.get(), ignore, MAX_DEPTH, &mut canon)?;
-    Some(canon)
+/// What the head of a part says beside its name, its file and its media type.
+fn more_of_head(part: &Field<'_>, kind: &str) -> Vec<(String, String)> {
+    let name = part.name().unwrap_or_default();
+    let plain = match part.file_name() {
+        Some(file) => format!("form-data; name=\"{name}\"; filename=\"{file}\""),
+        None => format!("form-data; name=\"{name}\""),
+    };
+    let is_bare_file = part.file_name() == Some("");
+    let lines = part.headers().iter().map(|(header, value)| (header.as_str(), text_of(value)));
+    let more = lines.filter(|(header, value)| match *header {
+        "content-disposition" => is_bare_file || utf8_of(&plain) != *value,
+        "content-type" => value != kind,
+        _ => true,
+    });
+    let mut more: Vec<_> = more.map(|(header, value)| (header.to_owned(), value)).collect();
+    more.sort_by(|one, other| one.0.cmp(&other.0));
+    more
 }
 
-fn write_value(text: &str, ignore: &[String], depth: usize, canon: &mut Vec<u8>) -> Option<()> {
-    let depth = depth.checked_sub(1)?;
-    match text.as_bytes().first()? {
-        b'{' => {
-            let Members(members) = serde_json::from_str(text).ok()?;
-            canon.push(b'{');
-            for (name, value) in members {
-                if !ignore.contains(&name) {
-                    serde_json::to_writer(&mut *canon, &name).ok()?;
-                    canon.push(b':');
-                    write_value(value.get(), &[], depth, canon)?;
-                    canon.push(b',');
-                }
-            }
-            canon.push(b'}');
-        }
-        b'[' => {
-            let values: Vec<&RawValue> = serde_json::from_str(text).ok()?;
-            canon.push(b'[');
-            for value in values {
-                write_value(value.get(), &[], depth, canon)?;
-                canon.push(b',');
-            }
-            canon.push(b']');
-        }
-        b'"' => {
-            let text: String = serde_json::from_str(text).ok()?;
-            serde_json::to_writer(&mut *canon, &text).ok()?;
-        }
-        _ => canon.extend_from_slice(text.as_bytes()),
-    }
-    Some(())
-}
-
-/// The members of an object in order of their names, no name twice.
-struct Members<'a>(BTreeMap<String, &'a RawValue>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Unique;
-
-        impl<'de> Visitor<'de> for Unique {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if members.insert(name, value).is_some() {
-                        return Err(A::Error::custom("a member is there twice"));
-                    }
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(Unique)
-    }
+/// A text as [`text_of`] shows the header that has its bytes.
+fn utf8_of(text: &str) -> String {
+    text.bytes().map(char::from).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{HeaderMap, HeaderValue, header};
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     async fn of(query: &str, content_type: &str, body: &str) -> Fingerprint {
-        let body = Bytes::copy_from_slice(body.as_bytes());
-        let (method, path, ignore) = ("POST", "/v1/orders", &["nonce".to_owned()][..]);
-        let body = &body;
-        FingerprintInput { method, path, query, content_type, body, ignore }.fingerprint().await
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_str(content_type).unwrap());
+        let input = FingerprintInput {
+            method: "POST".to_owned(),
+            path: "/v1/orders".to_owned(),
+            query: query.to_owned(),
+            media_type: MediaType::of(&headers),
+            coding: String::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            ignore: vec!["nonce".to_owned()],
+        };
+        input.fingerprint().await
     }
 
     async fn are_same(content_type: &str, one: &str, other: &str) -> bool {
@@ -305,6 +348,29 @@ mod tests {
         }
     }
 
+    /// A worker that reads a long body answers no other client meanwhile.
+    #[tokio::test]
+    async fn long_body_is_read_off_the_workers() {
+        let deep =
+            format!("{}{}{}", "[".repeat(60), "1,".repeat(LONG), "1".to_owned() + &"]".repeat(60));
+        let long_form = "a=1&".repeat(LONG) + "a=1";
+        let parts = format!(
+            "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{long_form}\r\n--x--\r\n"
+        );
+        for (kind, body) in [
+            ("application/json", &*deep),
+            ("application/x-www-form-urlencoded", &long_form),
+            ("multipart/form-data; boundary=x", &parts),
+        ] {
+            assert!(of("", kind, body).now_or_never().is_none(), "{kind} took a worker");
+            assert_eq!(of("", kind, body).await, of("", kind, body).await, "{kind}");
+        }
+        assert!(
+            of("", "application/json", "{}").now_or_never().is_some(),
+            "a short one has no wait"
+        );
+    }
+
     fn hex(fingerprint: Fingerprint) -> String {
         fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -312,7 +378,10 @@ mod tests {
     #[tokio::test]
     async fn form_field_values_are_found() {
         let found = |content_type: &'static str, body: &'static str| async move {
-            form_field(content_type, &Bytes::from_static(body.as_bytes()), "idempotency_key").await
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            let media_type = MediaType::of(&headers);
+            form_field(&media_type, &Bytes::from_static(body.as_bytes()), "idempotency_key").await
         };
         let form = "application/x-www-form-urlencoded";
         assert_eq!(found(form, "a=1&idempotency_key=k-1").await, [b"k-1"]);

@@ -97,8 +97,11 @@
 //! The keylatch service guards the routes of its configuration with this very layer. The tests are
 //! with the service, where they run over HTTP on every store.
 
+mod canonical_json;
+mod escapes;
 mod fingerprint;
 mod layer;
+mod media_type;
 mod policy;
 mod problem;
 mod response;

@@ -16,9 +16,10 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
+use crate::escapes::normalize_escapes;
 use crate::fingerprint::{FingerprintInput, form_field};
+use crate::media_type::{MediaType, content_coding};
 use crate::{BodyLimits, Code, OnFailure, Policy, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RecordScope, RunRequest, Scope};
 
@@ -27,27 +28,6 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
-/// What may stand in a path as it is (RFC 3986, section 3.3).
-const PATH: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b'!')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'(')
-    .remove(b')')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b',')
-    .remove(b';')
-    .remove(b'=')
-    .remove(b':')
-    .remove(b'@');
-
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
     /// It has a key, so it runs once.
@@ -68,8 +48,8 @@ impl Submission {
     pub(crate) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let key = header_key(&parts.headers)?;
-        let content_type = text(&parts.headers, &header::CONTENT_TYPE);
-        if key.is_none() && !is_form(&content_type) {
+        let media_type = MediaType::of(&parts.headers);
+        if key.is_none() && !media_type.is_form() {
             return if policy.require_key {
                 Err(key_required())
             } else {
@@ -77,8 +57,7 @@ impl Submission {
             };
         }
         let body = read_body(body, policy.body_limits).await?;
-        let content_type = content_type.into_owned();
-        let fields = form_field(&content_type, &body, FIELD).await;
+        let fields = form_field(&media_type, &body, FIELD).await;
         let key = match (key, field_key(&fields)?) {
             (Some(key), Some(field)) if key != field => {
                 return Err(invalid_key("the header and the form field differ"));
@@ -90,7 +69,7 @@ impl Submission {
             }
         };
         let prefers_wait = preferred_wait(&parts.headers).is_some();
-        let ask = run_request(policy, &parts, &content_type, &body, &key).await;
+        let ask = run_request(policy, &parts, media_type, &body, &key).await;
         pass_key_on(&mut parts, &key);
         let request = Request::from_parts(parts, Body::from(body));
         Ok(Self::Keyed { request, ask, prefers_wait })
@@ -101,20 +80,27 @@ impl Submission {
 async fn run_request(
     policy: &Policy,
     parts: &Parts,
-    content_type: &str,
+    media_type: MediaType,
     body: &Bytes,
     key: &IdempotencyKey,
 ) -> RunRequest {
     let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
     let principal = (policy.principal)(parts).unwrap_or_default();
-    let query = parts.uri.query().unwrap_or_default();
-    let (path, ignore) = (&*path, &*policy.ignore);
-    let input = FingerprintInput { method, path, query, content_type, body, ignore };
+    let path = &*path;
     // A form without JavaScript is sent twice by a double click, and the page that comes of it
     // is that of the second.
-    let page = is_form(content_type) && text(&parts.headers, &header::ACCEPT).contains("text/html");
+    let page = media_type.is_form() && text(&parts.headers, &header::ACCEPT).contains("text/html");
     let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
     let scope = Scope { principal: &principal, method, path };
+    let input = FingerprintInput {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        media_type,
+        coding: content_coding(&parts.headers),
+        body: body.clone(),
+        ignore: policy.ignore.clone(),
+    };
     let shown = if policy.principal_is_secret { "" } else { &principal };
     RunRequest {
         key: scope.record(key),
@@ -131,16 +117,7 @@ async fn run_request(
 /// The path with each character spelt in the one way that all its spellings have in common
 /// (RFC 3986, section 6.2.2), and without a slash at its end.
 pub fn normalize_path(path: &str) -> Cow<'_, str> {
-    let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
-    if !path.contains('%') {
-        return Cow::Borrowed(path);
-    }
-    let segments = path.split('/').map(|segment| {
-        let decoded: Vec<u8> = percent_decode_str(segment).collect();
-        // A slash that was escaped is not one that divides.
-        percent_encoding::percent_encode(&decoded, PATH).to_string().replace('/', "%2F")
-    });
-    Cow::Owned(segments.collect::<Vec<_>>().join("/"))
+    normalize_escapes(if path.len() > 1 { path.trim_end_matches('/') } else { path })
 }
 
 fn header_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
@@ -181,13 +158,6 @@ fn pass_key_on(parts: &mut Parts, key: &IdempotencyKey) {
     {
         parts.headers.insert(IDEMPOTENCY_KEY, value);
     }
-}
-
-fn is_form(content_type: &str) -> bool {
-    let media_type = content_type.split(';').next().unwrap_or_default().trim();
-    ["application/x-www-form-urlencoded", "multipart/form-data"]
-        .iter()
-        .any(|form| media_type.eq_ignore_ascii_case(form))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Cow<'a, str> {

@@ -1,0 +1,140 @@
+//! JSON as one text for all its spellings: without white space, and the members of each object in order.
+//!
+//! Numbers stay as they are written: two amounts that differ beyond what a float can tell are not the same,
+//! and `5000.0` is not `5000` to a reader who counts digits. The text is read once, whatever its depth: a
+//! check first, and then one walk over what is known to be JSON. What is too deep, or has a member twice, has
+//! no canonical form. Tested in `fingerprint` and, over HTTP, in `tests/api/idempotency_fingerprint.rs`.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use serde_json::value::RawValue;
+
+/// How deep canonical JSON goes; what is deeper is compared byte by byte.
+const MAX_DEPTH: usize = 64;
+
+/// The canonical form of a body, without the members of its object that are ignored.
+pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
+    let whole: &RawValue = serde_json::from_slice(body).ok()?;
+    let mut value = Walk { rest: whole.get() }.value(MAX_DEPTH)?;
+    if let Value::Object(members) = &mut value {
+        members.retain(|name, _| !ignore.contains(name));
+    }
+    let mut canon = Vec::with_capacity(body.len());
+    value.write(&mut canon)?;
+    Some(canon)
+}
+
+/// A value of a text.
+enum Value<'a> {
+    Object(BTreeMap<String, Value<'a>>),
+    Array(Vec<Value<'a>>),
+    Text(String),
+    /// A number or a word, as it is written.
+    Written(&'a str),
+}
+
+impl Value<'_> {
+    fn write(&self, canon: &mut Vec<u8>) -> Option<()> {
+        match self {
+            Self::Object(members) => {
+                canon.push(b'{');
+                for (name, value) in members {
+                    serde_json::to_writer(&mut *canon, name).ok()?;
+                    canon.push(b':');
+                    value.write(canon)?;
+                    canon.push(b',');
+                }
+                canon.push(b'}');
+            }
+            Self::Array(values) => {
+                canon.push(b'[');
+                for value in values {
+                    value.write(canon)?;
+                    canon.push(b',');
+                }
+                canon.push(b']');
+            }
+            Self::Text(text) => serde_json::to_writer(&mut *canon, text).ok()?,
+            Self::Written(text) => canon.extend_from_slice(text.as_bytes()),
+        }
+        Some(())
+    }
+}
+
+/// A walk over a text that is known to be JSON.
+struct Walk<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Walk<'a> {
+    fn value(&mut self, depth: usize) -> Option<Value<'a>> {
+        let depth = depth.checked_sub(1)?;
+        match self.peek()? {
+            b'{' => self.object(depth),
+            b'[' => self.array(depth),
+            b'"' => self.text().map(Value::Text),
+            _ => {
+                let ends = |c: char| matches!(c, ',' | ']' | '}') || c.is_ascii_whitespace();
+                self.take(self.rest.find(ends).unwrap_or(self.rest.len())).map(Value::Written)
+            }
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Option<Value<'a>> {
+        let mut members = BTreeMap::new();
+        self.take(1)?;
+        while self.peek()? != b'}' {
+            let Entry::Vacant(member) = members.entry(self.text()?) else { return None };
+            self.punctuation(b':')?;
+            member.insert(self.value(depth)?);
+            if self.peek()? == b',' {
+                self.take(1)?;
+            }
+        }
+        self.take(1)?;
+        Some(Value::Object(members))
+    }
+
+    fn array(&mut self, depth: usize) -> Option<Value<'a>> {
+        let mut values = Vec::new();
+        self.take(1)?;
+        while self.peek()? != b']' {
+            values.push(self.value(depth)?);
+            if self.peek()? == b',' {
+                self.take(1)?;
+            }
+        }
+        self.take(1)?;
+        Some(Value::Array(values))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        self.peek()?;
+        let mut bytes = self.rest.bytes().enumerate().skip(1);
+        let end = loop {
+            match bytes.next()? {
+                (end, b'"') => break end,
+                (_, b'\\') => drop(bytes.next()?),
+                _ => {}
+            }
+        };
+        serde_json::from_str(self.take(end + 1)?).ok()
+    }
+
+    fn punctuation(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.take(1)).flatten().map(drop)
+    }
+
+    /// The next byte that is no white space.
+    fn peek(&mut self) -> Option<u8> {
+        self.rest = self.rest.trim_ascii_start();
+        self.rest.bytes().next()
+    }
+
+    fn take(&mut self, bytes: usize) -> Option<&'a str> {
+        let (taken, rest) = self.rest.split_at_checked(bytes)?;
+        self.rest = rest;
+        Some(taken)
+    }
+}
