@@ -260,7 +260,7 @@ impl Config {
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
-        self.tls.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
+        self.check_tls()?;
         self.check_shared_names()?;
         self.check_origins()?;
         self.check_redlock()?;
@@ -278,6 +278,12 @@ impl Config {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
         let is_prefix = !prefix.is_empty() && prefix.chars().all(is_plain);
         check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")
+    }
+
+    fn check_tls(&self) -> Result<(), String> {
+        self.tls.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
+        let is_for_identities = self.tls.client_ca.is_empty() || self.identity_file().is_some();
+        check("tls.client_ca", is_for_identities, "must be empty without `identities`")
     }
 
     fn check_origins(&self) -> Result<(), String> {

@@ -29,6 +29,12 @@ pub enum RefusedCredential {
     /// The time of the key is over.
     #[error("The API key has expired")]
     Expired,
+    /// There is no key, and the certificate of the connection is that of no identity.
+    #[error("The client certificate is that of no identity, and the request has no API key")]
+    UnknownCertificate,
+    /// The names in the certificate lead to several identities.
+    #[error("The client certificate is that of several identities, and the request has no API key")]
+    AmbiguousCertificate,
 }
 
 /// The key in a header.

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::http::{HeaderMap, HeaderName};
 use jiff::Timestamp;
 
+use super::certificate::CertificateNames;
 use super::credential::{RefusedCredential, api_key};
 use super::identity::{Identities, Identity, InvalidIdentities};
 use crate::followed_files::{FollowedFiles, UnreadableFile};
@@ -51,19 +52,24 @@ impl IdentityFile {
         Ok(Self { path: path.to_owned(), file, current: RwLock::new(identities) })
     }
 
-    /// Whose key a header of a request has.
+    /// Whose key a header of a request has or, where the request has no such header, whose certificate its
+    /// connection has. A key that is wrong is not made good by a certificate.
     ///
     /// # Errors
     ///
-    /// There is no key, or none that is known and valid now.
+    /// There is neither, or none that is known and valid now.
     pub fn identify(
         &self,
         headers: &HeaderMap,
         header: &HeaderName,
+        certificate: Option<&CertificateNames>,
     ) -> Result<Arc<Identity>, RefusedCredential> {
-        let key = api_key(headers, header)?;
+        let key = api_key(headers, header);
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.find(&key, Timestamp::now)
+        match (key, certificate) {
+            (Err(RefusedCredential::Missing), Some(names)) => current.find_certificate(names),
+            (key, _) => current.find(&key?, Timestamp::now),
+        }
     }
 
     /// Follows the file until it is dropped.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::certificate::CertificateNames;
 use super::credential::RefusedCredential;
 use super::key::{ApiKey, KeyHash};
 use super::permission::Permissions;
@@ -74,10 +75,11 @@ impl std::str::FromStr for IdentityName {
     }
 }
 
-/// All identities, by the hashes of their keys.
+/// All identities, by the hashes of their keys and by the names in their certificates.
 #[derive(Debug, Default)]
 pub struct Identities {
     by_key: HashMap<KeyHash, KnownKey>,
+    by_certificate: HashMap<String, Arc<Identity>>,
     count: usize,
 }
 
@@ -107,6 +109,12 @@ pub enum InvalidIdentities {
     /// Two identities, or one twice, have the same key.
     #[error("a key of `{0}` is there twice")]
     SameKey(IdentityName),
+    /// Two identities, or one twice, have the same certificate.
+    #[error("a certificate of `{0}` is there twice")]
+    SameCertificate(IdentityName),
+    /// No client could be this identity.
+    #[error("`{0}` has neither `keys` nor `certificates`")]
+    NoCredential(IdentityName),
 }
 
 #[derive(Deserialize)]
@@ -120,7 +128,8 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct IdentityEntry {
     name: IdentityName,
-    keys: Vec<KeyEntry>,
+    keys: Option<Vec<KeyEntry>>,
+    certificates: Option<Vec<String>>,
     #[serde(default)]
     allow: Permissions,
     #[serde(default)]
@@ -175,22 +184,53 @@ impl Identities {
         if document.identity.is_empty() {
             return Err(InvalidIdentities::Empty);
         }
+        let mut all = Self::default();
         let mut names = BTreeSet::new();
-        let mut by_key = HashMap::new();
-        for IdentityEntry { name, keys, allow, act_for } in document.identity {
-            if !names.insert(name.clone()) {
-                return Err(InvalidIdentities::SameName(name));
+        for entry in document.identity {
+            if !names.insert(entry.name.clone()) {
+                return Err(InvalidIdentities::SameName(entry.name));
             }
-            let identity = Arc::new(Identity { name, permissions: allow, act_for });
-            for KeyEntry { sha256, expires } in keys {
-                let expires = expires.map(|Expiry(at)| at);
-                let known = KnownKey { identity: Arc::clone(&identity), expires };
-                if by_key.insert(sha256, known).is_some() {
-                    return Err(InvalidIdentities::SameKey(identity.name.clone()));
-                }
+            all.add(entry)?;
+        }
+        Ok(Self { count: names.len(), ..all })
+    }
+
+    fn add(&mut self, entry: IdentityEntry) -> Result<(), InvalidIdentities> {
+        let IdentityEntry { name, keys, certificates, allow, act_for } = entry;
+        if keys.is_none() && certificates.is_none() {
+            return Err(InvalidIdentities::NoCredential(name));
+        }
+        let identity = Arc::new(Identity { name, permissions: allow, act_for });
+        for KeyEntry { sha256, expires } in keys.unwrap_or_default() {
+            let expires = expires.map(|Expiry(at)| at);
+            let known = KnownKey { identity: Arc::clone(&identity), expires };
+            if self.by_key.insert(sha256, known).is_some() {
+                return Err(InvalidIdentities::SameKey(identity.name.clone()));
             }
         }
-        Ok(Self { by_key, count: names.len() })
+        for certificate in certificates.unwrap_or_default() {
+            if self.by_certificate.insert(certificate, Arc::clone(&identity)).is_some() {
+                return Err(InvalidIdentities::SameCertificate(identity.name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose certificate has these names.
+    ///
+    /// # Errors
+    ///
+    /// No identity has one of them, or several do.
+    pub fn find_certificate(
+        &self,
+        names: &CertificateNames,
+    ) -> Result<Arc<Identity>, RefusedCredential> {
+        let mut found = names.iter().filter_map(|name| self.by_certificate.get(name));
+        let identity = found.next().ok_or(RefusedCredential::UnknownCertificate)?;
+        if found.any(|other| other.name != identity.name) {
+            return Err(RefusedCredential::AmbiguousCertificate);
+        }
+        Ok(Arc::clone(identity))
     }
 
     /// Whose key it is, at the moment that `now` gives, which is asked only where the key has an end.

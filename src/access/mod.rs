@@ -8,12 +8,14 @@
 //! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes alone. Tested
 //! over HTTP in `tests/api/identities.rs` and `permissions.rs`, and as a process in `tests/cli/keys.rs`.
 
+mod certificate;
 mod credential;
 mod file;
 mod identity;
 mod key;
 mod permission;
 
+pub use certificate::CertificateNames;
 pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
 pub use file::{IdentityFile, IdentityFileError};
 pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};

@@ -29,7 +29,7 @@ use tower::{Layer, Service};
 use super::idempotency::GuardAccess;
 use super::origin::{OriginPolicy, Surface, TrustedProxy};
 use super::problem::{Code, Problem, overloaded, unauthenticated};
-use crate::access::{IdentityFile, KEYLATCH_AUTHORIZATION};
+use crate::access::{CertificateNames, IdentityFile, KEYLATCH_AUTHORIZATION};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
 use keylatch_axum::ProblemCause;
@@ -137,7 +137,7 @@ impl RequestLayer {
     ///
     /// # Errors
     ///
-    /// The route is for identities, and the request has no key of one.
+    /// The route is for identities, and the request is that of none.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(identities) = &self.shared.identities else { return Ok(()) };
         let (header, name) = match (self.surface, self.guard_access) {
@@ -148,7 +148,9 @@ impl RequestLayer {
                 (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization")
             }
         };
-        let identity = identities.identify(request.headers(), &header);
+        let certificate = request.extensions().get::<Arc<CertificateNames>>();
+        let certificate = certificate.map(AsRef::as_ref);
+        let identity = identities.identify(request.headers(), &header, certificate);
         let identity = identity.map_err(|why| unauthenticated(why, name))?;
         // The service behind a guard is not to read the key.
         request.headers_mut().remove(&header);

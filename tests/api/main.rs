@@ -8,6 +8,7 @@
 
 mod access_matrix;
 mod breaks;
+mod client_certificates;
 mod connections;
 mod cors;
 mod expiry;

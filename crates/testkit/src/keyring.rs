@@ -41,6 +41,13 @@ impl Keyring {
         key.expose().to_owned()
     }
 
+    /// Adds an identity that has certificates with these names, and no key.
+    pub fn add_certificates(&mut self, name: &str, names: &[&str], lines: &str) {
+        writeln!(self.text, "[[identity]]\nname = \"{name}\"\ncertificates = {names:?}\n{lines}")
+            .expect("a text takes it");
+        self.write(&self.text);
+    }
+
     /// Writes another text in place of the file.
     pub fn write(&self, text: &str) {
         std::fs::write(self.path(), text).expect("a file");

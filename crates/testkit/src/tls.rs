@@ -77,13 +77,18 @@ impl Authority {
         self.serve_with(&self.sign("the service", &["localhost", "127.0.0.1"]))
     }
 
+    /// The same, where the authority also vouches for clients.
+    pub fn serve_clients(&self) -> TlsSettings {
+        TlsSettings { client_ca: self.ca_file().display().to_string(), ..self.serve() }
+    }
+
     /// The same with a certificate of the test's.
     pub fn serve_with(&self, certificate: &Certificate) -> TlsSettings {
         let (cert, key) = (self.file("cert.pem"), self.file("key.pem"));
         std::fs::write(&cert, &certificate.cert).expect("a file");
         std::fs::write(&key, &certificate.key).expect("a file");
         let text = |path: PathBuf| path.display().to_string();
-        TlsSettings { cert: text(cert), key: text(key) }
+        TlsSettings { cert: text(cert), key: text(key), ..TlsSettings::default() }
     }
 
     /// A client that trusts the authority, offers these protocols and shows a certificate, if it has one.

@@ -30,6 +30,7 @@ use super::listener::AcceptedConnection;
 use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo};
 use super::settings::Settings;
 use super::tls::TlsFiles;
+use crate::access::CertificateNames;
 use crate::http::origin::Arrival;
 use crate::metrics::{GaugeGuard, Metrics};
 
@@ -87,10 +88,11 @@ impl Connections {
         let mut events = self.events(closed);
         let mut serving = Serving { all: &self, phases, events: &mut events };
         let Some(tls) = &self.tls else {
-            return serving.http1(io, arrival, &router, keep_alive).await;
+            return serving.http1(io, arrival.into(), &router, keep_alive).await;
         };
         if let Some(io) = serving.handshake(tls, io).await {
-            serving.http1(io, arrival, &router, keep_alive).await;
+            let certificate = client_certificate(&io);
+            serving.http1(io, Client { arrival, certificate }, &router, keep_alive).await;
         }
     }
 
@@ -143,13 +145,13 @@ impl Serving<'_> {
     async fn http1<I: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: I,
-        arrival: Arrival,
+        client: Client,
         router: &Router,
         keep_alive: bool,
     ) {
         let phases = Arc::clone(&self.phases);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
-        let service = service_fn(|request| answer(router, &phases, arrival, request));
+        let service = service_fn(|request| answer(router, &phases, &client, request));
         let mut http = self.all.http.clone();
         let connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
         let close = |connection: Pin<&mut http1::Connection<_, _>>| {
@@ -189,14 +191,35 @@ impl Serving<'_> {
     }
 }
 
+/// What is known of a client before it has sent a request.
+struct Client {
+    arrival: Arrival,
+    certificate: Option<Arc<CertificateNames>>,
+}
+
+impl From<Arrival> for Client {
+    fn from(arrival: Arrival) -> Self {
+        Self { arrival, certificate: None }
+    }
+}
+
+/// The names in the certificate that a client showed.
+fn client_certificate<I>(io: &TlsStream<I>) -> Option<Arc<CertificateNames>> {
+    let certificate = io.get_ref().1.peer_certificates()?.first()?;
+    Some(Arc::new(CertificateNames::read(certificate)))
+}
+
 /// The answer to a request, whose end the phases follow.
 fn answer(
     router: &Router,
     phases: &Arc<ConnectionPhases>,
-    arrival: Arrival,
+    client: &Client,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
-    request.extensions_mut().insert(arrival);
+    request.extensions_mut().insert(client.arrival);
+    if let Some(certificate) = &client.certificate {
+        request.extensions_mut().insert(Arc::clone(certificate));
+    }
     let begun = phases.busy();
     // No handler runs before this is polled.
     let answering = router.clone().call(request.map(Body::new));

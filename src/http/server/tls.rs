@@ -3,15 +3,19 @@
 //! TLS 1.2 and 1.3 by rustls with ring. A handshake takes the certificate that was current when it began, and a
 //! connection keeps it, so that a replacement ends no connection. A new pair that is wrong changes nothing: the
 //! pair of before stays, and the log says what is wrong. Invariant: there is a pair that fits at every moment.
-//! Tested in `tests/api/tls.rs` and `tests/cli/tls.rs`.
+//! Tested in `tests/api/tls.rs`,
+//! `client_certificates.rs` and `tests/cli/tls.rs`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
 use serde::Deserialize;
 use tokio_rustls::TlsAcceptor;
 
@@ -24,6 +28,7 @@ use crate::followed_files::{FollowedFiles, UnreadableFile};
 pub struct TlsSettings {
     pub cert: String,
     pub key: String,
+    pub client_ca: String,
 }
 
 impl TlsSettings {
@@ -39,8 +44,16 @@ impl TlsSettings {
                 Err(("tls.key", "must name the file of the key where `tls.cert` is set"))
             }
             (true, false) => Err(("tls.cert", "must name a certificate where `tls.key` is set")),
+            (true, true) if !self.client_ca.is_empty() => {
+                Err(("tls.cert", "must name a certificate where `tls.client_ca` is set"))
+            }
             _ => Ok(()),
         }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let all = [&self.cert, &self.key, &self.client_ca].into_iter();
+        all.filter(|file| !file.is_empty()).map(PathBuf::from).collect()
     }
 }
 
@@ -63,6 +76,9 @@ pub enum TlsFileError {
     /// The key is none.
     #[error("TLS: `tls.key` is not a private key in PEM")]
     Key,
+    /// The authorities of clients are none.
+    #[error("TLS: `tls.client_ca` is not certificates of authorities in PEM")]
+    ClientAuthority,
     /// The two do not fit, or are of a kind that is not known.
     #[error("TLS: the certificate and its key cannot be used: {0}")]
     Pair(#[from] rustls::Error),
@@ -75,8 +91,7 @@ impl TlsFiles {
     ///
     /// One cannot be read, or they are no certificate with its key.
     pub fn open(settings: &TlsSettings) -> Result<Self, TlsFileError> {
-        let files =
-            FollowedFiles::read(vec![PathBuf::from(&settings.cert), PathBuf::from(&settings.key)])?;
+        let files = FollowedFiles::read(settings.files())?;
         let current = RwLock::new(config(files.first())?);
         Ok(Self { files, current })
     }
@@ -110,14 +125,38 @@ impl TlsFiles {
     }
 }
 
+/// What the files are worth: the certificate, its key and, if there is a third, the authorities of clients.
 fn config(files: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsFileError> {
     let chain = certificates(&files[0]).ok_or(TlsFileError::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&files[1]).map_err(|_| TlsFileError::Key)?;
-    let config = ServerConfig::builder_with_provider(default_provider().into())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+    let provider = Arc::new(default_provider());
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
+    let config = match files.get(2) {
+        None => config.with_no_client_auth(),
+        Some(pem) => config.with_client_cert_verifier(client_verifier(pem, provider)?),
+    };
+    let mut config = config.with_single_cert(chain, key)?;
+    if files.len() > 2 {
+        // A session that is resumed is not checked again: its certificate may have expired.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
+}
+
+/// Checks the certificate of a client that shows one. A client may show none, and send an API key.
+fn client_verifier(
+    pem: &[u8],
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsFileError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(pem).ok_or(TlsFileError::ClientAuthority)? {
+        roots.add(authority).map_err(|_| TlsFileError::ClientAuthority)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let verifier = verifier.allow_unauthenticated().build();
+    verifier.map_err(|_| TlsFileError::ClientAuthority)
 }
 
 /// The certificates of a PEM file, of which there is at least one.
