@@ -3,6 +3,7 @@
 //! Every label has a bounded set of values: matched routes, methods, statuses, store operations and
 //! outcomes. Never a lock name, an owner or anything else that a client chooses.
 
+use axum::http::StatusCode;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -55,6 +56,7 @@ impl Metrics {
 
     /// Counts an answered request. `route` is the matched route, never the path.
     pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        let status = StatusLabel::of(status);
         let labels = RequestLabels { method, route: route.to_owned(), status };
         self.requests.get_or_create(&labels).observe(took.as_secs_f64());
     }
@@ -305,14 +307,46 @@ label!(StreamKind, GrantMode, StoreOperation, StoreOutcome);
 struct RequestLabels {
     method: &'static str,
     route: String,
-    status: u16,
+    status: StatusLabel,
+}
+
+/// A status that has a name, or the class of one that has none: a client may have any number answered, and
+/// each would be a histogram of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StatusLabel {
+    Named(u16),
+    Class(u16),
+}
+
+impl StatusLabel {
+    fn of(status: u16) -> Self {
+        let code = StatusCode::from_u16(status).ok();
+        let name = code.and_then(|code| code.canonical_reason());
+        name.map_or(Self::Class(status / 100), |_| Self::Named(status))
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Self::Named(status) => status,
+            Self::Class(class) => class,
+        }
+    }
+}
+
+impl EncodeLabelValue for StatusLabel {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        match self {
+            Self::Named(status) => EncodeLabelValue::encode(status, encoder),
+            Self::Class(class) => EncodeLabelValue::encode(&format!("{class}xx"), encoder),
+        }
+    }
 }
 
 /// Each request looks its labels up, and hashing their text would cost 1 % of it. There are few of them,
 /// so what tells most of them apart is enough.
 impl Hash for RequestLabels {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_usize(usize::from(self.status) + (self.route.len() << 16));
+        hasher.write_usize(usize::from(self.status.number()) + (self.route.len() << 16));
     }
 }
 

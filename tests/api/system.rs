@@ -75,6 +75,8 @@ async fn info_states_the_tier_of_embedded() {
     let store = &info.json["store"];
     assert_eq!((&store["kind"], &store["tier"]), (&json!("embedded"), &json!("strict")));
     assert_eq!(store["reachable"], true);
+    let path = directory.path().display().to_string();
+    assert!(!info.text.contains(&path), "clients read where the store is: {info:?}");
 }
 
 #[tokio::test]
@@ -102,6 +104,29 @@ async fn info_states_the_tier_of_redis() {
         assert_eq!(store["facts"]["aof_enabled"], aof);
         assert_eq!(store["facts"]["role"], "master");
     }
+}
+
+/// A client may have any status answered: it would make four hundred histograms of one route.
+#[tokio::test]
+async fn status_without_a_name_is_counted_by_its_class() {
+    let service = Service::start("memory:").await;
+    for (place, fail) in [470, 471, 499, 402, 599].into_iter().enumerate() {
+        let order = json!({"amount": 1, "currency": "EUR", "fail": fail, "delay_ms": 0});
+        let request = service.request(Method::POST, "/v1/orders").json(&order);
+        let answer = Answer::of(request.header("Idempotency-Key", format!("k-{place}"))).await;
+        assert_eq!(answer.status.as_u16(), fail, "{answer:?}");
+    }
+    let metrics = service.get("/metrics").await.text;
+    let of = |status| {
+        format!(
+            "keylatch_http_request_duration_seconds_count{{method=\"POST\",route=\"/v1/orders\",\
+             status=\"{status}\"}}"
+        )
+    };
+    for (status, count) in [("4xx", "3"), ("402", "1"), ("5xx", "1")] {
+        assert!(metrics.contains(&format!("{} {count}", of(status))), "{status}: {metrics}");
+    }
+    assert!(!metrics.contains(&of("470")), "{metrics}");
 }
 
 #[tokio::test]

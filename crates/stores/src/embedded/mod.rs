@@ -68,7 +68,6 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
 struct Embedded {
     table: Arc<Table>,
     writer: Writer,
-    path: PathBuf,
 }
 
 impl Embedded {
@@ -79,8 +78,8 @@ impl Embedded {
         tracing::info!(directory = %path.display(), locks, records, "locks are kept on disk");
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
-            .map_err(|source| OpenError::Directory { path: path.clone(), source })?;
-        Ok(Self { table, writer, path })
+            .map_err(|source| OpenError::Directory { path, source })?;
+        Ok(Self { table, writer })
     }
 }
 
@@ -137,9 +136,7 @@ impl Executor for Embedded {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
-        let directory = self.path.display().to_string();
-        let facts = BTreeMap::from([("directory", directory)]);
-        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
+        Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::new(), advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {
