@@ -405,7 +405,9 @@ fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Proble
         for value in values {
             let value = HeaderValue::try_from(value)
                 .map_err(|_| invalid("headers", "has a value that no header takes"))?;
-            headers.append(&name, value);
+            headers
+                .try_append(&name, value)
+                .map_err(|_| invalid("headers", "has more of them than an answer takes"))?;
         }
     }
     Ok(headers)
