@@ -182,6 +182,7 @@ pub(super) fn lease_set<'a>(
         valid_for_ms: millis(validity.valid_for()),
         expires_at: in_millis(shortest(|lease| lease.expires_in)),
         locks: locks.collect(),
+        unchanged: Vec::new(),
     }
 }
 
@@ -210,6 +211,29 @@ pub(super) fn lease_body<'a>(
         limit: slots(lease.limit),
         slot: slots(lease.limit).map(|_| lease.slot),
         entries: lease.entries.iter().map(|entry| Cow::Borrowed(entry.as_str())).collect(),
+        unchanged: Vec::new(),
+    }
+}
+
+/// What a request asks for that a grant of before may not have.
+pub(super) struct Terms {
+    ttl: Ttl,
+    owner: Option<Owner>,
+}
+
+impl Terms {
+    pub(super) fn new(ttl: Ttl, owner: Option<&Owner>) -> Self {
+        Self { ttl, owner: owner.cloned() }
+    }
+
+    /// The members of the request that changed nothing of these leases.
+    pub(super) fn unchanged<'a>(self, leases: &[lock::Lease]) -> Vec<Cow<'a, str>> {
+        let is_other_owner =
+            |lease: &lock::Lease| self.owner.is_some() && lease.owner != self.owner;
+        let has_other_ttl = leases.iter().any(|lease| lease.ttl != self.ttl.get());
+        let has_other_owner = leases.iter().any(is_other_owner);
+        let members = [(has_other_ttl, "ttl_ms"), (has_other_owner, "owner")];
+        members.into_iter().filter(|(differs, _)| *differs).map(|(_, name)| name.into()).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! held lock is a value, and its 409 is made here; an error means that the service could not find out.
 //! Tested in `tests/api/locks.rs`, `listing.rs` and `waiting.rs`.
 
+use std::slice;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
-use super::body::{Json, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
+use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
 use super::caller::Caller;
 use super::extract::{
     LOCK_TOKEN, LeftEntry, ListQuery, Name, OptionalJson, OptionalToken, RequiredToken,
@@ -75,14 +76,19 @@ pub(super) async fn create(
     let mut request =
         acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     request.owner = caller.label("owner", request.owner)?;
-    let wait = request.wait;
+    let (wait, terms) = (request.wait, Terms::new(request.ttl, request.owner.as_ref()));
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
-        Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &name, &grant)),
+        Acquisition::Again(grant) => {
+            let unchanged = terms.unchanged(slice::from_ref(&grant.lease));
+            let lease = lease_body(&name, &grant.token, &grant.lease, grant.validity);
+            let lease = Lease { unchanged, ..lease };
+            Ok(with_token(Json(lease).into_response(), &grant.token))
+        }
         Acquisition::Held { contention, waited } => {
             Err(held(&contention, (!wait.is_zero()).then_some(waited)))
         }

@@ -4,6 +4,7 @@
 //! maps what the core found as those of one lock do; a 409 names the first lock that was not to be had, and
 //! where locks are lost, the problem is that of the first and lists all. Tested in `tests/api/sets.rs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -11,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
-use super::body::{Json, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
+use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
 use super::locks::with_token;
@@ -61,9 +62,16 @@ pub(super) async fn create(
     let (set, wait) = (request.set.clone(), request.wait);
     caller.check_set(LockAct::Acquire, &set)?;
     request.owner = caller.label("owner", request.owner)?;
+    let terms = Terms::new(request.ttl, request.owner.as_ref());
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
-        Acquisition::New(grant) => Ok(granted(StatusCode::CREATED, &set, &grant)),
-        Acquisition::Again(grant) => Ok(granted(StatusCode::OK, &set, &grant)),
+        Acquisition::New(grant) => {
+            let unchanged = terms.unchanged(&grant.lease);
+            Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
+        }
+        Acquisition::Again(grant) => {
+            let unchanged = terms.unchanged(&grant.lease);
+            Ok(granted(StatusCode::OK, &set, &grant, unchanged))
+        }
         Acquisition::Held { contention, waited } => {
             Err(set_held(&contention, (!wait.is_zero()).then_some(waited)))
         }
@@ -102,7 +110,7 @@ pub(super) async fn renew(
     caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
         SetRenewal::Renewed { leases, validity } => {
-            Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }))
+            Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }, Vec::new()))
         }
         SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
     }
@@ -137,7 +145,13 @@ pub(super) async fn release(
     Err(set_lost(&lost, "The others are released."))
 }
 
-fn granted(status: StatusCode, set: &LockSet, grant: &Grant<Vec<Lease>>) -> Response {
+fn granted(
+    status: StatusCode,
+    set: &LockSet,
+    grant: &Grant<Vec<Lease>>,
+    unchanged: Vec<Cow<'_, str>>,
+) -> Response {
     let Grant { token, lease, validity } = grant;
-    with_token((status, Json(lease_set(set, token, lease, *validity))).into_response(), token)
+    let body = LeaseSet { unchanged, ..lease_set(set, token, lease, *validity) };
+    with_token((status, Json(body)).into_response(), token)
 }

@@ -337,3 +337,21 @@ fn members(object: &Value) -> Vec<&str> {
 fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().expect("a short time")
 }
+
+#[store_test(service)]
+async fn repeated_create_names_what_it_did_not_change(service: &Service) {
+    let first = json!({"ttl_ms": 20_000, "owner": "alice"});
+    assert_eq!(service.create_as("deploy", MINE, &first).await.json["unchanged"], Value::Null);
+    let cases = [
+        (first, Value::Null),
+        (json!({"ttl_ms": 20_000}), Value::Null),
+        (json!({"ttl_ms": 20_001, "owner": "alice"}), json!(["ttl_ms"])),
+        (json!({"ttl_ms": 20_000, "owner": "bob"}), json!(["owner"])),
+        (json!({"owner": "bob"}), json!(["ttl_ms", "owner"])),
+    ];
+    for (body, unchanged) in cases {
+        let again = service.create_as("deploy", MINE, &body).await;
+        assert_eq!((again.status.as_u16(), &again.json["unchanged"]), (200, &unchanged), "{body}");
+        assert_eq!(again.json["owner"], "alice", "{again:?}");
+    }
+}

@@ -342,3 +342,18 @@ fn fences(answer: &Answer) -> BTreeMap<String, u64> {
     };
     locks(answer).iter().filter_map(fence).collect()
 }
+
+#[tokio::test]
+async fn set_names_what_it_did_not_change() {
+    let service = Service::start("memory:").await;
+    let mine = "a-token-of-the-clients-own";
+    service.create_as("a", mine, &json!({"ttl_ms": 60_000})).await;
+    let create = async |body: Value| {
+        let request = service.request(Method::POST, "/v1/locks").json(&body);
+        Answer::of(request.header("Lock-Token", mine)).await
+    };
+    let first = create(json!({"names": ["a", "b"]})).await;
+    assert_eq!((first.status.as_u16(), &first.json["unchanged"]), (201, &json!(["ttl_ms"])));
+    let again = create(json!({"names": ["b", "c"]})).await;
+    assert_eq!((again.status.as_u16(), &again.json["unchanged"]), (201, &Value::Null));
+}

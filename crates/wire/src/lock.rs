@@ -190,6 +190,10 @@ pub struct Lease<'a> {
     /// The names under which the holder entered the lock; absent where it named none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Cow<'a, str>>,
+    /// The members of the request that changed nothing, because the token held the lock before with others;
+    /// absent where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<Cow<'a, str>>,
 }
 
 impl Lease<'_> {

@@ -90,6 +90,10 @@ pub struct LeaseSet<'a> {
     pub expires_at: String,
     /// The locks, in the order of the request.
     pub locks: Vec<LeasedLock<'a>>,
+    /// The members of the request that changed nothing, because the token held one of the locks before with others;
+    /// absent where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<Cow<'a, str>>,
 }
 
 impl LeaseSet<'_> {
