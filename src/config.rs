@@ -229,6 +229,7 @@ impl Config {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
             ("server.max_connections", self.server.max_connections as u64),
+            ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),
             ("server.max_requests", self.server.max_requests as u64),
             ("server.request_timeout_ms", self.server.request_timeout_ms),
             ("server.body_timeout_ms", self.server.body_timeout_ms),
@@ -256,7 +257,6 @@ impl Config {
         let silence = self.zookeeper.connect_timeout_ms;
         check("zookeeper.connect_timeout_ms", silence <= 3000, "must be at most 3000")?;
         check("server.max_headers", self.server.max_headers <= 1000, "must be at most 1000")?;
-        check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
@@ -268,12 +268,13 @@ impl Config {
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
     }
 
-    /// The names that instances on one server share.
+    /// How a server is used that instances share, and the names that they share there.
     fn check_shared_names(&self) -> Result<(), String> {
         let schema = &self.postgres.schema;
         let is_plain = schema.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let is_schema = is_plain && (1..=48).contains(&schema.len());
         check("postgres.schema", is_schema, "must be 1 to 48 of A-Z a-z 0-9 _")?;
+        check("redis.connections", self.redis.connections <= 1000, "must be at most 1000")?;
         let prefix = &self.redis.key_prefix;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
         let is_prefix = !prefix.is_empty() && prefix.chars().all(is_plain);

@@ -20,6 +20,8 @@ mod gone_clients;
 mod hold;
 mod hold_endings;
 mod hosts;
+mod http2;
+mod http2_floods;
 mod idempotency_crashes;
 mod idempotency_failures;
 mod idempotency_fingerprint;

@@ -65,6 +65,7 @@ mod program;
 mod proxy;
 mod random;
 mod raw_http;
+pub mod raw_http2;
 mod redis;
 pub mod scale;
 mod scripts;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
-use axum::http::Request;
-use axum::response::Response;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
@@ -26,10 +26,13 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
-use super::phases::{ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo};
+use super::phases::{
+    ActiveStream, ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo,
+};
 use super::settings::Settings;
-use super::tls::TlsFiles;
+use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
 use crate::http::origin::Arrival;
 use crate::metrics::{GaugeGuard, Metrics};
@@ -40,6 +43,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// What every connection shares.
 pub(super) struct Connections {
     http: http1::Builder,
+    settings: Settings,
     timeouts: ConnectionTimeouts,
     on_loopback: bool,
     tls: Option<Arc<TlsFiles>>,
@@ -70,7 +74,16 @@ impl Connections {
             leave: LEAVE_TIME,
         };
         let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
-        Self { http, timeouts, on_loopback, tls, closing, killed, metrics }
+        Self {
+            http,
+            settings: settings.clone(),
+            timeouts,
+            on_loopback,
+            tls,
+            closing,
+            killed,
+            metrics,
+        }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
@@ -92,7 +105,12 @@ impl Connections {
         };
         if let Some(io) = serving.handshake(tls, io).await {
             let certificate = client_certificate(&io);
-            serving.http1(io, Client { arrival, certificate }, &router, keep_alive).await;
+            let client = Client { arrival, certificate };
+            if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
+                serving.http2(io, client, &router).await;
+            } else {
+                serving.http1(io, client, &router, keep_alive).await;
+            }
         }
     }
 
@@ -162,6 +180,35 @@ impl Serving<'_> {
         let _ = self.watch(connection, close).await;
     }
 
+    /// Serves HTTP/2.
+    async fn http2<I: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        io: I,
+        client: Client,
+        router: &Router,
+    ) {
+        let (phases, settings) = (Arc::clone(&self.phases), &self.all.settings);
+        phases.begin_streams();
+        let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
+        let streams = StreamExecutor::new(settings);
+        let _ended = streams.guard();
+        self.events.push(streams.flood().map(|()| Event::Killed).boxed());
+        let service = service_fn(|request| {
+            let stream = (streams.begin(), ActiveStream::begin(&phases));
+            answer_stream(router, stream, &client, settings.max_headers, request)
+        });
+        let http = http2::builder(settings, streams.clone());
+        let close = |connection: Pin<&mut hyper::server::conn::http2::Connection<_, _, _>>| {
+            connection.graceful_shutdown();
+            ControlFlow::Continue(())
+        };
+        {
+            let connection = pin!(http.serve_connection(io, service));
+            let _ = self.watch(connection, close).await;
+        }
+        streams.end().await;
+    }
+
     /// What a step of the connection gives; `None` where something from outside ends the connection first.
     /// `close` lets the step end early when the service shuts down, or breaks it off.
     async fn watch<F: Future>(
@@ -197,6 +244,16 @@ struct Client {
     certificate: Option<Arc<CertificateNames>>,
 }
 
+impl Client {
+    /// Says who sends a request.
+    fn introduce<B>(&self, request: &mut Request<B>) {
+        request.extensions_mut().insert(self.arrival);
+        if let Some(certificate) = &self.certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
+        }
+    }
+}
+
 impl From<Arrival> for Client {
     fn from(arrival: Arrival) -> Self {
         Self { arrival, certificate: None }
@@ -216,10 +273,7 @@ fn answer(
     client: &Client,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
-    request.extensions_mut().insert(client.arrival);
-    if let Some(certificate) = &client.certificate {
-        request.extensions_mut().insert(Arc::clone(certificate));
-    }
+    client.introduce(&mut request);
     let begun = phases.busy();
     // No handler runs before this is polled.
     let answering = router.clone().call(request.map(Body::new));
@@ -232,6 +286,30 @@ fn answer(
             return Ok(response);
         }
         Ok(response.map(|body| Body::new(TrackedBody::new(body, phases))))
+    }
+}
+
+/// The answer to a request on a stream.
+fn answer_stream(
+    router: &Router,
+    (progress, active): (Arc<StreamProgress>, Result<ActiveStream, ClientGone>),
+    client: &Client,
+    max_headers: usize,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Body>, ClientGone>> + Send + use<> {
+    let mut request = http2::as_http1(request);
+    client.introduce(&mut request);
+    let is_too_long = request.headers().len() > max_headers;
+    let answering = router.clone().call(request.map(Body::new));
+    async move {
+        let active = active?;
+        let response = if is_too_long {
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response()
+        } else {
+            let Ok(response) = answering.await;
+            response
+        };
+        Ok(http2::track(response, progress, active))
     }
 }
 

@@ -1,11 +1,12 @@
-//! An HTTP/1.1 server with a limit on everything that a client can make it wait for or keep.
+//! A server of HTTP/1.1 and, behind TLS, HTTP/2, with a limit on everything that a client can make it wait for or keep.
 //!
 //! The accept loop counts connections, answers 503 to those beyond the cap, and at shutdown drains: it
-//! accepts no more, lets requests end, and closes what is left when the time is over. It does not speak
-//! HTTP/2, which no client of this API needs in clear text. The server is generic over its
+//! accepts no more, lets requests end, and closes what is left when the time is over. In clear text it does
+//! not speak HTTP/2, which no client of this API needs there. The server is generic over its
 //! [`Listener`]. Tested in `tests/api/connections.rs`, `shutdown.rs` and `tests/api/listener.rs`.
 
 mod connection;
+mod http2;
 mod listener;
 mod phases;
 mod settings;

@@ -12,7 +12,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -54,6 +54,10 @@ pub(super) struct ConnectionPhases {
     stuck: AtomicU64,
     /// The client has ended its side. Its last bytes may be unread.
     gone: AtomicBool,
+    /// Whether requests come side by side, as streams.
+    has_streams: AtomicBool,
+    /// The streams that are being answered.
+    streams: AtomicUsize,
 }
 
 /// The client of a request went away before the request was served.
@@ -76,6 +80,8 @@ impl ConnectionPhases {
             since: AtomicU64::new(0),
             stuck: AtomicU64::new(FLOWING),
             gone: AtomicBool::new(false),
+            has_streams: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
         }
     }
 
@@ -97,7 +103,13 @@ impl ConnectionPhases {
     /// will be served, and what was answered is still sent.
     pub(super) fn gone(&self) -> bool {
         self.gone.store(true, Ordering::Release);
-        self.phase.load(Ordering::Acquire) == BUSY
+        self.phase.load(Ordering::Acquire) == BUSY || self.streams.load(Ordering::Acquire) > 0
+    }
+
+    /// From now on requests come as streams. What else comes, such as a ping, is no sign of a request: a
+    /// connection without streams is idle.
+    pub(super) fn begin_streams(&self) {
+        self.has_streams.store(true, Ordering::Release);
     }
 
     /// The service has answered, to the end.
@@ -108,6 +120,7 @@ impl ConnectionPhases {
     /// When the time of the phase is over unless something happens; `None` while the service works. Looking again at that time, or when the service is done, is early enough.
     pub(super) fn deadline(&self, timeouts: &ConnectionTimeouts) -> Option<Instant> {
         let limit = match self.phase.load(Ordering::Acquire) {
+            _ if self.streams.load(Ordering::Acquire) > 0 => None,
             FRESH => Some(timeouts.first_byte),
             IDLE => Some(timeouts.keep_alive),
             HEAD => Some(timeouts.head),
@@ -134,7 +147,8 @@ impl ConnectionPhases {
 
     /// The client has sent something.
     pub(super) fn received(&self) {
-        if matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
+        let is_head = !self.has_streams.load(Ordering::Acquire);
+        if is_head && matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
             self.enter(HEAD);
         }
     }
@@ -151,6 +165,34 @@ impl ConnectionPhases {
 
     fn now(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+    }
+}
+
+/// A stream that is being answered. The connection is idle when the last of them is dropped.
+#[derive(Debug)]
+pub(super) struct ActiveStream(Arc<ConnectionPhases>);
+
+impl ActiveStream {
+    /// The service has a request on a stream.
+    ///
+    /// # Errors
+    ///
+    /// Its client has ended its side already.
+    pub(super) fn begin(phases: &Arc<ConnectionPhases>) -> Result<Self, ClientGone> {
+        if phases.gone.load(Ordering::Acquire) {
+            return Err(ClientGone);
+        }
+        phases.streams.fetch_add(1, Ordering::AcqRel);
+        Ok(Self(Arc::clone(phases)))
+    }
+}
+
+impl Drop for ActiveStream {
+    fn drop(&mut self) {
+        if self.0.phase.load(Ordering::Acquire) != LEAVING {
+            self.0.idle();
+        }
+        self.0.streams.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<String>,
     /// Connections served at once.
     pub max_connections: usize,
+    /// Requests answered at once on one connection of HTTP/2.
+    pub max_concurrent_streams: u32,
     /// Requests answered at once.
     pub max_requests: usize,
     /// Time for a request as a whole, in milliseconds.

@@ -21,6 +21,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::followed_files::{FollowedFiles, UnreadableFile};
 
+/// The name of HTTP/2 in a handshake (ALPN).
+pub(super) const HTTP2: &[u8] = b"h2";
+
 /// The section `tls` of the configuration, which says what each setting means.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,6 +140,7 @@ fn config(files: &[Vec<u8>]) -> Result<Arc<ServerConfig>, TlsFileError> {
         Some(pem) => config.with_client_cert_verifier(client_verifier(pem, provider)?),
     };
     let mut config = config.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     if files.len() > 2 {
         // A session that is resumed is not checked again: its certificate may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
