@@ -149,7 +149,8 @@ impl Extras<'_> {
 
 /// The Swagger UI, and the document that it shows.
 fn swagger_ui(document: OpenApi) -> Router {
-    let config = utoipa_swagger_ui::Config::from("/openapi.json");
+    // Its default asks a host of the Internet about the document.
+    let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
     let pages = Router::from(SwaggerUi::new("/docs").config(config));
     let document = Arc::new(document);
     let pages = pages.route("/openapi.json", get(async move || Json(document)));

@@ -3,8 +3,8 @@
 //! Method: processes that are killed and started again; damaged, full and read-only files and directories.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -289,6 +289,35 @@ async fn read_only_file_refuses_changes_until_writable() {
     for lock in ["newer", "held"] {
         api.look(lock).await.is_problem(404, "lock-not-held");
     }
+}
+
+/// Another user would read what is kept, and by the lock file keep the service from starting.
+#[tokio::test]
+async fn files_are_open_to_their_user_alone() {
+    let (parent, mode) = (Data::new(), |path: &Path| {
+        std::fs::metadata(path).expect("a file").permissions().mode() & 0o777
+    });
+    let directory = parent.0.path().join("new").join("data");
+    let files = || {
+        let files = std::fs::read_dir(&directory).expect("a directory");
+        files.map(|file| file.expect("a file").path())
+    };
+    let serve = async || {
+        let url = format!("embedded:{}", directory.display());
+        KEYLATCH.serve(&["--store", &url], &[]).await
+    };
+    let service = serve().await;
+    assert_eq!(Api::at(service.address).create_as("a", TOKEN, &json!({})).await.status, 201);
+    assert!(files().count() >= 3, "data, log and lock");
+    assert_eq!(mode(&directory), 0o700);
+    files().for_each(|file| assert_eq!(mode(&file), 0o600, "{}", file.display()));
+    service.ended_by("-KILL").await;
+    // Those of an older version are closed at the next start.
+    for file in files() {
+        std::fs::set_permissions(file, Permissions::from_mode(0o644)).expect("the owner may");
+    }
+    let _service = serve().await;
+    files().for_each(|file| assert_eq!(mode(&file), 0o600, "{}", file.display()));
 }
 
 #[tokio::test]

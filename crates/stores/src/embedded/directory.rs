@@ -1,5 +1,6 @@
 //! The data directory: one process's alone, with the data file whole before it has its name, and no
-//! more missing from its log than a power cut may have taken.
+//! more missing from its log than a power cut may have taken. Its files are open to their user alone: they
+//! have answers of clients, and a lock on the lock file keeps the service from starting.
 //!
 //! SQLite reads its log up to the first frame whose checksum does not match, and overlooks the rest
 //! without a word. After a power cut that is right: the transaction that was being written is torn,
@@ -9,8 +10,9 @@
 //!
 //! The lock on the directory is tested below; the tests of `damage` break the file and its log.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
@@ -29,6 +31,11 @@ const NEW: [&str; 3] = ["locks.sqlite.new", "locks.sqlite.new-wal", "locks.sqlit
 const OLD: &str = "locks.redb";
 /// Locked for as long as a process uses the directory, and holds that process's id.
 const LOCK: &str = "lock";
+/// What the files and the directory allow to their user, and no one else.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+/// What a mode allows to others than the user.
+const OTHERS: u32 = 0o077;
 /// The part of the log before its first frame.
 const LOG_HEADER: usize = 32;
 /// What stands before each page of the log.
@@ -65,7 +72,7 @@ impl Directory {
         let cannot = |source| OpenError::Directory { path: path.to_owned(), source };
         create_directory(path).map_err(cannot)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let mut lock = options.open(path.join(LOCK)).map_err(cannot)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -81,6 +88,7 @@ impl Directory {
         lock.set_len(0).map_err(cannot)?;
         writeln!(lock, "{}", std::process::id()).map_err(cannot)?;
         let directory = Self { path: path.to_owned(), lock };
+        directory.close_to_others().map_err(cannot)?;
         directory.create_data()?;
         Ok(directory)
     }
@@ -115,6 +123,22 @@ impl Directory {
         Medium { name, open, look, _directory: Some(self) }
     }
 
+    /// Leaves the files of an older version to their user alone. SQLite gives the log the mode of the data.
+    fn close_to_others(&self) -> io::Result<()> {
+        for name in [LOCK, DATA, LOG] {
+            let file = self.path.join(name);
+            let mode = match fs::metadata(&file) {
+                Ok(metadata) => metadata.permissions().mode(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            if mode & OTHERS != 0 {
+                fs::set_permissions(&file, Permissions::from_mode(mode & !OTHERS))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the data file whole before it gets its name, so that a file of that name without
     /// content is damage and never a beginning.
     fn create_data(&self) -> Result<(), OpenError> {
@@ -137,6 +161,8 @@ impl Directory {
             }
         }
         let new = self.path.join(NEW[0]);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(FILE_MODE).open(&new).map_err(cannot)?;
         let made = Connection::open(&new).map_err(FileError::from);
         made.and_then(|connection| tables::create(&connection, FORMAT))
             .map_err(|error| cannot(io::Error::other(error)))?;
@@ -169,7 +195,7 @@ fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(path)?;
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
