@@ -116,10 +116,15 @@ impl App {
         listener: impl Listener,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let token = self.closing.clone();
+        let (token, locks, records) =
+            (self.closing.clone(), Arc::clone(&self.locks), self.records.clone());
         let told = tokio::spawn(async move {
             closing.await;
             token.cancel();
+            locks.stop_waiting();
+            if let Some(records) = records {
+                records.stop_waiting();
+            }
         });
         let of_identities = self.identities.map(|identities| tokio::spawn(identities.follow()));
         let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));

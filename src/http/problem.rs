@@ -166,6 +166,7 @@ pub(super) fn of_lock_error(error: LockError) -> Problem {
                 .with_outcome(Effect::NotExecuted)
                 .with_retry_after(Duration::from_secs(1))
         }
+        LockError::Leaving => overloaded("The service is shutting down. Nothing was done."),
         LockError::Random(_) => {
             Problem::new(Code::Internal, "No token could be made. Nothing was done.")
                 .with_outcome(Effect::NotExecuted)

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use keylatch_testkit::{Process, RawConnection, RedisServer, config, eventually, post_head};
+use keylatch_testkit::{Api, Process, RawConnection, RedisServer, config, eventually, post_head};
+use serde_json::json;
 use tokio::net::TcpStream;
 
 use crate::KEYLATCH;
@@ -94,6 +95,28 @@ async fn shutdown_answers_requests_in_progress_and_refuses_new_connections() {
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(TcpStream::connect(address).await.is_err(), "a process still listens");
+}
+
+#[tokio::test]
+async fn waiters_read_503_at_once_and_keep_their_place_in_the_store() {
+    let redis = RedisServer::start().await;
+    let environment = [("KEYLATCH_SERVER_DRAIN_TIMEOUT_MS", "600000")];
+    let [leaving, staying] = [
+        KEYLATCH.serve(&["--store", &redis.url()], &environment).await,
+        KEYLATCH.serve(&["--store", &redis.url()], &environment).await,
+    ];
+    let (api, other) = (Api::at(leaving.address), Api::at(staying.address));
+    let (holder, waiter) = ("a-token-of-the-holders", "a-token-of-the-waiters");
+    assert_eq!(other.create_as("a", holder, &json!({})).await.status, 201);
+    let wait = json!({"wait_ms": 60_000});
+    let (answer, ()) = tokio::join!(api.create_as("a", waiter, &wait), async {
+        eventually(async || (other.look("a").await.json["waiting"] == 1).then_some(())).await;
+        leaving.signal("-TERM");
+    });
+    answer.is_problem(503, "overloaded");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+    assert_eq!(leaving.ended().await.code, Some(0));
+    assert_eq!(other.look("a").await.json["waiting"], 1, "its place is gone");
 }
 
 #[tokio::test]

@@ -216,6 +216,18 @@ async fn same_token_keeps_its_queue_position(service: &Service) {
     assert!(!second.is_finished());
 }
 
+/// It cannot come back to its place, which would hold up those behind it, and itself.
+#[store_test(service)]
+async fn waiter_without_a_token_leaves_no_place_behind(service: &Service) {
+    hold(service).await;
+    for _ in 0..3 {
+        let late = service.create("deploy", &json!({"wait_ms": 2000})).await;
+        late.is_problem(409, "lock-held");
+        assert_eq!(late.json["ahead"], 0, "{late:?}");
+        assert_eq!(service.look("deploy").await.json["waiting"], 0);
+    }
+}
+
 /// How many requests have no answer yet.
 async fn in_flight(service: &Api) -> u64 {
     let metrics = service.get("/metrics").await.text;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::run::{self, RunEnding, RunWaiters};
@@ -41,13 +42,15 @@ pub struct IdempotencyService {
     deadline: Duration,
     waiters: WaiterRegistry<RecordKey, RunWaiters>,
     tasks: TaskTracker,
+    /// From when on no request waits any more.
+    leaving: CancellationToken,
 }
 
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let (waiters, tasks) = Default::default();
-        Arc::new(Self { store, deadline, waiters, tasks })
+        let (waiters, tasks, leaving) = Default::default();
+        Arc::new(Self { store, deadline, waiters, tasks, leaving })
     }
 
     /// The most bytes of an answer that the store keeps.
@@ -87,7 +90,8 @@ impl IdempotencyService {
             let (Some(waiter), Some(ended)) = (&waiter, ended) else {
                 return Ok(OnceRun::Found(view));
             };
-            if timeout_at(until, self.ended(waiter, &ask.key, ended)).await.is_err() {
+            let ended = timeout_at(until, self.ended(waiter, &ask.key, ended));
+            if !matches!(self.leaving.run_until_cancelled(ended).await, Some(Ok(_))) {
                 return Ok(OnceRun::Found(view));
             }
             work = again;
@@ -202,6 +206,11 @@ impl IdempotencyService {
     /// Runs what belongs to a run and outlives its request, such as the rest of a stream.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
+    }
+
+    /// Sends away the requests that wait for the end of a run, and lets no other wait.
+    pub fn stop_waiting(&self) {
+        self.leaving.cancel();
     }
 
     /// Ends the service's own tasks: waits for runs and endings that are under way, for as long as

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::target::{Reply, Target};
+use super::waiting::Patience;
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
@@ -144,6 +145,9 @@ pub enum LockError {
     /// As many wait as may.
     #[error("too many wait")]
     TooManyWaiters,
+    /// The service shuts down, and the lock was not to be had before.
+    #[error("the service shuts down")]
+    Leaving,
 }
 
 /// What the locks of this process come to, for an operator.
@@ -187,6 +191,8 @@ pub struct LockService {
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
     pub(super) streams: TaskTracker,
+    /// From when on no request waits any more.
+    pub(super) leaving: CancellationToken,
     closing: CancellationToken,
 }
 
@@ -212,6 +218,7 @@ impl LockService {
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
+            leaving: CancellationToken::new(),
             closing: CancellationToken::new(),
         })
     }
@@ -234,6 +241,7 @@ impl LockService {
         request: AcquireRequest,
         on_busy: impl FnMut(&Contention),
     ) -> Result<Acquisition, LockError> {
+        let may_return = request.token.is_some();
         let token = request.token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand {
             owner: request.owner,
@@ -242,15 +250,15 @@ impl LockService {
             ..AcquireCommand::new(token.hash(), request.ttl, self.next_attempt())
         };
         let attempt = PendingAttempt { target: request.name, command };
-        self.obtain(attempt, token, request.wait, on_busy).await
+        self.obtain(attempt, token, (request.wait, may_return), on_busy).await
     }
 
-    /// Acquires one lock, or a set of them, and waits as long as `wait`.
+    /// Acquires one lock, or a set of them, and waits as long as `wait`, by a client that may return or not.
     pub(super) async fn obtain<T: Target>(
         &self,
         attempt: PendingAttempt<T>,
         token: Token,
-        wait: Duration,
+        (wait, may_return): (Duration, bool),
         on_busy: impl FnMut(&Contention),
     ) -> Result<Acquisition<T::Lease, T::Contention>, LockError> {
         let arrived = Instant::now();
@@ -258,7 +266,7 @@ impl LockService {
             let attempt = Arc::new(attempt);
             LastReply { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
         } else {
-            self.wait(attempt, arrived + wait, on_busy).await?
+            self.wait(attempt, Patience { until: arrived + wait, may_return }, on_busy).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
         let grant = |lease: T::Lease| {
@@ -391,6 +399,11 @@ impl LockService {
     /// The store could not find out.
     pub async fn health(&self) -> Result<StoreHealth, StoreError> {
         with_deadline(self.deadline, self.store.health()).await
+    }
+
+    /// Sends away the requests that wait, and lets no other wait: an instance that goes on may serve them.
+    pub fn stop_waiting(&self) {
+        self.leaving.cancel();
     }
 
     /// Ends the service's own tasks: waits for the withdrawals that are under way, for as long as

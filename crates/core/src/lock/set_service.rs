@@ -61,10 +61,12 @@ impl LockService {
         request: SetAcquireRequest,
     ) -> Result<SetAcquisition, LockError> {
         let SetAcquireRequest { set, token, ttl, owner, wait, limit } = request;
+        let may_return = token.is_some();
         let token = token.map_or_else(Token::generate, Ok)?;
         let command = AcquireCommand::new(token.hash(), ttl, self.next_attempt());
         let command = AcquireCommand { owner, limit, ..command };
-        self.obtain(PendingAttempt { target: set, command }, token, wait, |_| ()).await
+        self.obtain(PendingAttempt { target: set, command }, token, (wait, may_return), |_| ())
+            .await
     }
 
     /// Lets all leases of a set last `ttl` from now, or none.

@@ -18,6 +18,7 @@ use super::target::Target;
 use super::withdrawal::PendingAttempt;
 use super::{AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockService, Ttl};
 use crate::store::{Effect, StoreError};
+use crate::task::with_deadline;
 
 /// How long a queue entry outlives the process that keeps it.
 const ENTRY_LASTS: Duration = Duration::from_millis(4000);
@@ -33,22 +34,20 @@ const RETRY_WINDOW_MAX: Duration = Duration::from_secs(1);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(250);
 
 impl LockService {
-    /// Acquires until the lock is granted or `until` is over, and calls `on_busy` after each round
+    /// Acquires until the lock is granted or the patience is over, and calls `on_busy` after each round
     /// that found it taken. A store that is away is waited for as well.
     ///
     /// # Errors
     ///
     /// The store could not find out in the last round; or one answer was lost so late that the
-    /// lost round may still hold the lock.
+    /// lost round may still hold the lock; or the service shuts down.
     pub(super) async fn wait<T: Target>(
         &self,
         request: PendingAttempt<T>,
-        until: Instant,
+        Patience { until, may_return }: Patience,
         mut on_busy: impl FnMut(&Contention),
     ) -> Result<LastReply<T>, LockError> {
-        let _counted = self.count_waiter()?;
-        let begun = Instant::now();
-        let mut entry = QueueTicket { service: self, last: None };
+        let mut entry = self.join_waiters(may_return)?;
         let (mut number, mut lost) = (request.command.attempt, None);
         // Before the first round, or a wakeup in between would go unheard.
         let mut wakeups = request.target.turns(&*self.store, &request.command.token);
@@ -62,9 +61,8 @@ impl LockService {
                     if T::most_ahead(contention) >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
-                    let contention = T::contention(contention);
-                    on_busy(contention);
-                    pause(contention, self.until_tick(request.target.bucket()))
+                    on_busy(T::contention(contention));
+                    pause(T::contention(contention), self.until_tick(request.target.bucket()))
                 }
                 // A grant, or a refusal that no release changes: neither keeps an entry.
                 Ok(_) => {
@@ -79,14 +77,16 @@ impl LockService {
                     PAUSE_AFTER_ERROR
                 }
             };
-            if Instant::now() >= until {
-                entry.leave_after(begun.elapsed() / 4);
+            if Instant::now() >= until || self.leaving.is_cancelled() {
+                entry.end().await;
                 check_no_doubt(lost, attempt.command.ttl)?;
-                return Ok(LastReply { reply: reply?, attempt, sent });
+                let last = LastReply { reply: reply?, attempt, sent };
+                return if Instant::now() < until { Err(LockError::Leaving) } else { Ok(last) };
             }
             number = number.next(entry.last.is_some());
+            let rest = timeout_at(until.min(Instant::now() + pause), wakeups.next());
             // A hint that does not come is made up for by the next round.
-            let _ = timeout_at(until.min(Instant::now() + pause), wakeups.next()).await;
+            let _ = self.leaving.run_until_cancelled(rest).await;
         }
     }
 
@@ -98,12 +98,14 @@ impl LockService {
         KEEP_ENTRY - Duration::from_nanos(u64::try_from(since_tick).unwrap_or_default())
     }
 
-    fn count_waiter(&self) -> Result<WaiterCount<'_>, LockError> {
+    /// Counts one more waiter, which has no queue entry yet.
+    fn join_waiters<T: Target>(&self, may_return: bool) -> Result<QueueTicket<'_, T>, LockError> {
         let count = WaiterCount(&self.waiters);
         if self.waiters.fetch_add(1, Ordering::Relaxed) >= self.limits.all {
             return Err(LockError::TooManyWaiters);
         }
-        Ok(count)
+        let begun = Instant::now();
+        Ok(QueueTicket { service: self, _count: count, begun, may_return, last: None })
     }
 }
 
@@ -153,18 +155,39 @@ impl Drop for WaiterCount<'_> {
     }
 }
 
+/// How long a request waits, and what becomes of its place then.
+pub(super) struct Patience {
+    pub(super) until: Instant,
+    /// The token is the client's own, so that the client may ask again and be in its place.
+    pub(super) may_return: bool,
+}
+
 /// The queue entry of one request, which is withdrawn at once when the request is dropped.
 struct QueueTicket<'a, T: Target> {
     service: &'a LockService,
+    _count: WaiterCount<'a>,
+    begun: Instant,
+    may_return: bool,
     /// The last round that kept the entry.
     last: Option<Arc<PendingAttempt<T>>>,
 }
 
 impl<T: Target> QueueTicket<'_, T> {
-    /// Withdraws the entry a little later, unless the client retries meanwhile. A short wait does
-    /// not hold up the waiters behind for long.
-    fn leave_after(mut self, pause: Duration) {
-        if let Some(attempt) = self.last.take() {
+    /// Withdraws the entry of a client that cannot return. Another client gets the time to do so: after a
+    /// short wait little, so that it does not hold up the waiters behind for long. When the service shuts
+    /// down its entry stays as long as it lasts, because it has to find another instance.
+    async fn end(mut self) {
+        let Some(PendingAttempt { target, command }) = self.last.as_deref() else { return };
+        if !self.may_return {
+            let step = target.withdraw(&*self.service.store, command);
+            // Else a task of the service withdraws it when this is dropped.
+            if with_deadline(self.service.deadline, step).await.is_ok() {
+                self.last = None;
+            }
+        } else if let Some(attempt) = self.last.take()
+            && !self.service.leaving.is_cancelled()
+        {
+            let pause = self.begun.elapsed() / 4;
             self.service.withdraw_after(pause.min(RETRY_WINDOW_MAX), attempt);
         }
     }
