@@ -85,7 +85,7 @@ async fn response_timeout_is_an_unknown_outcome() {
     for on_failure in [OnFailure::Unknown, OnFailure::Release] {
         let upstream = Upstream::start().await;
         let service = guard_orders("memory:", &upstream.url(), |guard| {
-            (guard.timeout_ms, guard.on_failure) = (200, on_failure);
+            (guard.timeout_ms, guard.on_failure) = (200, on_failure.into());
         })
         .await;
         upstream.hold();

@@ -89,7 +89,7 @@ async fn panic_is_an_unknown_outcome(store: &TestStore) {
 #[store_test(service)]
 async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
     let (upstream, api) =
-        layered(store.url(), |policy| policy.on_failure = OnFailure::Release).await;
+        layered(store.url(), |policy| policy.on_failure = OnFailure::Release.into()).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
     for runs in 1..=2 {
         assert_eq!((api.buy("k-1").await.status.as_u16(), upstream.runs()), (500, runs));

@@ -94,7 +94,7 @@ async fn server_error_is_an_unknown_outcome(store: &TestStore) {
 #[store_test(service)]
 async fn server_error_frees_the_key_where_the_guard_allows(store: &TestStore) {
     let release = keylatch_axum::OnFailure::Release;
-    let shop = Shop::open_with(store.url(), |guard| guard.on_failure = release).await;
+    let shop = Shop::open_with(store.url(), |guard| guard.on_failure = release.into()).await;
     for status in FAILED {
         let (key, before) = (format!("k-{status}"), shop.upstream.runs());
         shop.upstream.answers(with_status(status));
@@ -107,6 +107,55 @@ async fn server_error_frees_the_key_where_the_guard_allows(store: &TestStore) {
         shop.buy(&key).await.is_run(before + 3);
         shop.buy(&key).await.is_replay_of(before + 3);
     }
+}
+
+/// The service that says when to come again has not begun.
+#[store_test(service)]
+async fn unavailable_service_that_says_when_frees_the_key(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    for (run, status) in (1..).zip([503, 500, 502, 504]) {
+        shop.upstream.answers(move |_| {
+            let answer = Response::builder().status(status).header("Retry-After", "7");
+            answer.body(Body::empty()).expect("an answer")
+        });
+        let key = format!("k-{status}");
+        let first = shop.buy(&key).await;
+        assert_eq!((first.status.as_u16(), first.header("retry-after")), (status, "7"));
+        let state = shop.record(&key).await["state"].clone();
+        assert_eq!(state, if status == 503 { json!(null) } else { json!("unknown") }, "{status}");
+        assert_eq!(shop.upstream.runs(), run);
+    }
+    shop.upstream.answers(|seen| created(seen.run));
+    shop.buy("k-503").await.is_run(5);
+    shop.buy("k-503").await.is_replay_of(5);
+}
+
+#[tokio::test]
+async fn guard_says_what_each_server_error_comes_to() {
+    use keylatch_axum::{FailurePolicy, OnFailure};
+    let release: FailurePolicy = OnFailure::Release.into();
+    let unknown: FailurePolicy = OnFailure::Unknown.into();
+    for (policy, freed) in [
+        (unknown.clone().with_status(503, OnFailure::Release), vec![503]),
+        (release.with_status(500, OnFailure::Unknown), vec![501, 502, 503, 504, 507, 599]),
+        (unknown, vec![]),
+    ] {
+        let shop = Shop::open_with("memory:", |guard| guard.on_failure = policy).await;
+        for status in FAILED {
+            shop.upstream.answers(with_status(status));
+            let key = format!("k-{status}");
+            assert_eq!(shop.buy(&key).await.status.as_u16(), status);
+            assert_eq!(shop.record(&key).await.is_null(), freed.contains(&status), "{status}");
+        }
+    }
+    let kept = FailurePolicy::from(OnFailure::Unknown).with_status(503, OnFailure::Unknown);
+    let shop = Shop::open_with("memory:", |guard| guard.on_failure = kept).await;
+    shop.upstream.answers(|_| {
+        let answer = Response::builder().status(503).header("Retry-After", "7");
+        answer.body(Body::empty()).expect("an answer")
+    });
+    shop.buy("k-1").await;
+    assert_eq!(shop.record("k-1").await["state"], "unknown", "the guard says so");
 }
 
 #[store_test(service)]

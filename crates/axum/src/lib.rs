@@ -78,7 +78,7 @@
 //!
 //! # What becomes of the key
 //!
-//! By default the status decides: see [`RetentionPolicy::for_status`]. A handler that knows better
+//! By default the status decides: see [`RetentionPolicy::for_response`]. A handler that knows better
 //! puts a [`RetentionPolicy`] into the extensions of its response.
 //!
 //! ```
@@ -109,7 +109,7 @@ mod submission;
 
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
-pub use policy::{BodyLimits, OnFailure, Policy, PrincipalFn, RetentionPolicy};
+pub use policy::{BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, status_code};
 pub use response::{BodyDeadline, CHOSEN, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

@@ -2,23 +2,23 @@
 //! key after a response.
 //!
 //! After a response the key is freed, the response is stored, or the outcome is marked unknown. That
-//! rule is a pure function of the status and of the route's [`OnFailure`]. Invariant: it errs to the
+//! rule is a pure function of the response and of the route's [`FailurePolicy`]. Invariant: it errs to the
 //! safe side, so what may have had an effect does not run again by itself. The tests of the layer
 //! hold it over HTTP.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
-use serde::Deserialize;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
 
 use keylatch_core::idempotency::OnCrash;
 
 /// What a server error or a panic of the handler comes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnFailure {
@@ -26,6 +26,74 @@ pub enum OnFailure {
     Unknown,
     /// A free key: the route's owner knows that a handler that fails has done nothing.
     Release,
+}
+
+/// What server errors and panics of the handler come to: one rule for all, and others for some statuses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailurePolicy {
+    all: OnFailure,
+    by_status: BTreeMap<u16, OnFailure>,
+}
+
+impl From<OnFailure> for FailurePolicy {
+    fn from(all: OnFailure) -> Self {
+        Self { all, by_status: BTreeMap::new() }
+    }
+}
+
+impl FailurePolicy {
+    /// The same, with a rule of its own for a status.
+    #[must_use]
+    pub fn with_status(mut self, status: u16, rule: OnFailure) -> Self {
+        self.by_status.insert(status, rule);
+        self
+    }
+
+    /// What a panic comes to.
+    pub(crate) fn for_panic(&self) -> OnFailure {
+        self.all
+    }
+
+    /// What a server error comes to. A 503 that says when to come again is of a service that has not begun.
+    fn for_response(&self, status: u16, headers: &HeaderMap) -> OnFailure {
+        match self.by_status.get(&status) {
+            Some(rule) => *rule,
+            None if status == 503 && headers.contains_key(header::RETRY_AFTER) => {
+                OnFailure::Release
+            }
+            None => self.all,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FailurePolicy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Rules;
+
+        impl<'de> Visitor<'de> for Rules {
+            type Value = FailurePolicy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`unknown`, `release`, or a table of statuses with one of these each")
+            }
+
+            fn visit_str<E: Error>(self, rule: &str) -> Result<FailurePolicy, E> {
+                OnFailure::deserialize(rule.into_deserializer()).map(FailurePolicy::from)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FailurePolicy, A::Error> {
+                let mut policy = FailurePolicy::from(OnFailure::Unknown);
+                while let Some((status, rule)) = map.next_entry::<String, OnFailure>()? {
+                    let status = status.parse().ok().filter(|status| (500..600).contains(status));
+                    let no_error = || A::Error::custom("a status must be 500 to 599");
+                    policy = policy.with_status(status.ok_or_else(no_error)?, rule);
+                }
+                Ok(policy)
+            }
+        }
+
+        deserializer.deserialize_any(Rules)
+    }
 }
 
 /// What becomes of a key after a response. A handler that knows better than its status says so puts
@@ -42,17 +110,24 @@ pub enum RetentionPolicy {
 }
 
 impl RetentionPolicy {
-    /// What becomes of the key after a response with this status.
+    /// What becomes of the key after a response with this status and these headers.
     ///
     /// 2xx, 3xx and 4xx are answers. Some 4xx are none: they are about the moment, or about the
-    /// credentials of the client, and the next try may fare better. After a 5xx it is unknown how
-    /// far the handler came, unless the route's owner says that it comes to nothing.
-    pub fn for_status(status: StatusCode, on_failure: OnFailure) -> Self {
+    /// credentials of the client, and the next try may fare better. So is a 503 with `Retry-After`. After
+    /// another 5xx it is unknown how far the handler came, unless the route's owner says that it comes to
+    /// nothing.
+    pub fn for_response(
+        status: StatusCode,
+        headers: &HeaderMap,
+        on_failure: &FailurePolicy,
+    ) -> Self {
         match status.as_u16() {
             401 | 403 | 407 | 408 | 421 | 425 | 426 | 429 => Self::Release,
             ..500 => Self::Answer,
-            _ if on_failure == OnFailure::Release => Self::Release,
-            _ => Self::Unknown,
+            status => match on_failure.for_response(status, headers) {
+                OnFailure::Release => Self::Release,
+                OnFailure::Unknown => Self::Unknown,
+            },
         }
     }
 }
@@ -72,7 +147,7 @@ pub struct Policy {
     /// Whether a request without a key is refused; if not, it runs unguarded.
     pub require_key: bool,
     /// What a server error or a panic comes to.
-    pub on_failure: OnFailure,
+    pub on_failure: FailurePolicy,
     /// What a process that dies in the middle leaves behind.
     pub on_crash: OnCrash,
     /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
@@ -98,7 +173,7 @@ impl Default for Policy {
         Self {
             methods: BTreeSet::from([Method::POST, Method::PATCH]),
             require_key: true,
-            on_failure: OnFailure::Unknown,
+            on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
             lease: Duration::from_secs(30),
             retention: Duration::from_secs(24 * 60 * 60),

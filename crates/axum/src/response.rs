@@ -78,10 +78,12 @@ pub(crate) async fn run_result(
     policy: &Policy,
     service: &IdempotencyService,
 ) -> RunResult<Response> {
-    let by_status =
-        |response: &Response| RetentionPolicy::for_status(response.status(), policy.on_failure);
+    let by_rule = || {
+        let (status, headers) = (response.status(), response.headers());
+        RetentionPolicy::for_response(status, headers, &policy.on_failure)
+    };
     let chosen = response.extensions().get::<RetentionPolicy>().copied();
-    match chosen.unwrap_or_else(|| by_status(&response)) {
+    match chosen.unwrap_or_else(by_rule) {
         RetentionPolicy::Release => RunResult { answer: response, end: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {

@@ -109,7 +109,7 @@ async fn run_request(
         lease: policy.lease,
         retention: policy.retention,
         on_crash: policy.on_crash,
-        panic_releases: policy.on_failure == OnFailure::Release,
+        panic_releases: policy.on_failure.for_panic() == OnFailure::Release,
         wait: wait.unwrap_or_default().min(policy.max_wait),
     }
 }

@@ -19,7 +19,7 @@ use super::gateway::Gateway;
 use super::principal::{Principal, PrincipalHeader};
 use crate::access::Identity;
 use crate::http::CrossOrigin;
-use keylatch_axum::{BodyLimits, IdempotencyLayer, OnFailure, Policy};
+use keylatch_axum::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, OnCrash};
 
@@ -51,7 +51,7 @@ pub struct Guard {
     pub upstream: String,
     pub methods: Vec<String>,
     pub require_key: bool,
-    pub on_failure: OnFailure,
+    pub on_failure: FailurePolicy,
     pub on_crash: OnCrash,
     pub lease_ms: u64,
     pub retention_ms: u64,
@@ -85,7 +85,7 @@ impl Default for Guard {
             upstream: String::new(),
             methods: vec!["POST".to_owned(), "PATCH".to_owned()],
             require_key: true,
-            on_failure: OnFailure::Unknown,
+            on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
             lease_ms: 30_000,
             retention_ms: 86_400_000,
@@ -194,7 +194,7 @@ impl Guard {
         Some(Policy {
             methods: self.methods()?,
             require_key: self.require_key,
-            on_failure: self.on_failure,
+            on_failure: self.on_failure.clone(),
             on_crash: self.on_crash,
             lease: Duration::from_millis(self.lease_ms),
             retention: Duration::from_millis(self.retention_ms),

@@ -4,6 +4,7 @@
 //! Method: as in the file above.
 
 use keylatch::config::DEFAULTS;
+use keylatch_axum::{FailurePolicy, OnFailure};
 
 use super::{file_is_refused, load, variable_is_refused};
 
@@ -54,6 +55,21 @@ fn invalid_guard_is_named() {
 }
 
 #[test]
+fn failures_of_a_guard_are_a_word_or_a_table() {
+    let guard = "[[guard]]\npath = \"/a\"\nupstream = \"http://a\"\n";
+    let release: FailurePolicy = OnFailure::Release.into();
+    let unknown: FailurePolicy = OnFailure::Unknown.into();
+    for (written, policy) in [
+        ("\"release\"", release),
+        ("\"unknown\"", unknown.clone()),
+        ("{ \"503\" = \"release\" }", unknown.with_status(503, OnFailure::Release)),
+    ] {
+        let config = load(Some(&format!("{guard}on_failure = {written}")), &[]).unwrap();
+        assert_eq!(config.guard[0].on_failure, policy, "{written}");
+    }
+}
+
+#[test]
 fn invalid_guard_setting_is_named() {
     for (key, value) in [
         ("methods", "[\"GET\"]"),
@@ -69,6 +85,9 @@ fn invalid_guard_setting_is_named() {
         ("principal_header", "\"a b\""),
         ("on_crash", "\"again\""),
         ("on_failure", "\"retry\""),
+        ("on_failure", "{ \"503\" = \"retry\" }"),
+        ("on_failure", "{ \"404\" = \"release\" }"),
+        ("on_failure", "503"),
         ("cross_origin", "\"allow\""),
     ] {
         guard_is_refused(&format!("path = \"/a\"\nupstream = \"http://a\"\n{key} = {value}"), key);
