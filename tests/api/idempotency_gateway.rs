@@ -15,8 +15,8 @@ use futures_util::stream;
 use keylatch::http::Guard;
 use keylatch_axum::OnFailure;
 use keylatch_testkit::{
-    Answer, RawConnection, ReceivedRequest, Service, Shop, Upstream, config, created, guard_orders,
-    raw_upstream, soon,
+    Answer, RawConnection, ReceivedRequest, Service, Shop, TestStore, Upstream, config, created,
+    eventually, guard_orders, raw_upstream, soon, store_test,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -95,6 +95,60 @@ async fn response_timeout_is_an_unknown_outcome() {
         get.is_refusal(504, "outcome-unknown", "never");
         assert_eq!(upstream.runs(), 2);
     }
+}
+
+/// The upstream did it, and no person has to find that out.
+#[store_test(service)]
+async fn answer_after_the_timeout_is_kept_for_repeats(store: &TestStore) {
+    let upstream = Upstream::start().await;
+    let service = guard_orders(store.url(), &upstream.url(), |guard| guard.timeout_ms = 200).await;
+    upstream.hold();
+    let first = soon("the timeout", service.buy("k-1")).await;
+    is_unknown(&service, "k-1", &first).await;
+    upstream.resume();
+    let late = eventually(async || {
+        let repeat = service.buy("k-1").await;
+        (repeat.status != 409).then_some(repeat)
+    });
+    late.await.is_replay_of(1);
+    assert_eq!(upstream.runs(), 1);
+}
+
+#[tokio::test]
+async fn body_after_the_timeout_is_kept_for_repeats() {
+    let (address, mut connections) = raw_upstream(1).await;
+    let service =
+        guard_orders("memory:", &format!("http://{address}"), |guard| guard.timeout_ms = 300).await;
+    let first = tokio::spawn(Answer::of(service.order("k-1")));
+    let mut connection = soon("the request", connections.recv()).await.expect("a request");
+    let head = "HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n{\"run\"";
+    connection.write_all(head.as_bytes()).await.expect("it is open");
+    is_unknown(&service, "k-1", &soon("the timeout", first).await.expect("an answer")).await;
+    connection.write_all(b":1}").await.expect("it is still read");
+    let late = eventually(async || {
+        let repeat = service.buy("k-1").await;
+        (repeat.status != 409).then_some(repeat)
+    });
+    late.await.is_replay_of(1);
+}
+
+/// A key that a person has freed is another run's, and the answer to the first is too late for it.
+#[tokio::test]
+async fn late_answer_does_not_replace_what_a_person_resolved() {
+    let upstream = Upstream::start().await;
+    let service = guard_orders("memory:", &upstream.url(), |guard| guard.timeout_ms = 200).await;
+    upstream.hold();
+    let first = soon("the timeout", service.buy("k-1")).await;
+    is_unknown(&service, "k-1", &first).await;
+    let path = "/v1/idempotency/k-1/resolve?method=POST&path=/orders";
+    let freed = service.request(Method::POST, path).json(&json!({"outcome": "not-executed"}));
+    assert_eq!(Answer::of(freed).await.status, 204);
+    let second = soon("the timeout", service.buy("k-1")).await;
+    is_unknown(&service, "k-1", &second).await;
+    upstream.answers(|seen| if seen.run == 1 { created(1) } else { panic!("told to") });
+    upstream.resume();
+    service.buy("k-1").await.is_refusal(409, "outcome-unknown", "never");
+    assert_eq!(service.record("k-1").await["state"], "unknown");
 }
 
 #[tokio::test]

@@ -236,7 +236,7 @@ async fn run(
     let once = service.once(ask, move |_| async move {
         runs.fetch_add(1, Ordering::SeqCst);
         in_the_middle();
-        RunResult { answer: 200, end: Some(done("a")) }
+        RunResult { answer: 200, end: Some(done("a")), late: None }
     });
     once.await.map_err(|error| match error {
         IdempotencyError::Store(error) => error,

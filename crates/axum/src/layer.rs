@@ -121,8 +121,12 @@ impl IdempotencyLayer {
         };
         let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
         let work = move |run: Run| async move {
-            let Ok(response) = inner.call(with_fencing_token(request, run)).await;
-            response::run_result(response, &policy, &service).await
+            let answered = Arc::clone(&policy);
+            let answer = async move {
+                let Ok(response) = inner.call(with_fencing_token(request, run)).await;
+                response::run_result(response, &answered, &service).await
+            };
+            response::in_time(answer, &policy).await
         };
         let wait = ask.wait;
         let response = match self.service.once(ask, work).await {

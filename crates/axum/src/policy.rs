@@ -152,6 +152,9 @@ pub struct Policy {
     pub on_crash: OnCrash,
     /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease: Duration,
+    /// How long a client waits for the whole answer of a run, if there is a limit. Then it reads 504, the
+    /// outcome is unknown, and an answer that comes within a lease from then on is stored nevertheless.
+    pub answer_timeout: Option<Duration>,
     /// How long a record is kept after its run has ended.
     pub retention: Duration,
     /// The longest wait that `Prefer: wait` is granted.
@@ -176,6 +179,7 @@ impl Default for Policy {
             on_failure: OnFailure::Unknown.into(),
             on_crash: OnCrash::Unknown,
             lease: Duration::from_secs(30),
+            answer_timeout: None,
             retention: Duration::from_secs(24 * 60 * 60),
             max_wait: Duration::from_secs(30),
             body_limits: BodyLimits { bytes: 1024 * 1024, time: Duration::from_secs(10) },

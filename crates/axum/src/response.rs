@@ -16,15 +16,16 @@ use axum::response::{IntoResponse, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{Code, Policy, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
-    Answer, IdempotencyService, RecordStatus, RecordView, RunEnd, RunResult, StoredResponse,
-    UnknownReason,
+    Answer, IdempotencyService, LateWork, RecordStatus, RecordView, RunEnd, RunResult,
+    StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Effect;
+use keylatch_core::task::BoxFuture;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
@@ -67,10 +68,27 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// upstream gave. No header has such a name.
 pub const CHOSEN: &str = ":chosen";
 
-/// The time by which the body of a response has to be complete, if it is to be stored. A handler
-/// puts it into the extensions of its response; later, the outcome is unknown.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyDeadline(pub Instant);
+/// The result of the work within the time that the client waits for it. Work that takes longer leaves an
+/// unknown outcome, continues for as long as a lease, and settles the outcome if it comes to an answer.
+pub(crate) async fn in_time(
+    work: impl Future<Output = RunResult<Response>> + Send + 'static,
+    policy: &Policy,
+) -> RunResult<Response> {
+    let Some(limit) = policy.answer_timeout else { return work.await };
+    let mut work: BoxFuture<_> = Box::pin(work);
+    match timeout(limit, &mut work).await {
+        Ok(result) => result,
+        Err(late) => {
+            let detail = "The request was sent on, and no answer came in time.";
+            let problem = Problem::new(Code::UpstreamSilent, detail)
+                .with_outcome(Effect::Unknown)
+                .caused_by(late);
+            let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));
+            let late = LateWork { end: Box::pin(async { work.await.end }), limit: policy.lease };
+            RunResult { answer: refuse(problem), end, late: Some(late) }
+        }
+    }
+}
 
 /// The result of a run: what goes to the client, and what the record keeps.
 pub(crate) async fn run_result(
@@ -84,13 +102,13 @@ pub(crate) async fn run_result(
     };
     let chosen = response.extensions().get::<RetentionPolicy>().copied();
     match chosen.unwrap_or_else(by_rule) {
-        RetentionPolicy::Release => RunResult { answer: response, end: None },
+        RetentionPolicy::Release => RunResult { answer: response, end: None, late: None },
         RetentionPolicy::Unknown => {
             let reason = match response.status() {
                 StatusCode::GATEWAY_TIMEOUT => UnknownReason::NoAnswer,
                 _ => UnknownReason::Failed,
             };
-            RunResult { answer: response, end: Some(RunEnd::Unknown(reason)) }
+            RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
         }
         RetentionPolicy::Answer => store(response, policy, service).await,
     }
@@ -182,13 +200,12 @@ async fn store(
 ) -> RunResult<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
-    let by = parts.extensions.get::<BodyDeadline>().map(|BodyDeadline(by)| *by);
     let mut chunks = Vec::new();
     let mut bytes = 0;
     let limit = policy.answer_limit.min(service.answer_limit());
     let mut too_much = is_stream(&parts.headers);
     while !too_much {
-        match next_frame(&mut body, by).await {
+        match body.frame().await {
             None => break,
             Some(Ok(frame)) => {
                 // Trailers belong to the transfer.
@@ -203,7 +220,8 @@ async fn store(
     if too_much {
         let body = relayed_body(chunks, body, service);
         let answer = Response::from_parts(parts, body);
-        return RunResult { answer, end: Some(RunEnd::Done(StoredResponse::Mark(status))) };
+        let end = Some(RunEnd::Done(StoredResponse::Mark(status)));
+        return RunResult { answer, end, late: None };
     }
     let body = concatenated(&chunks);
     let kept = Answer { status, headers: stored_headers(&parts.headers), body: body.clone() };
@@ -211,16 +229,8 @@ async fn store(
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
-    RunResult { answer, end: Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept)))) }
-}
-
-async fn next_frame(
-    body: &mut Body,
-    by: Option<Instant>,
-) -> Option<Result<Frame<Bytes>, axum::Error>> {
-    let Some(by) = by else { return body.frame().await };
-    let frame = timeout_at(by, body.frame()).await;
-    frame.unwrap_or_else(|late| Some(Err(axum::Error::new(late))))
+    let end = Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept))));
+    RunResult { answer, end, late: None }
 }
 
 /// The result of a run whose answer ended in the middle.
@@ -228,7 +238,8 @@ fn broken_result(error: axum::Error) -> RunResult<Response> {
     let detail = "The answer broke off. It is not known how far the request was carried out.";
     let problem =
         Problem::new(Code::UpstreamSilent, detail).with_outcome(Effect::Unknown).caused_by(error);
-    RunResult { answer: refuse(problem), end: Some(RunEnd::Unknown(UnknownReason::NoAnswer)) }
+    let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));
+    RunResult { answer: refuse(problem), end, late: None }
 }
 
 /// The whole body, copied: a chunk is a part of the buffer that it was read into, and would keep
@@ -289,7 +300,7 @@ async fn relay(
         }
     }
     let drain = async { while let Some(Ok(_)) = rest.frame().await {} };
-    if tokio::time::timeout(DRAIN_LIMIT, drain).await.is_err() {
+    if timeout(DRAIN_LIMIT, drain).await.is_err() {
         tracing::debug!("the rest of an answer was not read: its client is gone");
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use super::forwarding::hide_upstream;
 use super::headers::strip;
 use crate::http::problem::{Code, Problem};
-use keylatch_axum::{BodyDeadline, IDEMPOTENCY_FENCE, RetentionPolicy};
+use keylatch_axum::{IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::store::Effect;
 
@@ -36,22 +36,31 @@ pub(super) struct Gateway {
     /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
-    timeout: Duration,
+    times: AnswerTimes,
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
     tries: u32,
+}
+
+/// How long an upstream may take to answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AnswerTimes {
+    /// How long the client waits.
+    pub(super) client: Duration,
+    /// How much later the answer to a guarded request is still read, and kept for its repeats.
+    pub(super) late: Duration,
 }
 
 impl Gateway {
     pub(super) fn new(
         client: HttpsClient<Body>,
         origin: Uri,
-        timeout: Duration,
+        times: AnswerTimes,
         tries: u32,
     ) -> Self {
         let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
-        Self { client, origin, host, timeout, tries }
+        Self { client, origin, host, times, tries }
     }
 
     /// Everything at `path` and below it.
@@ -83,26 +92,27 @@ impl Gateway {
 
     async fn send(&self, request: Request) -> Response {
         let fenced = request.headers().contains_key(IDEMPOTENCY_FENCE);
-        let end = Instant::now() + self.timeout;
+        let end = Instant::now() + self.times.client;
+        let late = if fenced { end + self.times.late } else { end };
         let request = match self.outgoing(request) {
             Ok(request) => request,
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
-            return self.send_once(request, end).await.unwrap_or_else(SendFailure::into_response);
+            return self.send_once(request, late).await.unwrap_or_else(SendFailure::into_response);
         }
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let body = body.unwrap_or_else(|_| Bytes::new());
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
-        let mut tried = self.send_once(again(), end).await;
+        let mut tried = self.send_once(again(), late).await;
         for _ in 1..self.tries {
             if !matches!(tried, Err(SendFailure::Silent(_))) || Instant::now() + PAUSE >= end {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             // Whatever becomes of it, an earlier try may have been carried out.
-            tried = self.send_once(again(), end).await.map_err(SendFailure::or_silent);
+            tried = self.send_once(again(), late).await.map_err(SendFailure::or_silent);
         }
         tried.unwrap_or_else(SendFailure::into_response)
     }
@@ -117,7 +127,6 @@ impl Gateway {
                 if let Some(authority) = self.origin.authority() {
                     hide_upstream(response.headers_mut(), authority);
                 }
-                response.extensions_mut().insert(BodyDeadline(end));
                 Ok(response)
             }
             Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.to_string())),

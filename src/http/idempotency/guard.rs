@@ -15,7 +15,7 @@ use axum::middleware::from_fn_with_state;
 use serde::Deserialize;
 
 use super::admission::{Admission, admit};
-use super::gateway::Gateway;
+use super::gateway::{AnswerTimes, Gateway};
 use super::principal::{Principal, PrincipalHeader};
 use crate::access::Identity;
 use crate::http::CrossOrigin;
@@ -166,10 +166,13 @@ impl Guard {
         service: Arc<IdempotencyService>,
         client: &HttpsClient<Body>,
     ) -> Option<Router> {
-        let timeout = Duration::from_millis(self.timeout_ms);
+        let times = AnswerTimes {
+            client: Duration::from_millis(self.timeout_ms),
+            late: Duration::from_millis(self.lease_ms),
+        };
         let tries = if self.upstream_idempotent { 3 } else { 1 };
         let upstream =
-            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
+            Gateway::new(client.clone(), self.origin()?, times, tries).router(&self.path);
         let inner = others.iter().filter(|other| holds(&self.path, &other.path));
         let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
         let principal = self.principal().map(|name| PrincipalHeader {
@@ -197,6 +200,7 @@ impl Guard {
             on_failure: self.on_failure.clone(),
             on_crash: self.on_crash,
             lease: Duration::from_millis(self.lease_ms),
+            answer_timeout: Some(Duration::from_millis(self.timeout_ms)),
             retention: Duration::from_millis(self.retention_ms),
             max_wait: Duration::from_millis(self.max_wait_ms),
             body_limits: BodyLimits {

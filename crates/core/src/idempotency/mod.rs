@@ -24,6 +24,6 @@ pub use record::{
     RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
-pub use run::{IdempotencyError, OnceRun, RunRequest, RunResult};
+pub use run::{IdempotencyError, LateWork, OnceRun, RunRequest, RunResult};
 pub use scope::{MalformedScope, RecordScope};
 pub use service::IdempotencyService;

@@ -6,6 +6,7 @@
 //! the store answers or the lease is surely over. The tests of the layer and the campaign of keys
 //! hold it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{sleep, timeout};
 
 use super::{
-    BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordScope, RecordView, RunEnd,
+    BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordScope, RecordStatus,
+    RecordView, ResolveCommand, ResolveReply, RunEnd,
 };
-use crate::lock::TokenHash;
+use crate::lock::{FencingToken, TokenHash};
 use crate::retry::Retry;
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
@@ -58,6 +60,55 @@ pub struct RunResult<T> {
     pub answer: T,
     /// What the store keeps for repeats; `None` frees the key.
     pub end: Option<RunEnd>,
+    /// The work itself, where the caller stopped waiting for it and `end` is an unknown outcome.
+    pub late: Option<LateWork>,
+}
+
+/// Work that continues after its outcome was recorded as unknown. If it ends in time, its end settles the
+/// record as a person would.
+pub struct LateWork {
+    /// What the work comes to; `None` frees the key.
+    pub end: BoxFuture<Option<RunEnd>>,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+impl fmt::Debug for LateWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LateWork").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl LateWork {
+    /// Settles the outcome of the run with this fencing token, unless a person was sooner.
+    pub(super) async fn settle(
+        self,
+        store: Arc<dyn Store>,
+        key: RecordKey,
+        fencing_token: FencingToken,
+    ) {
+        let end = match timeout(self.limit, self.end).await {
+            Ok(None) => None,
+            Ok(Some(RunEnd::Done(kept))) => Some(kept),
+            Ok(Some(RunEnd::Unknown(_))) | Err(_) => return,
+        };
+        let resolve = ResolveCommand { key, fencing_token: Some(fencing_token), end };
+        let retry = Retry { try_limit: TRY_LIMIT, pause: PAUSE, limit: ANSWER_LIMIT };
+        let step = || settle_step(&*store, &resolve);
+        if retry.run("a late answer", step).await.is_none() {
+            tracing::error!("a late answer could not be stored");
+        }
+    }
+}
+
+async fn settle_step(store: &dyn Store, resolve: &ResolveCommand) -> Result<(), StoreError> {
+    match store.resolve(resolve).await? {
+        ResolveReply::Refused(RecordView { phase: RecordStatus::InFlight { .. }, .. }) => {
+            // The unknown outcome is still on its way to the store.
+            Err(StoreError::Refused("the run has not ended yet".into()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What became of an [`RunRequest`].

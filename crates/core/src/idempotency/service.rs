@@ -268,12 +268,16 @@ impl IdempotencyService {
             return Err(StoreError::Deadline(run.lease).into());
         }
         let worked = self.run_alive(&ask, &token, async { work(run).await }).await;
-        let (answer, end) = match worked {
-            Ok(worked) => (Ok(worked.answer), worked.end),
-            Err(panic) if ask.panic_releases => (Err(panic), None),
-            Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked))),
+        let (answer, end, late) = match worked {
+            Ok(worked) => (Ok(worked.answer), worked.end, worked.late),
+            Err(panic) if ask.panic_releases => (Err(panic), None, None),
+            Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked)), None),
         };
         let ended = self.end(&ask, token, end).await;
+        if let Some(late) = late {
+            let store = Arc::clone(&self.store);
+            self.tasks.spawn(late.settle(store, key, run.fencing_token));
+        }
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         Ok(Attempt::Over(match ended {
             // Another caller runs it now or has run it: every client reads that caller's answer.
