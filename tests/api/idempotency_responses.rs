@@ -173,6 +173,8 @@ async fn oversized_response_passes_and_leaves_a_marker(store: &TestStore) {
                 Response::builder()
                     .status(202)
                     .header("ETag", "\"a\"")
+                    .header("Location", "/orders/17")
+                    .header("Content-Type", "image/png")
                     .body(body)
                     .expect("an answer")
             });
@@ -183,7 +185,8 @@ async fn oversized_response_passes_and_leaves_a_marker(store: &TestStore) {
                 (202, &"\"a\"".parse().expect("a value"))
             );
             assert!(first.bytes().await.expect("the whole body") == body, "{length} in {chunk}");
-            leaves_a_mark(&shop, &key, 202).await;
+            let repeat = leaves_a_mark(&shop, &key, 202).await;
+            assert_eq!((repeat.header("location"), repeat.header("etag")), ("/orders/17", "\"a\""));
             assert_eq!(shop.upstream.runs(), run);
         }
     }
@@ -307,17 +310,43 @@ async fn unknown_outcome_is_resolved_by_a_rerun(store: &TestStore) {
     shop.buy("k-1").await.is_replay_of(2);
 }
 
-/// Asserts that a repeat reads that the work was done, and is not run.
-async fn leaves_a_mark(shop: &Shop, key: &str, status: u16) {
+/// Asserts that a repeat reads that the work was done and what came of it without its body, and is not run.
+async fn leaves_a_mark(shop: &Shop, key: &str, status: u16) -> Answer {
     let runs = shop.upstream.runs();
     let repeat = shop.buy(key).await;
-    repeat.is_refusal(409, "answer-not-kept", "never");
-    let told = repeat.json["detail"].as_str().is_some_and(|it| it.contains(&status.to_string()));
-    assert!(told, "{repeat:?}");
+    assert_eq!((repeat.status.as_u16(), &*repeat.text), (status, ""), "{repeat:?}");
+    assert_eq!(repeat.header("idempotent-replayed"), "true", "{repeat:?}");
+    assert_eq!(repeat.header("idempotent-body"), "not-kept", "{repeat:?}");
+    assert_eq!(repeat.header("content-type"), "", "{repeat:?}");
     assert_ne!(repeat.header("idempotency-key-expires"), "");
     let record = shop.record(key).await;
     assert_eq!((&record["state"], &record["status"]), (&json!("done"), &json!(status)));
     assert_eq!((&record["answer_kept"], shop.upstream.runs()), (&json!(false), runs));
+    repeat
+}
+
+#[store_test(service)]
+async fn headers_of_a_response_count_against_its_limit(store: &TestStore) {
+    let shop = Shop::open_with(store.url(), |guard| guard.answer_limit_bytes = 5000).await;
+    for (run, (header, body, is_kept)) in
+        (1..).zip([(3000, 3000, "not-kept"), (3000, 1000, ""), (6000, 0, "problem")])
+    {
+        shop.upstream.answers(move |_| {
+            let answer = Response::builder().status(201).header("X-Large", "x".repeat(header));
+            answer.body(Body::from("y".repeat(body))).expect("an answer")
+        });
+        let key = format!("k-{run}");
+        let first = shop.buy(&key).await;
+        assert_eq!((first.header("x-large").len(), first.text.len()), (header, body));
+        let repeat = shop.buy(&key).await;
+        if is_kept == "problem" {
+            repeat.is_refusal(409, "answer-not-kept", "never");
+        } else {
+            assert_eq!((repeat.status.as_u16(), repeat.header("x-large").len()), (201, header));
+            assert_eq!(repeat.header("idempotent-body"), is_kept, "{repeat:?}");
+        }
+        assert_eq!(shop.upstream.runs(), run);
+    }
 }
 
 fn in_chunks(body: &Bytes, chunk: usize) -> Body {

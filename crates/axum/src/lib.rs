@@ -111,5 +111,5 @@ pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, status_code};
-pub use response::{CHOSEN, repeat_response, stored_headers};
+pub use response::{CHOSEN, has_body, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

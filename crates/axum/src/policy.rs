@@ -161,7 +161,7 @@ pub struct Policy {
     pub max_wait: Duration,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
-    /// The largest answer that is stored, in bytes. Of a larger one the record keeps the status alone.
+    /// The largest answer that is stored, headers and body, in bytes. Of a larger one the record keeps no body.
     pub answer_limit: usize,
     /// Members of a JSON object, or fields of a form, that may differ between two tries.
     pub ignore: Vec<String>,

@@ -2,7 +2,7 @@
 //!
 //! A response is stored whole, without the headers that belong to one connection, unless it is too
 //! large or a stream, which has no end to wait for; then its bytes go through and the record keeps its
-//! status alone. Such a body is read to its end also when the client goes away, for at most a minute:
+//! status and its other headers. Such a body is read to its end also when the client goes away, for at most a minute:
 //! the work behind it may stop where no client reads. A response that breaks off leaves an unknown
 //! outcome. Invariant: what was stored is replayed byte for byte. The tests of the layer hold it over
 //! HTTP.
@@ -67,6 +67,37 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Stands among the headers of a response that a client chose, by `complete` or `resolve`, and that no
 /// upstream gave. No header has such a name.
 pub const CHOSEN: &str = ":chosen";
+
+/// Stands among the headers of a response whose body was not stored, as [`CHOSEN`] does.
+const WITHOUT_BODY: &str = ":without-body";
+
+/// Says on a repeat that the response had a body, which was not stored.
+const BODY: HeaderName = HeaderName::from_static("idempotent-body");
+
+/// Headers that describe the body of their response, and go where that is not stored.
+const OF_BODY: [&str; 9] = [
+    "accept-ranges",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-md5",
+    "content-range",
+    "content-type",
+    "digest",
+    "repr-digest",
+];
+
+/// Whether a stored response has the body that it was given with.
+pub fn has_body(stored: &StoredResponse) -> bool {
+    match stored {
+        StoredResponse::Answer(answer) => !has_mark(answer, WITHOUT_BODY),
+        StoredResponse::Mark(_) => false,
+    }
+}
+
+fn has_mark(answer: &Answer, mark: &str) -> bool {
+    answer.headers.iter().any(|(name, _)| name == mark)
+}
 
 /// The result of the work within the time that the client waits for it. Work that takes longer leaves an
 /// unknown outcome, continues for as long as a lease, and settles the outcome if it comes to an answer.
@@ -181,7 +212,10 @@ fn replay(answer: &Answer) -> Response {
             headers.append(name, value);
         }
     }
-    if answer.headers.iter().any(|(name, _)| name == CHOSEN) {
+    if has_mark(answer, WITHOUT_BODY) {
+        headers.insert(BODY, HeaderValue::from_static("not-kept"));
+    }
+    if has_mark(answer, CHOSEN) {
         // A browser would run it as a page of the service, and any client may have written it.
         headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -191,8 +225,7 @@ fn replay(answer: &Answer) -> Response {
     response
 }
 
-/// Stores a response whole. One that is too large or a stream goes through, and its status alone is
-/// kept.
+/// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not stored.
 async fn store(
     response: Response,
     policy: &Policy,
@@ -200,10 +233,11 @@ async fn store(
 ) -> RunResult<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
+    let headers = stored_headers(&parts.headers);
     let mut chunks = Vec::new();
-    let mut bytes = 0;
     let limit = policy.answer_limit.min(service.answer_limit());
-    let mut too_much = is_stream(&parts.headers);
+    let mut bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+    let mut too_much = bytes > limit || is_stream(&parts.headers);
     while !too_much {
         match body.frame().await {
             None => break,
@@ -218,19 +252,28 @@ async fn store(
         }
     }
     if too_much {
-        let body = relayed_body(chunks, body, service);
-        let answer = Response::from_parts(parts, body);
-        let end = Some(RunEnd::Done(StoredResponse::Mark(status)));
+        let answer = Response::from_parts(parts, relayed_body(chunks, body, service));
+        let end = Some(RunEnd::Done(without_body(status, headers, limit)));
         return RunResult { answer, end, late: None };
     }
     let body = concatenated(&chunks);
-    let kept = Answer { status, headers: stored_headers(&parts.headers), body: body.clone() };
+    let kept = Answer { status, headers, body: body.clone() };
     let mut answer = Response::from_parts(parts, Body::from(body));
     answer.headers_mut().remove(header::TRANSFER_ENCODING);
     // The server takes the length from the body, and would believe a header that says otherwise.
     answer.headers_mut().remove(header::CONTENT_LENGTH);
     let end = Some(RunEnd::Done(StoredResponse::Answer(Arc::new(kept))));
     RunResult { answer, end, late: None }
+}
+
+/// What is stored of a response whose body is not: its status, and its headers if they are not too much.
+fn without_body(status: u16, mut headers: Vec<(String, Bytes)>, limit: usize) -> StoredResponse {
+    headers.retain(|(name, _)| !OF_BODY.contains(&name.as_str()));
+    headers.push((WITHOUT_BODY.to_owned(), Bytes::new()));
+    if headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > limit {
+        return StoredResponse::Mark(status);
+    }
+    StoredResponse::Answer(Arc::new(Answer { status, headers, body: Bytes::new() }))
 }
 
 /// The result of a run whose answer ended in the middle.

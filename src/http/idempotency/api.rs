@@ -29,7 +29,7 @@ use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
     ResolveProblems, TOKEN_EXAMPLE,
 };
-use keylatch_axum::{CHOSEN, normalize_path, repeat_response, stored_headers};
+use keylatch_axum::{CHOSEN, has_body, normalize_path, repeat_response, stored_headers};
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
     OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
@@ -452,7 +452,7 @@ fn record(view: &RecordView) -> IdempotencyRecord {
         RecordStatus::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
         RecordStatus::Done { kept, .. } => {
             record.status = Some(kept.status());
-            record.answer_kept = Some(matches!(kept, StoredResponse::Answer(_)));
+            record.answer_kept = Some(has_body(kept));
         }
         RecordStatus::Unknown { reason, .. } => record.reason = Some(reason.as_str().into()),
     }
@@ -462,7 +462,9 @@ fn record(view: &RecordView) -> IdempotencyRecord {
 /// The record with its answer, for a client that begins again.
 fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
     let answer = match &view.phase {
-        RecordStatus::Done { kept: StoredResponse::Answer(answer), .. } => {
+        RecordStatus::Done { kept: kept @ StoredResponse::Answer(answer), .. }
+            if has_body(kept) =>
+        {
             Some(answer_body(answer))
         }
         _ => None,
