@@ -304,7 +304,7 @@ problems! {
     PrincipalGuardProblems: [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, InvalidPrincipal, PrincipalRequired
     ];
-    GatewayProblems: [UpstreamUnreachable, UpstreamSilent];
+    GatewayProblems: [UpgradeRefused, UpstreamUnreachable, UpstreamSilent];
     PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
     SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];
     OwnProblems: [InvalidHost, Unauthenticated, Internal, Overloaded, Timeout, MisdirectedRequest];

@@ -1,9 +1,10 @@
-//! Goal: an answer ends where its body ends. An upstream that states two lengths does not split it.
+//! Goal: an answer ends where its body ends. An upstream that states two lengths does not split it, and a
+//! connection that becomes another protocol is never an answer.
 //!
 //! Method: a raw upstream answers in chunks with a wrong length beside them. The client reads the whole body,
 //! and then its next answer on the same connection.
 
-use keylatch_testkit::{RawConnection, Service, guard_orders, raw_upstream, soon};
+use keylatch_testkit::{Answer, RawConnection, Service, Shop, guard_orders, raw_upstream, soon};
 use tokio::io::AsyncWriteExt;
 
 /// A body that an attacker chose: cut off early, its rest reads as an answer.
@@ -73,4 +74,45 @@ async fn contradicting_length_does_not_split_a_streamed_response() {
             wrong_length_splits_nothing(method, head, length).await;
         }
     }
+}
+
+/// Sends a head through the gateway, and a head of the upstream's back; gives the client's answer.
+async fn exchange(request: &str, response: &str) -> (Service, Answer) {
+    let (address, mut connections) = raw_upstream(1).await;
+    let service = guard_orders("memory:", &format!("http://{address}"), |_| {}).await;
+    let mut wire = RawConnection::sending(service.address, request).await;
+    let mut upstream = soon("the request", connections.recv()).await.expect("a request");
+    upstream.write_all(response.as_bytes()).await.expect("it is open");
+    (service, wire.answer().await)
+}
+
+/// The connection would be neither HTTP nor what a repeat can be given.
+#[tokio::test]
+async fn switched_protocol_is_not_stored() {
+    let switched =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let (service, answer) = exchange(&order("POST"), switched).await;
+    answer.is_refusal(504, "outcome-unknown", "never");
+    assert_eq!(service.record("k-1").await["state"], "unknown");
+    let (_service, answer) = exchange(&order("PUT"), switched).await;
+    answer.is_refusal(504, "outcome-unknown", "never");
+}
+
+#[tokio::test]
+async fn upgrade_of_a_guarded_request_is_refused_by_name() {
+    let shop = Shop::open("memory:").await;
+    let ask = |upgrade: &str, key: &str| {
+        format!(
+            "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: {key}\r\n\
+             Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\nHTTP2-Settings: AA\r\n\
+             Content-Length: 2\r\n\r\n{{}}"
+        )
+    };
+    let mut wire = RawConnection::sending(shop.address, &ask("websocket", "k-1")).await;
+    wire.answer().await.is_refusal(501, "upgrade-refused", "new-key");
+    assert_eq!(shop.upstream.runs(), 0);
+    // A library that offers HTTP/2 takes HTTP/1.1 for an answer.
+    RawConnection::sending(shop.address, &ask("h2c", "k-2")).await.answer().await.is_run(1);
+    let headers = shop.upstream.last().headers;
+    assert!(!headers.contains_key("upgrade") && !headers.contains_key("http2-settings"));
 }

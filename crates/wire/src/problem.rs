@@ -163,6 +163,9 @@ problem_table! {
     NotSupported = 501 "not-supported" Never
         "The store cannot do this"
         "Not every store can do everything: `redlock:` keeps no records of idempotency keys and no shared locks, for one. `GET /v1/info` says what the store is. Nothing was done.";
+    UpgradeRefused = 501 "upgrade-refused" NewKey
+        "No other protocol follows a guarded request"
+        "A connection that becomes another protocol has no answer that a repeat could read. Send the request without `Upgrade`. Nothing was run.";
     UpstreamUnreachable = 502 "upstream-unreachable" SameKey
         "The service behind keylatch cannot be reached"
         "The request was not sent on, so nothing was run. Send it again after `Retry-After` seconds, under the same key.";

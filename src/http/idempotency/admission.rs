@@ -18,7 +18,7 @@ use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, write_source,
 };
-use super::headers::{remove_twins, strip};
+use super::headers::{remove_twins, strip, wants_upgrade};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
 use crate::http::problem::{Code, Problem};
@@ -60,11 +60,15 @@ impl Admission {
 
     fn admit(&self, mut request: Request) -> Result<Request, Problem> {
         self.check_path(request.uri().path())?;
+        let is_guarded = self.guarded_methods.contains(request.method());
+        if is_guarded && wants_upgrade(request.headers()) {
+            let detail = "A guarded request cannot become another protocol. Nothing was run.";
+            return Err(Problem::new(Code::UpgradeRefused, detail).with_field("Upgrade"));
+        }
         let headers = request.headers_mut();
         strip(headers, &self.own_headers);
         remove_twins(headers, &self.own_headers);
         if let Some(principal) = &self.principal {
-            let is_guarded = self.guarded_methods.contains(request.method());
             principal.read(&mut request, is_guarded)?;
         }
         write_source(&mut request);

@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
-use axum::http::{Method, Uri, Version};
+use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::BodyExt as _;
@@ -120,6 +120,10 @@ impl Gateway {
     async fn send_once(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
         let method = request.method().clone();
         match timeout_at(end, self.client.request(request)).await {
+            Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                // It was not asked to, and what it says from now on is no answer.
+                Err(SendFailure::Silent(format!("{method}: the upstream switched protocols")))
+            }
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());

@@ -19,6 +19,17 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
+/// Whether a request asks for another protocol on its connection. An offer of HTTP/2, as some libraries make it
+/// with every request, is none that has to be taken.
+pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let has = |name: &HeaderName, is: fn(&str) -> bool| {
+        let lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        lines.flat_map(|list| list.split(',')).any(|item| is(item.trim()))
+    };
+    has(&header::CONNECTION, |item| item.eq_ignore_ascii_case("upgrade"))
+        && has(&header::UPGRADE, |protocol| !protocol.eq_ignore_ascii_case("h2c"))
+}
+
 /// Removes what belongs to the connection that a message came on, but for the `own` headers.
 pub(super) fn strip(headers: &mut HeaderMap, own: &[HeaderName]) {
     let named: Vec<HeaderName> = headers
