@@ -20,7 +20,7 @@ use keylatch_testkit::{
 };
 use reqwest::Method;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
@@ -376,6 +376,20 @@ async fn upstream_connections_are_reused() {
     }
     let peers: BTreeSet<_> = shop.upstream.seen().iter().map(|seen| seen.peer).collect();
     assert_eq!(peers.len(), 1, "{peers:?}");
+}
+
+/// A server that closes idle connections after 2 s, as gunicorn does, may be closing one that is used then.
+#[tokio::test]
+async fn idle_connection_is_closed_before_the_upstream_closes_it() {
+    let (address, mut connections) = raw_upstream(1).await;
+    let service = guard_orders("memory:", &format!("http://{address}"), |_| {}).await;
+    let order = tokio::spawn(Answer::of(service.order("k-1")));
+    let mut connection = soon("the request", connections.recv()).await.expect("a request");
+    let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n{\"run\":1}";
+    connection.write_all(answer).await.expect("it is open");
+    order.await.expect("an answer").is_run(1);
+    let end = tokio::time::timeout(Duration::from_millis(2500), connection.read_u8()).await;
+    assert!(end.is_ok(), "the connection was still in use when the upstream would have closed it");
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //!
 //! The client of locks and the gateway of the service, which sends guarded requests on, both speak
 //! HTTP by what is built here, so timeouts and trust are the same. A connection that was idle for
-//! 3 s is not used again: servers close theirs later, and a request on a connection that the other
-//! side is just closing has an unknown outcome.
+//! 1 s is not used again: servers close theirs later (gunicorn after 2 s), and a request on a connection
+//! that the other side is just closing has an unknown outcome.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay unused.
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
