@@ -192,6 +192,11 @@ pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Pro
     if body.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::new(Code::InvalidBody, "The body must be a JSON object."));
     }
+    if is_form(body) {
+        let detail = "The body is a form, and has to be a JSON object, such as `{\"ttl_ms\": 30000}`. With curl: \
+                      `-d '{\"ttl_ms\": 30000}'`.";
+        return Err(Problem::new(Code::InvalidBody, detail));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
     let value: Option<T> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, error) = (error.path().to_string(), error.into_inner());
@@ -205,6 +210,13 @@ pub(super) fn parse<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Pro
         Problem::new(Code::InvalidBody, format!("The body is more than one JSON object: {error}."))
     })?;
     Ok(value.unwrap_or_default())
+}
+
+/// Whether a body is one that forms send: `name=value`, and nothing that begins as JSON.
+fn is_form(body: &[u8]) -> bool {
+    let name = body.split(|byte| *byte == b'=').next().unwrap_or_default();
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.%+[]".contains(byte);
+    name.len() < body.len() && !name.is_empty() && name.iter().all(is_of_name)
 }
 
 /// After how many events a stream is to end.

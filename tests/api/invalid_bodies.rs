@@ -21,9 +21,10 @@ async fn ttl_out_of_range_is_refused_by_name() {
         "99",
         "-1",
         "1.5",
-        "30000.0",
+        "30000.5",
+        "-30000.0",
         "86400001",
-        "1e3",
+        "1e1",
         "1e400",
         "99999999999999999999",
         "18446744073709551615",
@@ -55,6 +56,46 @@ async fn shortest_and_longest_ttl_are_accepted() {
         service.create_as("renewed", TOKEN, &json!({})).await;
         let renewed = service.renew("renewed", TOKEN, &body).await;
         assert_eq!((renewed.status.as_u16(), &renewed.json["ttl_ms"]), (200, &json!(ttl)));
+    }
+}
+
+/// Programs whose numbers are floats write whole numbers so, and JSON has no other kind.
+#[tokio::test]
+async fn whole_number_is_accepted_however_it_is_written() {
+    let service = Service::start("memory:").await;
+    for (number, ttl) in ["5000", "5000.0", "5e3", "50e2", "5.0E+3"].into_iter().enumerate() {
+        let body = format!(r#"{{"ttl_ms": {ttl}, "wait_ms": 0.0}}"#);
+        let created = send(&service, Method::POST, &format!("l-{number}"), body).await;
+        assert_eq!(
+            (created.status.as_u16(), &created.json["ttl_ms"]),
+            (201, &json!(5000)),
+            "{ttl}"
+        );
+    }
+    let record = service.request(Method::POST, "/v1/idempotency/k-1");
+    let begun = Answer::of(record.body(r#"{"lease_ms": 5000.0, "retention_ms": null}"#)).await;
+    assert_eq!(begun.json["lease_expires_in_ms"], 5000, "{begun:?}");
+    let answer = service.request(Method::PUT, "/v1/idempotency/k-1");
+    let answer = answer.header("Lock-Token", begun.token()).body(r#"{"status": 201.0}"#);
+    assert_eq!(Answer::of(answer).await.json["status"], 201);
+    let order = service.request(Method::POST, "/v1/orders").header("Idempotency-Key", "k-2");
+    let order = Answer::of(order.body(r#"{"amount": 5000.0, "currency": "EUR"}"#)).await;
+    assert_eq!((order.status.as_u16(), &order.json["amount"]), (201, &json!(5000)), "{order:?}");
+}
+
+/// What `curl -d ttl_ms=5000` and an HTML form send.
+#[tokio::test]
+async fn form_in_place_of_json_gets_a_message_that_helps() {
+    let service = Service::start("memory:").await;
+    for path in ["/v1/locks/deploy", "/v1/locks", "/v1/idempotency/k-1"] {
+        for body in ["ttl_ms=5000", "ttl_ms=5000&owner=ci+runner", "owner=", "names%5B%5D=a"] {
+            let request = service.request(Method::POST, path);
+            let form = ("Content-Type", "application/x-www-form-urlencoded");
+            let refused = Answer::of(request.header(form.0, form.1).body(body)).await;
+            refused.is_problem(400, "invalid-body");
+            let detail = refused.json["detail"].as_str().expect("a detail");
+            assert!(detail.contains("is a form") && detail.contains("{\"ttl_ms\""), "{refused:?}");
+        }
     }
 }
 

@@ -34,6 +34,7 @@
 pub mod event;
 pub mod lock;
 mod lock_set;
+mod number;
 pub mod problem;
 pub mod record;
 pub mod system;
@@ -47,6 +48,7 @@ pub use lock::{
     PublicLock, RenewLockRequest, SecretToken, SharedLock,
 };
 pub use lock_set::{CreateLocksRequest, LeaseSet, LeasedLock, LostLock, RenewLocksRequest};
+pub use number::whole_number;
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
     BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,

@@ -47,7 +47,11 @@ impl fmt::Debug for SecretToken<'_> {
 pub struct CreateLockRequest {
     /// How long the lease lasts unless renewed, in milliseconds. A store may take less: see
     /// `max_ttl_ms` in `GET /v1/info`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -56,7 +60,11 @@ pub struct CreateLockRequest {
     pub owner: Option<String>,
     /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// `exclusive`, or `shared` with others that ask for `shared`.
@@ -64,7 +72,11 @@ pub struct CreateLockRequest {
     #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
     /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
@@ -99,7 +111,11 @@ pub enum LockMode {
 )]
 pub struct HoldLockRequest {
     /// How long the lease lasts if the service itself fails, in milliseconds: it renews at a third.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the lock: at most 256 bytes.
@@ -108,12 +124,20 @@ pub struct HoldLockRequest {
     pub owner: Option<String>,
     /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// For how long to hold the lock at most, in milliseconds. Longer than the service allows is
     /// refused; its default limit, which also holds where this member is absent, is a day.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 86400000, minimum = 1, maximum = 86400000))]
     pub max_hold_ms: Option<u64>,
     /// `exclusive`, or `shared` with others that ask for `shared`.
@@ -121,7 +145,11 @@ pub struct HoldLockRequest {
     #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
     /// The name under which to enter the lock: 1 to 64 bytes. A token that holds the lock may enter it
@@ -139,7 +167,11 @@ pub struct HoldLockRequest {
 pub struct RenewLockRequest {
     /// How long the lease lasts from now, in milliseconds. A store may take less: see `max_ttl_ms`
     /// in `GET /v1/info`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }
@@ -285,11 +317,19 @@ pub struct BreakLockRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
     /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(required))]
     pub fencing_token: Option<u64>,
     /// The slot of the holder; all that share the fencing token where it is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub slot: Option<u32>,
     /// A label for people that says who breaks the lease: at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -297,7 +337,11 @@ pub struct BreakLockRequest {
     pub by: Option<String>,
     /// Lets the lease end so soon, in milliseconds from now, be that before its holder's validity ends.
     /// Absent, the lease ends when it would have ended unless renewed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400000))]
     pub grace_ms: Option<u64>,
 }

@@ -24,7 +24,11 @@ pub struct CreateLocksRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last unless renewed, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
     /// A label for people that says who holds the locks: at most 256 bytes.
@@ -33,7 +37,11 @@ pub struct CreateLocksRequest {
     pub owner: Option<String>,
     /// How long to wait in all lines for the locks, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
     /// `exclusive`, or `shared` with others that ask for `shared`: the same for all locks.
@@ -41,7 +49,11 @@ pub struct CreateLocksRequest {
     #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold each lock at a time, each in a `slot` of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u64>,
 }
@@ -60,7 +72,11 @@ pub struct RenewLocksRequest {
     #[cfg_attr(feature = "openapi", schema(required, min_items = 2, max_items = 16))]
     pub names: Vec<String>,
     /// How long the leases last from now, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub ttl_ms: Option<u64>,
 }

@@ -22,11 +22,19 @@ pub struct BeginRecordRequest {
     #[cfg_attr(feature = "openapi", schema(max_length = 1024))]
     pub fingerprint: Option<String>,
     /// How long you may go unheard before you count as gone, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 30000, minimum = 100, maximum = 86400000))]
     pub lease_ms: Option<u64>,
     /// How long the answer is kept, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(
         feature = "openapi",
         schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
@@ -56,7 +64,11 @@ pub enum OnCrash {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 pub struct CompleteRecordRequest {
     /// The HTTP status.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(default = 200, minimum = 200, maximum = 599))]
     pub status: Option<u16>,
     /// Headers by name: a text, or a list of texts. What belongs to one connection, such as
@@ -98,7 +110,11 @@ pub struct ResolveRecordRequest {
     #[cfg_attr(feature = "openapi", schema(required, pattern = "^(completed|not-executed)$"))]
     pub outcome: Option<String>,
     /// The run that you mean, as the record shows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::whole_number",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub fencing_token: Option<u64>,
     /// With `completed`: the answer that every repeat is given.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -117,6 +117,7 @@ fn policy() -> Policy {
 }))]
 struct NewOrder {
     /// In the smallest unit: 1 to 99999999.
+    #[serde(deserialize_with = "keylatch_wire::whole_number")]
     #[schema(minimum = 1, maximum = 99999999, required)]
     amount: Option<u64>,
     /// Three capital letters.
@@ -128,6 +129,7 @@ struct NewOrder {
     #[schema(maximum = 60000)]
     delay_ms: u64,
     /// The status of a failure to play, 400 to 599. Nothing is created then.
+    #[serde(deserialize_with = "keylatch_wire::whole_number")]
     #[schema(minimum = 400, maximum = 599)]
     fail: Option<u16>,
 }
