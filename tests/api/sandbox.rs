@@ -15,7 +15,7 @@ fn order(api: &Api, path: &str, key: &str, body: &Value) -> RequestBuilder {
 async fn orders(api: &Api, path: &str) -> Vec<Value> {
     let list = api.get(path).await;
     assert_eq!(list.status, 200, "{list:?}");
-    list.json["orders"].as_array().expect("a list").clone()
+    list.json[path.trim_start_matches("/v1/")].as_array().expect("a list").clone()
 }
 
 #[store_test(service)]

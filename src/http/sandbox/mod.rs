@@ -39,7 +39,9 @@ use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{Effect, StoreError};
 
 /// Where orders are placed.
-const PATHS: [&str; 2] = ["/v1/orders", "/v1/payments"];
+const PATHS: [&str; 2] = ["/v1/orders", PAYMENTS];
+/// Where they are called payments.
+const PAYMENTS: &str = "/v1/payments";
 /// How long a run may go unheard before it counts as interrupted.
 const LEASE: Duration = Duration::from_secs(3);
 /// What a request may take beside its waits: some steps of the store.
@@ -99,6 +101,7 @@ fn schemas() -> Vec<(String, RefOr<Schema>)> {
     let mut schemas = vec![
         (NewOrder::name().into_owned(), NewOrder::schema()),
         (Orders::name().into_owned(), Orders::schema()),
+        (Payments::name().into_owned(), Payments::schema()),
     ];
     NewOrder::schemas(&mut schemas);
     Orders::schemas(&mut schemas);
@@ -134,18 +137,27 @@ struct NewOrder {
     fail: Option<u16>,
 }
 
-/// The last orders or payments.
+/// The last orders.
 #[derive(Debug, Serialize, ToSchema)]
 struct Orders {
     /// Newest first.
     orders: Vec<Order>,
 }
 
+/// The last payments.
+#[derive(Debug, Serialize, ToSchema)]
+struct Payments {
+    /// Newest first.
+    payments: Vec<Order>,
+}
+
 /// What is at the path of these orders and below it.
 fn router(orders: OrderBook) -> Router {
     let path = orders.path().to_owned();
+    let all = post(create);
+    let all = if path == PAYMENTS { all.get(list_payments) } else { all.get(list) };
     Router::new()
-        .route(&path, post(create).get(list))
+        .route(&path, all)
         .route(&format!("{path}/{{id}}"), get(look))
         .method_not_allowed_fallback(system::method_not_allowed)
         .with_state(Arc::new(orders))
@@ -155,9 +167,12 @@ fn router(orders: OrderBook) -> Router {
 fn operations(path: &str) -> Paths {
     let mut one = __path_create::operation();
     add_headers(&mut one);
+    let is_of_payments = path == PAYMENTS;
+    let list =
+        if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
     let operations = [
         (path.to_owned(), HttpMethod::Post, one, "create"),
-        (path.to_owned(), HttpMethod::Get, __path_list::operation(), "list"),
+        (path.to_owned(), HttpMethod::Get, list, "list"),
         (format!("{path}/{{id}}"), HttpMethod::Get, __path_look::operation(), "get"),
     ];
     let mut paths = Paths::new();
@@ -244,6 +259,18 @@ fn not_placed(error: OrderError) -> Response {
 )]
 async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Problem> {
     Ok(Json(Orders { orders: orders.latest().await.map_err(not_read)? }))
+}
+
+/// List
+///
+/// The last hundred.
+#[utoipa::path(
+    get,
+    path = "",
+    responses((status = 200, description = "Newest first", body = Payments), ReadyProblems)
+)]
+async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Payments>, Problem> {
+    Ok(Json(Payments { payments: orders.latest().await.map_err(not_read)? }))
 }
 
 /// Look
