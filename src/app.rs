@@ -63,7 +63,7 @@ impl App {
         let profile = store.profile();
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics)));
         let waiters =
-            WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.wait.max_waiters };
+            WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
         let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
         let records = profile.records.then(|| IdempotencyService::start(store, store_timeout));
         if records.is_none()
@@ -160,5 +160,5 @@ fn body_limits(config: &Config) -> BodyLimits {
 
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
     let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
-    Streams::new(config.stream.max_streams, heartbeat, Arc::clone(metrics))
+    Streams::new(config.streams_max(), heartbeat, Arc::clone(metrics))
 }

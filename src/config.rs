@@ -137,6 +137,18 @@ pub struct Flags {
 }
 
 impl Config {
+    /// How many may wait for locks. Waiters keep their connections for long, and what ends their waiting, a
+    /// release on a new connection, must find room beside them.
+    pub fn waiters_max(&self) -> usize {
+        let room = self.server.max_connections.min(self.server.max_requests);
+        self.wait.max_waiters.min(room / 2)
+    }
+
+    /// How many streams of events may be open, beside as many waiters as there may be.
+    pub fn streams_max(&self) -> usize {
+        self.stream.max_streams.min(self.server.max_connections * 2 / 5)
+    }
+
     /// The configuration of a process with these flags and environment variables.
     ///
     /// # Errors

@@ -216,6 +216,31 @@ async fn same_token_keeps_its_queue_position(service: &Service) {
     assert!(!second.is_finished());
 }
 
+#[tokio::test]
+async fn waiters_leave_room_for_a_release_and_for_health() {
+    let mut config = config("memory:");
+    (config.server.max_connections, config.server.max_requests) = (20, 20);
+    let service = Service::start_with(config).await;
+    hold(&service).await;
+    let waiters: Vec<_> = (0..30)
+        .map(|number| wait(&service, &format!("a-token-of-waiter-{number}"), 60_000))
+        .collect();
+    // Each of the others is refused, by its own limit or by that of all.
+    eventually(async || {
+        let refused = waiters.iter().filter(|waiter| waiter.is_finished()).count();
+        (refused == 20).then_some(())
+    })
+    .await;
+    assert_eq!(service.get("/livez").await.status, 200);
+    assert_eq!(service.look("deploy").await.json["waiting"], 10);
+    service.release("deploy", HOLDER).await;
+    eventually(async || {
+        let finished = waiters.iter().filter(|waiter| waiter.is_finished()).count();
+        (finished == 21).then_some(())
+    })
+    .await;
+}
+
 /// It cannot come back to its place, which would hold up those behind it, and itself.
 #[store_test(service)]
 async fn waiter_without_a_token_leaves_no_place_behind(service: &Service) {
