@@ -53,7 +53,7 @@ pub use settings::{
 pub use zookeeper::zookeeper;
 
 /// Opens the store that `url` names: `embedded:DIRECTORY`, `memory:`, `postgres://…`, `etcd://…`, `zookeeper://…`, or `redis://…`,
-/// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`.
+/// `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://…`; `rediss+…` of these, `rediss+redlock://…` of the last, is with TLS.
 ///
 /// A PostgreSQL, an etcd, a ZooKeeper or a Redis that is down is no error: it may come back, and until then every answer is that the
 /// store cannot be reached. One that answers and is not fit to keep locks is an error.
@@ -86,7 +86,7 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
             _,
         ) => redis(url, settings.redis).await,
         #[cfg(feature = "redlock")]
-        ("redlock", _) => redlock(url, settings.redis, settings.redlock).await,
+        ("redlock" | "rediss+redlock", _) => redlock(url, settings.redis, settings.redlock).await,
         #[cfg(feature = "zookeeper")]
         ("zookeeper" | "zookeepers", _) => zookeeper(url, settings.zookeeper).await,
         _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
