@@ -21,8 +21,9 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 12] = [
+const BESIDE: [&str; 13] = [
     "API_KEY",
+    "CA",
     "URL",
     "SERVER",
     "NAME",

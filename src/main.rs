@@ -308,7 +308,8 @@ fn serve_with(
 
 #[tokio::main(flavor = "current_thread")]
 async fn check_health(flags: Serve) -> Result<(), Error> {
-    healthcheck::check(&flags.config()?.listen).await
+    let config = flags.config()?;
+    healthcheck::check(&config.listen, config.tls.is_on()).await
 }
 
 fn create_key(name: &IdentityName) -> Result<(), Error> {

@@ -16,8 +16,8 @@ use super::locks::Locks;
 use super::reentry::{self, Environment};
 use super::signals::Signals;
 use keylatch_client::{
-    AcquireOptions, AcquireReply, AcquireSetReply, ApiKey, Client, Error, Guard, LeaseStatus,
-    LossReason,
+    AcquireOptions, AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason,
+    Security,
 };
 use keylatch_core::lock::ReleaseReply;
 
@@ -61,12 +61,9 @@ async fn try_run(job: &Job) -> Result<u8, Failure> {
     ran
 }
 
-/// A client with the key of the environment, if it has one.
+/// A client with the key and the authorities of the environment, if it has them.
 fn client(server: &str) -> Result<Client, Error> {
-    match ApiKey::from_environment()? {
-        Some(key) => Client::with_api_key(server, &key),
-        None => Client::new(server),
-    }
+    Client::with_security(server, Security::from_environment()?)
 }
 
 async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u8, Failure> {

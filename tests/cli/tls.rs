@@ -43,3 +43,59 @@ async fn sighup_and_a_change_replace_the_certificate_and_keep_connections() {
     assert!(log.contains("the certificate is read again"), "{log}");
     assert!(!log.contains("BEGIN"), "{log}");
 }
+
+#[tokio::test]
+async fn healthcheck_speaks_tls_where_the_service_does() {
+    let authority = Authority::default();
+    let process = serve(&authority).await;
+    let address = process.address.to_string();
+    let tls = authority.serve();
+    let files = [("KEYLATCH_TLS_CERT", tls.cert.as_str()), ("KEYLATCH_TLS_KEY", tls.key.as_str())];
+    let check = ["healthcheck", "--listen", &address];
+    let well = KEYLATCH.run_with(&check, &files).await;
+    assert_eq!((well.code, well.stderr.as_str()), (Some(0), ""), "{well:?}");
+    let in_clear = KEYLATCH.run(&check).await;
+    assert_eq!(in_clear.code, Some(1), "{in_clear:?}");
+}
+
+#[tokio::test]
+async fn run_trusts_the_authorities_of_its_environment_and_no_others() {
+    let (authority, other) = (Authority::default(), Authority::default());
+    let process = serve(&authority).await;
+    let url = format!("https://localhost:{}", process.address.port());
+    let run = async |ca: &str| {
+        let variables = [("KEYLATCH_URL", url.as_str()), ("KEYLATCH_CA", ca)];
+        KEYLATCH
+            .run_with(&["run", "--wait", "0s", "nightly", "--", "echo", "ran"], &variables)
+            .await
+    };
+    let ca = |authority: &Authority| authority.ca_file().display().to_string();
+    let ended = run(&ca(&authority)).await;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "ran\n"), "{ended:?}");
+    let absent = authority.file("absent.pem").display().to_string();
+    let key = authority.file("key.pem").display().to_string();
+    for (ca, why) in [
+        (ca(&other), "invalid peer certificate"),
+        (absent, "absent.pem"),
+        (key, "has no certificate"),
+    ] {
+        let refused = run(&ca).await;
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert_eq!(refused.stdout, "", "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
+}
+
+/// For a service that is started beside or under a client.
+#[tokio::test]
+async fn service_ignores_the_authorities_of_clients() {
+    let authority = Authority::default();
+    let tls = authority.serve();
+    let variables = [
+        ("KEYLATCH_TLS_CERT", tls.cert.as_str()),
+        ("KEYLATCH_TLS_KEY", tls.key.as_str()),
+        ("KEYLATCH_CA", "/absent.pem"),
+    ];
+    let process = KEYLATCH.serve(&[], &variables).await;
+    certificate(&process, &authority).await;
+}

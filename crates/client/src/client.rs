@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::api_key::ApiKey;
 use crate::clock::BootInstant;
 use crate::connection::{Answer, Connection, Refusal};
+use crate::security::Security;
 use crate::session::{ANSWER_TIMEOUT, PAUSE, RenewalError, Session};
 use crate::target::{Grant, Target, not_keylatch};
 use crate::{Error, Guard, LockGuard, SetGuard};
@@ -111,7 +112,7 @@ impl Client {
     ///
     /// The text is not a URL with `http` or `https`, or the system's certificates cannot be read.
     pub fn new(url: &str) -> Result<Self, Error> {
-        Self::with_credential(url, None)
+        Self::with_security(url, Security::default())
     }
 
     /// The same for a service that asks who the client is.
@@ -120,11 +121,16 @@ impl Client {
     ///
     /// As [`new`](Self::new).
     pub fn with_api_key(url: &str, key: &ApiKey) -> Result<Self, Error> {
-        Self::with_credential(url, Some(key.clone()))
+        Self::with_security(url, Security { api_key: Some(key.clone()), ..Security::default() })
     }
 
-    fn with_credential(url: &str, key: Option<ApiKey>) -> Result<Self, Error> {
-        let connection = Arc::new(Connection::new(url, key)?);
+    /// The same for a service behind TLS whose authority the system does not know.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), or the file of authorities cannot be read.
+    pub fn with_security(url: &str, security: Security) -> Result<Self, Error> {
+        let connection = Arc::new(Connection::new(url, security)?);
         Ok(Self { connection, releases: TaskTracker::new() })
     }
 

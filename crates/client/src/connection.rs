@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::api_key::ApiKey;
 use crate::https::{HttpsClient, Trust, https_client};
+use crate::security::Security;
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -63,10 +64,15 @@ pub(crate) enum NoReply {
 
 impl Connection {
     /// A connection to the service at `url`, which is not opened yet.
-    pub(crate) fn new(url: &str, api_key: Option<ApiKey>) -> Result<Self, Error> {
+    pub(crate) fn new(url: &str, security: Security) -> Result<Self, Error> {
+        let Security { api_key, authorities } = security;
         let (base, is_https) = parse(url)?;
-        let trust = if is_https { Trust::System } else { Trust::None };
-        let http = https_client(trust).map_err(Error::Certificates)?;
+        let trust = match authorities {
+            _ if !is_https => Trust::None,
+            Some(file) => Trust::Authorities(file),
+            None => Trust::System,
+        };
+        let http = https_client(&trust).map_err(Error::Certificates)?;
         Ok(Self { http, base, api_key })
     }
 

@@ -18,8 +18,8 @@ pub enum Error {
     /// The text is not an API key.
     #[error("the API key has characters that no key has, or is empty")]
     ApiKey,
-    /// The system's certificates, which `https` needs, cannot be read.
-    #[error("the system's certificates cannot be read: {0}")]
+    /// The certificates by which the client knows a service with `https` cannot be read.
+    #[error("the certificates of authorities cannot be read: {0}")]
     Certificates(io::Error),
     /// The options ask for what cannot be.
     #[error("the options {0}")]

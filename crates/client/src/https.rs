@@ -6,6 +6,7 @@
 //! that the other side is just closing has an unknown outcome.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::body::Body;
@@ -13,6 +14,8 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
 /// How long connecting may take.
@@ -24,11 +27,13 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
 
 /// Which servers of `https` URLs are trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trust {
     /// Those that the system's certificates vouch for.
     System,
+    /// Those that an authority in this PEM file vouches for.
+    Authorities(PathBuf),
     /// None, for a client that speaks plain HTTP alone: a machine without certificates will do.
     None,
 }
@@ -37,8 +42,8 @@ pub enum Trust {
 ///
 /// # Errors
 ///
-/// The system's certificates are to be trusted and cannot be read.
-pub fn https_client<B>(trust: Trust) -> io::Result<HttpsClient<B>>
+/// The certificates of the system or of the file are to be trusted and cannot be read.
+pub fn https_client<B>(trust: &Trust) -> io::Result<HttpsClient<B>>
 where
     B: Body + Send,
     B::Data: Send,
@@ -50,17 +55,34 @@ where
     let tls = HttpsConnectorBuilder::new();
     let tls = match trust {
         Trust::System => tls.with_provider_and_native_roots(default_provider())?,
-        Trust::None => {
-            let config = ClientConfig::builder_with_provider(default_provider().into())
-                .with_safe_default_protocol_versions()
-                .map_err(io::Error::other)?;
-            let config = config.with_root_certificates(RootCertStore::empty());
-            tls.with_tls_config(config.with_no_client_auth())
-        }
+        Trust::Authorities(file) => tls.with_tls_config(config(authorities(file)?)?),
+        Trust::None => tls.with_tls_config(config(RootCertStore::empty())?),
     };
     let connector = tls.https_or_http().enable_http1().wrap_connector(connector);
     Ok(legacy::Client::builder(TokioExecutor::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .pool_timer(TokioTimer::new())
         .build(connector))
+}
+
+fn config(roots: RootCertStore) -> io::Result<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The authorities in a PEM file, of which there is at least one.
+fn authorities(file: &Path) -> io::Result<RootCertStore> {
+    let wrong = |why: &str| io::Error::other(format!("{}: {why}", file.display()));
+    let pem = std::fs::read(file).map_err(|error| wrong(&error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|_| wrong("it is not certificates in PEM"))?;
+        roots.add(certificate).map_err(|_| wrong("a certificate is not one of an authority"))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("it has no certificate"));
+    }
+    Ok(roots)
 }

@@ -99,6 +99,7 @@ mod connection;
 mod error;
 mod guard;
 pub mod https;
+mod security;
 mod session;
 mod target;
 
@@ -110,4 +111,5 @@ pub use keylatch_core::lock::{
     EntryName, FencingToken, Limit, LockName, LockSet, Owner, ReleaseReply, Slots, Token, Ttl,
 };
 pub use keylatch_wire::Retry;
+pub use security::Security;
 pub use target::LeasedLock;
