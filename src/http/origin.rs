@@ -417,6 +417,7 @@ impl Cors {
                     header::RETRY_AFTER,
                     named("idempotency-key-expires"),
                     named("idempotent-replayed"),
+                    named("idempotent-body"),
                     named("lock-token"),
                     named("x-request-id"),
                 ])

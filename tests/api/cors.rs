@@ -25,7 +25,13 @@ async fn allowed_origin_may_send_a_key_and_read_the_headers_it_needs() {
     let answer = order(&service, SHOP).await;
     assert_eq!(answer.status, 201, "{answer:?}");
     assert_eq!(answer.header("access-control-allow-origin"), SHOP);
-    for header in ["idempotent-replayed", "retry-after", "location", "idempotency-key-expires"] {
+    for header in [
+        "idempotent-replayed",
+        "idempotent-body",
+        "retry-after",
+        "location",
+        "idempotency-key-expires",
+    ] {
         assert!(lists(&answer, "access-control-expose-headers", header), "{answer:?}");
     }
     // A refusal is read as well, or the page could not tell what to do.
