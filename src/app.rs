@@ -43,6 +43,7 @@ impl App {
     /// The store cannot be used, or `listen` is an address that others reach and nothing guards.
     pub async fn new(config: Config) -> Result<Self, Error> {
         config.check_exposure()?;
+        config.check_tls()?;
         let metrics = Arc::new(Metrics::new());
         let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
         Self::with_store(config, store, metrics)

@@ -273,7 +273,6 @@ impl Config {
         check("wait.max_wait_ms", self.wait.max_wait_ms <= 3_600_000, "must be at most 3600000")?;
         let tiny_header = self.server.header_limit_bytes < 1024;
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
-        self.check_tls()?;
         self.check_shared_names()?;
         self.check_origins()?;
         self.check_redlock()?;
@@ -294,10 +293,13 @@ impl Config {
         check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")
     }
 
-    fn check_tls(&self) -> Result<(), String> {
-        self.tls.check().map_err(|(key, rule)| format!("`{key}` {rule}"))?;
+    /// Refuses settings of TLS that are of no use without each other.
+    pub(crate) fn check_tls(&self) -> Result<(), ConfigError> {
+        let of_tls = |message| invalid("the configuration", message);
+        self.tls.check().map_err(|(key, rule)| of_tls(format!("`{key}` {rule}")))?;
         let is_for_identities = self.tls.client_ca.is_empty() || self.identity_file().is_some();
         check("tls.client_ca", is_for_identities, "must be empty without `identities`")
+            .map_err(of_tls)
     }
 
     fn check_origins(&self) -> Result<(), String> {

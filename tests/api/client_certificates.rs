@@ -4,7 +4,7 @@
 //! Method: certificates by an authority of the test's own, and by another one.
 
 use keylatch::app::App;
-use keylatch::config::Config;
+use keylatch::config::{Config, Flags};
 use keylatch::http::{Guard, GuardAccess};
 use keylatch_testkit::{
     Answer, Authority, Certificate, Keyring, RawConnection, Service, Upstream, config, connect_tls,
@@ -149,20 +149,29 @@ async fn authority_of_clients_without_identities_or_certificate_is_refused() {
     let (authority, mut keyring) = (Authority::default(), Keyring::default());
     keyring.add("admin", ALL);
     let ca = authority.ca_file().display().to_string();
-    let load = |pairs: &[(&str, &str)]| {
+    let start = async |pairs: &[(&str, &str)]| {
         let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Config::load(&keylatch::config::Flags::default(), variables).map(|_| ())
+        let loaded = Config::load(&Flags::default(), variables).expect("settings");
+        App::new(Config { store: config("memory:").store, ..loaded })
+            .await
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     let tls = authority.serve();
     let pair = [("KEYLATCH_TLS_CERT", tls.cert.as_str()), ("KEYLATCH_TLS_KEY", tls.key.as_str())];
     let ca = ("KEYLATCH_TLS_CLIENT_CA", ca.as_str());
     let identities = keyring.path().display().to_string();
     let identities = ("KEYLATCH_IDENTITIES", identities.as_str());
-    let refused = load(&[pair[0], pair[1], ca]).unwrap_err().to_string();
-    assert!(refused.contains("`tls.client_ca`"), "{refused}");
-    let refused = load(&[ca, identities]).unwrap_err().to_string();
-    assert!(refused.contains("`tls.cert`"), "{refused}");
-    load(&[pair[0], pair[1], ca, identities]).unwrap();
+    for (settings, why) in [
+        (&[pair[0], pair[1], ca][..], "`tls.client_ca`"),
+        (&[ca, identities], "`tls.cert`"),
+        (&[pair[0]], "`tls.key`"),
+        (&[pair[1]], "`tls.cert`"),
+    ] {
+        let refused = start(settings).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    start(&[pair[0], pair[1], ca, identities]).await.unwrap();
 
     let wrong = with_clients(&authority, &keyring);
     std::fs::write(&wrong.tls.client_ca, "no certificate").unwrap();

@@ -112,6 +112,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("level", _) => "debug".into(),
         ("format", _) => "json".into(),
         ("access", _) => "all".into(),
+        ("cert" | "key" | "client_ca", _) => "other.pem".into(),
         ("identities", _) => "identities.toml".into(),
         ("sandbox" | "break", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),
