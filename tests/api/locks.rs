@@ -87,8 +87,10 @@ async fn same_token_gets_the_same_grant(service: &Service) {
     let first = service.create_as("deploy", MINE, &body).await;
     assert_eq!((first.status.as_u16(), first.token().as_str()), (201, MINE), "{first:?}");
     let body = json!({"ttl_ms": 90_000, "owner": "second"});
-    let again = service.create_as("deploy", MINE, &body).await;
+    let mut again = service.create_as("deploy", MINE, &body).await;
     assert_eq!((again.status.as_u16(), again.token().as_str()), (200, MINE), "{again:?}");
+    let unchanged = again.json.as_object_mut().expect("an object").remove("unchanged");
+    assert_eq!(unchanged, Some(json!(["ttl_ms", "owner"])));
     assert_is_lease(&again, "deploy", 60_000);
     assert_eq!(again.fencing_token(), first.fencing_token());
     assert_eq!(again.json["owner"], "first");
