@@ -401,7 +401,7 @@ impl LockService {
         with_deadline(self.deadline, self.store.health()).await
     }
 
-    /// Sends away the requests that wait, and lets no other wait: an instance that goes on may serve them.
+    /// Sends away the requests that wait, and lets no other wait: another instance may serve them.
     pub fn stop_waiting(&self) {
         self.leaving.cancel();
     }
