@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::KEYLATCH;
 use crate::failover;
 use crate::lock_conformance::{TTL, ask, granted, held, name, token};
-use crate::postgres::{open, release_wakes, until};
+use crate::postgres::{hears_of, open, release_wakes, until};
 
 /// How many requests in a row show that none goes to the dead member.
 const REQUESTS: u64 = 50;
@@ -118,6 +118,8 @@ async fn lost_answer_is_unknown() {
     let proxy = Proxy::start(server.address()).await;
     let store = open(&format!("etcd://{}/locks", proxy.address())).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // The watch repeats the grant. The proxy would lose that, and cut the connection before the release.
+    hears_of(&open(&server.url("locks")).await, &store, "b").await;
     proxy.lose_answers();
     let lost = store.release(&name("a"), &token("one")).await.expect_err("the answer is lost");
     assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
