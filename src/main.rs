@@ -64,7 +64,7 @@ enum Command {
     /// Waits until NAME is free, runs COMMAND with KEYLATCH_NAME and KEYLATCH_FENCING_TOKEN in its
     /// environment, renews the lock meanwhile, passes signals on, and releases the lock. A run of the same
     /// lock within COMMAND enters it again. When the lock
-    /// is lost or cannot be renewed, keylatch stops COMMAND and what it has started before another
+    /// is lost or cannot be renewed, keylatch stops COMMAND and all that it has started before another
     /// client can hold the lock: SIGTERM, then SIGKILL.
     ///
     /// With several NAMEs it gets all of the locks at once or none, and COMMAND is stopped when any of

@@ -1,26 +1,28 @@
 //! The process group of the command, and the terminal that the command has for as long as it runs.
 //!
 //! The command has a group of its own, so that a signal reaches what it has started as well, and the end
-//! of the command is not taken for the end of the group. Of the groups that share a terminal one reads it,
+//! of the command is not taken for the end of the group. To stop the group is to stop the descendants of the
+//! command that have left it, too. Of the groups that share a terminal one reads it,
 //! so the command's group gets the terminal and this process takes it back, as a shell does with a job.
 //!
 //! Invariant: a [`Group`] that is dropped before its command has ended is killed, and a [`Terminal`] that
-//! is dropped is this process's again. Tested in `tests/cli/run.rs`, `run_overlap.rs` and
-//! `run_signals.rs`.
+//! is dropped is this process's again. Tested in `tests/cli/run.rs`, `run_descendants.rs`,
+//! `run_overlap.rs` and `run_signals.rs`.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, interval, timeout_at};
 
+use super::descendants::Descendants;
 use super::exit::{StopResult, of_signal};
 
 /// How often a group is looked at while it is being stopped: nothing tells when its last process
@@ -31,11 +33,11 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The command, in its own process group with what it starts.
 ///
-/// Dropped before the command has ended, it kills the group.
+/// Dropped before the command has ended, it kills the group and what has left it.
 #[derive(Debug)]
 pub(super) struct Group {
-    child: Child,
     id: Pid,
+    descendants: Descendants,
     changes: unix::Signal,
     /// The exit code, once the command has ended.
     code: Option<u8>,
@@ -65,9 +67,10 @@ impl Group {
                 None => command.env_remove(variable),
             };
         }
+        let descendants = Descendants::adopt();
         let child = command.args(arguments).process_group(0).spawn()?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;
-        Ok(Self { child, id: Pid::from_raw(id), changes, code: None })
+        Ok(Self { id: Pid::from_raw(id), descendants, changes, code: None })
     }
 
     /// The id of the group.
@@ -91,77 +94,100 @@ impl Group {
         }
     }
 
-    /// Ends the group: SIGTERM, and after `grace` SIGKILL.
+    /// Ends the group and what has left it: SIGTERM, and after `grace` SIGKILL.
     pub(super) async fn stop(mut self, grace: Duration) -> StopResult {
         let end = Instant::now() + grace;
         if !grace.is_zero() {
-            // What is left behind has its parent by the time that the command ends.
-            adopt_orphans();
-            self.send(Signal::SIGTERM);
-            // What is suspended would not read it.
-            self.send(Signal::SIGCONT);
+            // What is suspended would not read the first one alone.
+            for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+                self.send_to_all(signal);
+            }
             if timeout_at(end, self.gone()).await.is_ok() {
                 return StopResult::Ended;
             }
         }
-        self.send(Signal::SIGKILL);
-        match timeout_at(Instant::now() + KILL_LIMIT, self.ended()).await {
+        match timeout_at(Instant::now() + KILL_LIMIT, self.killed()).await {
             Ok(()) => StopResult::Killed,
             Err(_) => StopResult::StillThere,
         }
     }
 
-    /// Waits until the command has ended, and all that it has started in its group.
+    /// Waits until the command has ended, and all that it has started.
     async fn gone(&mut self) {
-        self.ended().await;
-        let (group, mut look) = (Pid::from_raw(-self.id.as_raw()), interval(LOOK));
-        while killpg(self.id, None).is_ok() {
+        let mut look = interval(LOOK);
+        while !self.is_gone() {
             look.tick().await;
-            // An orphan that has ended counts until its parent has seen that, which is us now.
-            let _ = waitpid(group, Some(WaitPidFlag::WNOHANG));
         }
     }
 
-    async fn ended(&mut self) {
-        while let Ok(ProcessChange::Suspended(_)) = self.changed().await {}
+    /// The same, and kills what is there, since a process may start another one while it is looked for.
+    async fn killed(&mut self) {
+        let mut look = interval(LOOK);
+        self.send_to_all(Signal::SIGKILL);
+        while !self.is_gone() {
+            look.tick().await;
+            self.send_to_all(Signal::SIGKILL);
+        }
     }
 
+    fn is_gone(&mut self) -> bool {
+        let has_children = loop {
+            match self.news() {
+                Ok(Some(_)) => {}
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        let others_live = has_children && self.descendants.any_lives();
+        self.code.is_some() && !others_live && killpg(self.id, None).is_err()
+    }
+
+    fn send_to_all(&self, signal: Signal) {
+        self.send(signal);
+        self.descendants.send_outside(self.id, signal);
+    }
+
+    /// What has become of the command since the last call.
     fn change(&mut self) -> io::Result<Option<ProcessChange>> {
         if let Some(code) = self.code {
             return Ok(Some(ProcessChange::Ended(code)));
         }
-        if let Some(status) = self.child.try_wait()? {
-            let of_signal = || of_signal(status.signal().unwrap_or_default());
-            let code = status.code().map_or_else(of_signal, |code| code as u8);
-            return Ok(Some(self.has_ended(code)));
+        while let Some((child, status)) = self.news()? {
+            let stopped_by = status.stopping_signal().map(Signal::try_from);
+            match (self.code, stopped_by) {
+                (Some(code), _) => return Ok(Some(ProcessChange::Ended(code))),
+                (None, Some(Ok(signal))) if child == self.id => {
+                    return Ok(Some(ProcessChange::Suspended(signal)));
+                }
+                _ => {}
+            }
         }
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
-        Ok(match waitpid(self.id, Some(flags))? {
-            WaitStatus::Stopped(_, signal) => Some(ProcessChange::Suspended(signal)),
-            // It has ended since it was asked for above.
-            WaitStatus::Exited(_, code) => Some(self.has_ended(code as u8)),
-            WaitStatus::Signaled(_, signal, _) => Some(self.has_ended(of_signal(signal as i32))),
-            _ => None,
-        })
+        Ok(None)
     }
 
-    fn has_ended(&mut self, code: u8) -> ProcessChange {
-        self.code = Some(code);
-        ProcessChange::Ended(code)
+    /// What has become of one child: the command, or an orphan of its. An orphan that has ended is in the
+    /// way until its parent has seen that, which is this process.
+    fn news(&mut self) -> io::Result<Option<(Pid, WaitStatus)>> {
+        let Some((child, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? else {
+            return Ok(None);
+        };
+        let child = Pid::from_raw(child.as_raw_nonzero().get());
+        let code = status.exit_status().map(|code| code as u8);
+        let code = code.or_else(|| status.terminating_signal().map(of_signal));
+        if code.is_some() {
+            self.descendants.forget(child);
+        }
+        if child == self.id {
+            self.code = code;
+        }
+        Ok(Some((child, status)))
     }
-}
-
-/// Makes this process the parent of what the command leaves behind from now on. Who would be it else,
-/// the first process of the machine or the container, may take its time or not care.
-fn adopt_orphans() {
-    #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
         if self.code.is_none() {
-            self.send(Signal::SIGKILL);
+            self.send_to_all(Signal::SIGKILL);
         }
     }
 }

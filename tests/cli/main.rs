@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod keys;
 mod run;
+mod run_descendants;
 mod run_modes;
 mod run_overlap;
 mod run_sets;
