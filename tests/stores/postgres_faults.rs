@@ -34,7 +34,7 @@ async fn killed_server_leaves_unknown_what_was_under_way_and_comes_back() {
         async move { store.acquire(&ask("b", "one", 1)).await }
     });
     eventually(async || (server.ask::<i64>("postgres", BLOCKED).await == 1).then_some(())).await;
-    server.signal("-KILL");
+    server.kill();
     let lost = soon("the answer", under_way).await.unwrap().expect_err("it was lost");
     assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
     let new = store.acquire(&ask("c", "one", 1)).await.expect_err("the server is down");
@@ -51,7 +51,7 @@ async fn server_that_starts_up_executes_nothing() {
     let mut server = PostgresServer::start().await;
     let store = open(&server.url("postgres")).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
-    server.signal("-KILL");
+    server.kill();
     server.restart_unready().await;
     // The first call may find a connection whose end it has not heard of.
     let is_refused = async || {
@@ -243,7 +243,7 @@ pub(crate) async fn blocked(server: &PostgresServer) -> impl Send + use<> {
 async fn fail_over(primary: &PostgresServer, standby: &PostgresServer) {
     let behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()";
     eventually(async || (primary.ask::<i64>("postgres", behind).await == 1).then_some(())).await;
-    primary.signal("-KILL");
+    primary.kill();
     standby.promote().await;
 }
 

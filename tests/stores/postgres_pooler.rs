@@ -74,7 +74,7 @@ async fn server_lost_behind_the_pooler_leaves_the_write_unknown() {
     });
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     eventually(async || (server.ask::<i64>("postgres", waits).await == 1).then_some(())).await;
-    server.signal("-KILL");
+    server.kill();
     let lost = soon("the answer", under_way).await.unwrap();
     assert!(matches!(lost, Err(StoreError::Lost(_))), "{lost:?}");
 }
