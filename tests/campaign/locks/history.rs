@@ -313,6 +313,18 @@ impl History {
         self.faults.iter().any(|fault| is_set(fault) && fault.from <= to && from <= fault.to)
     }
 
+    /// Whether two requests of one token waited for the lock at once, did not get it, and ended after `since`.
+    /// Neither may take the place from the other, so it outlives both.
+    pub(super) fn has_shared_place(&self, lock: usize, since: Micros) -> bool {
+        let left = |event: &&Event| {
+            let waits = matches!(event.ask, Ask::Acquire { waits: true });
+            event.lock == lock && waits && event.read >= since && event.told.lease().is_none()
+        };
+        let mut left: Vec<_> = self.events.iter().filter(left).collect();
+        left.sort_unstable_by_key(|event| (event.token, event.sent));
+        left.windows(2).any(|two| two[0].token == two[1].token)
+    }
+
     /// What was read of a lock some time before a moment and soon after it, a line each, for people to find
     /// out what happened.
     pub(super) fn around(&self, lock: usize, moment: Micros) -> String {

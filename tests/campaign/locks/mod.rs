@@ -370,8 +370,11 @@ impl Campaign {
         self.history.events.extend(probed.into_iter().flatten());
         probing.cancel();
         let late = late.await.expect("a figure");
-        let places = (self.places_left + micros(PLACE)).saturating_sub(at);
         for (lock, ttl) in TTLS.iter().enumerate() {
+            let mut places = (self.places_left + micros(PLACE)).saturating_sub(at);
+            if self.history.has_shared_place(lock, at.saturating_sub(micros(PLACE))) {
+                places = places.max(micros(PLACE + LOOK));
+            }
             let within = match late {
                 NODE_TIME.. if self.plan.store.is_redlock() => micros(PATIENCE),
                 _ => (ttl * 1000).max(places) + micros(GRACE) + late * HOPS,
