@@ -83,7 +83,7 @@ impl App {
             metrics: Arc::clone(&metrics),
             store_kind: profile.kind,
             body_limits: body_limits(&config),
-            has_identities: identities.is_some(),
+            identities: identities.clone(),
             breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),

@@ -1,13 +1,15 @@
 //! What the service counts, in the Prometheus text format.
 //!
 //! Every label has a bounded set of values: matched routes, methods, statuses, store operations and
-//! outcomes. Never a lock name, an owner or anything else that a client chooses.
+//! outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
+//! chooses.
 
 use axum::http::StatusCode;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use crate::access::{Identities, Identity, IdentityFile, QuotaKind};
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -82,10 +84,17 @@ impl Metrics {
     /// # Errors
     ///
     /// The formatter failed, which it does not into memory.
-    pub fn encode(&self, locks: LockCounts) -> Result<String, fmt::Error> {
+    pub fn encode(
+        &self,
+        locks: LockCounts,
+        identities: Option<&IdentityFile>,
+    ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &registry_of(locks))?;
+        if let Some(identities) = identities {
+            encode_registry(&mut text, &registry_of_quotas(&identities.current()))?;
+        }
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -133,6 +142,27 @@ fn registry_of(locks: LockCounts) -> Registry {
     registry.register("lock_waiters", "Requests that wait for a lock", waiters);
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
+    registry
+}
+
+/// What the identities with a quota have, as of now.
+fn registry_of_quotas(identities: &Identities) -> Registry {
+    let mut registry = Registry::with_prefix("keylatch");
+    let used = Family::<QuotaLabels, Gauge>::default();
+    let refusals = Family::<QuotaLabels, Counter>::default();
+    for Identity { name, meter, .. } in identities.iter() {
+        let labels =
+            |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.as_str() };
+        for (kind, count) in meter.usage() {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            used.get_or_create(&labels(kind)).set(count);
+        }
+        for (kind, count) in meter.refusals() {
+            refusals.get_or_create(&labels(kind)).inc_by(count);
+        }
+    }
+    registry.register("quota_used", "What identities with a quota have", used);
+    registry.register("quota_refusals", "Requests above a quota", refusals);
     registry
 }
 
@@ -370,6 +400,12 @@ struct GrantLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
     kind: StreamKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QuotaLabels {
+    identity: String,
+    quota: &'static str,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! every moment, so no request passes while a file is read. Tested in `tests/cli/keys.rs`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::http::{HeaderMap, HeaderName};
 use jiff::Timestamp;
@@ -48,7 +48,7 @@ impl IdentityFile {
     pub fn open(path: &Path) -> Result<Self, IdentityFileError> {
         let invalid = |source| IdentityFileError::Invalid { path: path.to_owned(), source };
         let file = FollowedFiles::read(vec![path.to_owned()])?;
-        let identities = parse(file.first()).map_err(invalid)?;
+        let identities = parse(file.first(), &Identities::default()).map_err(invalid)?;
         Ok(Self { path: path.to_owned(), file, current: RwLock::new(identities) })
     }
 
@@ -65,11 +65,16 @@ impl IdentityFile {
         certificate: Option<&CertificateNames>,
     ) -> Result<Arc<Identity>, RefusedCredential> {
         let key = api_key(headers, header);
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
         match (key, certificate) {
             (Err(RefusedCredential::Missing), Some(names)) => current.find_certificate(names),
             (key, _) => current.find(&key?, Timestamp::now),
         }
+    }
+
+    /// The identities as they are now. The file is not replaced as long as this is kept.
+    pub fn current(&self) -> RwLockReadGuard<'_, Identities> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the file until it is dropped.
@@ -81,7 +86,7 @@ impl IdentityFile {
     fn replace(&self, read: Result<&[Vec<u8>], &str>) {
         let file = self.path.display();
         let parsed = match read {
-            Ok(files) => parse(files).map_err(|error| error.to_string()),
+            Ok(files) => parse(files, &self.current()).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_owned()),
         };
         match parsed {
@@ -96,11 +101,11 @@ impl IdentityFile {
     }
 }
 
-fn parse(files: &[Vec<u8>]) -> Result<Identities, InvalidIdentities> {
+fn parse(files: &[Vec<u8>], before: &Identities) -> Result<Identities, InvalidIdentities> {
     let text = std::str::from_utf8(&files[0]).map_err(|error| {
         let before = &files[0][..error.valid_up_to()];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         InvalidIdentities::Text { line, message: "it is not text in UTF-8".to_owned() }
     })?;
-    Identities::parse(text)
+    Identities::parse(text, before)
 }

@@ -4,7 +4,7 @@
 //! that of two, unknown members are errors. An identity may have several keys, each with an end of its own,
 //! so that keys can be replaced one after the other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,17 +15,20 @@ use super::certificate::CertificateNames;
 use super::credential::RefusedCredential;
 use super::key::{ApiKey, KeyHash};
 use super::permission::Permissions;
+use super::quota::{Meter, Quota};
 
 /// In `act_for`: every principal.
 const EVERY_PRINCIPAL: &str = "*";
 
 /// A program or a person that the service knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Identity {
     /// What it is called.
     pub name: IdentityName,
     /// What it may do.
     pub permissions: Permissions,
+    /// How much it may have, and what it has.
+    pub meter: Meter,
     act_for: BTreeSet<String>,
 }
 
@@ -80,7 +83,7 @@ impl std::str::FromStr for IdentityName {
 pub struct Identities {
     by_key: HashMap<KeyHash, KnownKey>,
     by_certificate: HashMap<String, Arc<Identity>>,
-    count: usize,
+    by_name: BTreeMap<IdentityName, Arc<Identity>>,
 }
 
 #[derive(Debug)]
@@ -134,6 +137,8 @@ struct IdentityEntry {
     allow: Permissions,
     #[serde(default)]
     act_for: BTreeSet<String>,
+    #[serde(default)]
+    quota: Quota,
 }
 
 #[derive(Deserialize)]
@@ -169,12 +174,12 @@ impl TryFrom<ExpiryText> for Expiry {
 }
 
 impl Identities {
-    /// Reads the text of a file.
+    /// Reads the text of a file. An identity that was there `before` has what it had.
     ///
     /// # Errors
     ///
     /// Says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, InvalidIdentities> {
+    pub fn parse(text: &str, before: &Self) -> Result<Self, InvalidIdentities> {
         let document: Document = toml::from_str(text).map_err(|error: toml::de::Error| {
             // The error's own text repeats the line, which may hold a key.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -185,22 +190,27 @@ impl Identities {
             return Err(InvalidIdentities::Empty);
         }
         let mut all = Self::default();
-        let mut names = BTreeSet::new();
         for entry in document.identity {
-            if !names.insert(entry.name.clone()) {
-                return Err(InvalidIdentities::SameName(entry.name));
-            }
-            all.add(entry)?;
+            all.add(entry, before)?;
         }
-        Ok(Self { count: names.len(), ..all })
+        Ok(all)
     }
 
-    fn add(&mut self, entry: IdentityEntry) -> Result<(), InvalidIdentities> {
-        let IdentityEntry { name, keys, certificates, allow, act_for } = entry;
+    fn add(&mut self, entry: IdentityEntry, before: &Self) -> Result<(), InvalidIdentities> {
+        let IdentityEntry { name, keys, certificates, allow, act_for, quota } = entry;
         if keys.is_none() && certificates.is_none() {
             return Err(InvalidIdentities::NoCredential(name));
         }
-        let identity = Arc::new(Identity { name, permissions: allow, act_for });
+        let meter = Meter::new(quota);
+        let meter = match before.by_name.get(&name) {
+            Some(before) => meter.succeed(&before.meter),
+            None => meter,
+        };
+        let identity = Identity { name: name.clone(), permissions: allow, meter, act_for };
+        let identity = Arc::new(identity);
+        if self.by_name.insert(name.clone(), Arc::clone(&identity)).is_some() {
+            return Err(InvalidIdentities::SameName(name));
+        }
         for KeyEntry { sha256, expires } in keys.unwrap_or_default() {
             let expires = expires.map(|Expiry(at)| at);
             let known = KnownKey { identity: Arc::clone(&identity), expires };
@@ -250,9 +260,14 @@ impl Identities {
         Ok(Arc::clone(&known.identity))
     }
 
+    /// All identities, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Identity> {
+        self.by_name.values().map(AsRef::as_ref)
+    }
+
     /// How many identities there are.
     pub fn count(&self) -> usize {
-        self.count
+        self.by_name.len()
     }
 }
 
@@ -276,7 +291,7 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> InvalidIdentities {
-        Identities::parse(text).expect_err(text)
+        Identities::parse(text, &Identities::default()).expect_err(text)
     }
 
     #[test]
@@ -284,22 +299,22 @@ mod tests {
         let (old, new) = (ApiKey::generate().unwrap(), ApiKey::generate().unwrap());
         let end: Timestamp = "2030-01-31T12:00:00Z".parse().unwrap();
         for written in ["2030-01-31T13:00:00+01:00", "\"2030-01-31T12:00:00Z\""] {
-            let identities = Identities::parse(&format!(
+            let text = format!(
                 "[[identity]]\nname = \"ci\"\nact_for = [\"shop\"]\n\
                  keys = [{{ sha256 = \"{}\", expires = {written} }}, {{ sha256 = \"{}\" }}]",
                 old.hash(),
                 new.hash()
-            ));
-            let identities = identities.unwrap();
+            );
+            let identities = Identities::parse(&text, &Identities::default()).unwrap();
             let identity = identities.find(&new, || panic!("it has no end")).unwrap();
             assert_eq!((identity.name.as_str(), identities.count()), ("ci", 1));
             assert!(identity.may_act_for("ci") && identity.may_act_for("shop"));
             assert!(!identity.may_act_for("other") && !identity.may_act_for(""));
             let before = end - jiff::SignedDuration::from_nanos(1);
             assert!(identities.find(&old, || before).is_ok());
-            assert_eq!(identities.find(&old, || end), Err(RefusedCredential::Expired));
+            assert_eq!(identities.find(&old, || end).err(), Some(RefusedCredential::Expired));
             let other = ApiKey::generate().unwrap();
-            assert_eq!(identities.find(&other, || before), Err(RefusedCredential::Unknown));
+            assert_eq!(identities.find(&other, || before).err(), Some(RefusedCredential::Unknown));
         }
     }
 

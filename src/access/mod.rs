@@ -1,4 +1,5 @@
-//! Who a client is, and what it may do: API keys, identities, and their permissions by prefix of a name.
+//! Who a client is, and what it may do: API keys, identities, their permissions by prefix of a name, and their
+//! quotas.
 //!
 //! A file of the operator's has the identities. It is parsed once, at the edge, into types that cannot be
 //! wrong; a request then costs one hash and one lookup. What an identity may do is a pure function of its
@@ -6,14 +7,16 @@
 //! file there are no identities, and every client may do everything.
 //!
 //! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes alone. Tested
-//! over HTTP in `tests/api/identities.rs` and `permissions.rs`, and as a process in `tests/cli/keys.rs`.
+//! over HTTP in `tests/api/identities.rs`, `permissions.rs` and `quotas.rs`, and as a process in `tests/cli/keys.rs`.
 
 mod certificate;
 mod credential;
 mod file;
 mod identity;
 mod key;
+mod ledger;
 mod permission;
+mod quota;
 
 pub use certificate::CertificateNames;
 pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
@@ -21,3 +24,4 @@ pub use file::{IdentityFile, IdentityFileError};
 pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};
 pub use key::{ApiKey, InvalidApiKey, KeyHash};
 pub use permission::{KeyAct, LockAct, Permissions};
+pub use quota::{LockClaim, Meter, Quota, QuotaKind, QuotaPlace, QuotaRefusal, RecordClaim};

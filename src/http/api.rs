@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::{Code, Problem, overloaded};
+use crate::access::{IdentityFile, QuotaPlace};
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use keylatch_axum::BodyLimits;
 use keylatch_core::idempotency::IdempotencyService;
@@ -32,8 +33,8 @@ pub struct Api {
     pub store_kind: &'static str,
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
-    /// Whether clients have to say who they are.
-    pub has_identities: bool,
+    /// Who clients may be; where there are none, clients do not say who they are.
+    pub identities: Option<Arc<IdentityFile>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
     /// How long a client may wait in line.
@@ -72,14 +73,23 @@ impl Streams {
         Self { places, heartbeat, metrics }
     }
 
-    /// A place for one more stream.
-    pub(super) fn open(&self, kind: StreamKind) -> Result<StreamPermit, Problem> {
+    /// A place for one more stream, which also has one in the quota of its client.
+    pub(super) fn open(
+        &self,
+        kind: StreamKind,
+        of_quota: QuotaPlace,
+    ) -> Result<StreamPermit, Problem> {
         let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
             self.metrics.shed.inc();
             return Err(overloaded("The service has too many streams of events."));
         };
         let counted = self.metrics.stream(kind);
-        Ok(StreamPermit { heartbeat: self.heartbeat, _counted: counted, _permit: permit })
+        Ok(StreamPermit {
+            heartbeat: self.heartbeat,
+            _counted: counted,
+            _of_quota: of_quota,
+            _permit: permit,
+        })
     }
 }
 
@@ -88,6 +98,7 @@ impl Streams {
 pub(super) struct StreamPermit {
     heartbeat: Duration,
     _counted: GaugeGuard,
+    _of_quota: QuotaPlace,
     _permit: OwnedSemaphorePermit,
 }
 

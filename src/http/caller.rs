@@ -1,22 +1,26 @@
-//! Who sends a request of the API, and whether it may have what it asks for.
+//! Who sends a request of the API, whether it may have what it asks for, and so much of it.
 //!
 //! The one middleware finds the identity, once and before a handler runs; a handler takes it as a [`Caller`]
 //! and asks it one pure question before it asks a service. Where there are no identities every client may do
 //! everything. A handler under identities that no middleware has looked at answers 401: a mistake in how the
-//! routes are put together closes the door. Tested in `tests/api/identities.rs`, `permissions.rs` and, for
+//! routes are put together closes the door. Tested in `tests/api/identities.rs`, `permissions.rs`, `quotas.rs` and, for
 //! each operation of the OpenAPI document, `access_matrix.rs`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::api::Api;
 use super::body::invalid;
-use super::problem::{Problem, forbidden, unauthenticated};
-use crate::access::{Identity, KeyAct, LockAct, Permissions, RefusedCredential};
-use keylatch_core::idempotency::IdempotencyKey;
-use keylatch_core::lock::{LockName, LockSet, Owner};
+use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
+use crate::access::{
+    Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPlace, RecordClaim,
+    RefusedCredential,
+};
+use keylatch_core::idempotency::{IdempotencyKey, RecordKey};
+use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 
 /// Who sends a request.
 #[derive(Debug, Clone)]
@@ -27,13 +31,27 @@ pub(super) enum Caller {
     Known(Arc<Identity>),
 }
 
+/// Room for locks in the quota of a client, until they are granted or this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct LockRoom {
+    claim: LockClaim,
+    _place: Option<QuotaPlace>,
+}
+
+impl LockRoom {
+    /// Notes that the locks were granted for so long.
+    pub(super) fn keep(self, names: &[LockName], token: &Token, lasts: Duration) {
+        self.claim.keep(names, token, lasts);
+    }
+}
+
 impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         match parts.extensions.get::<Arc<Identity>>() {
             Some(identity) => Ok(Self::Known(Arc::clone(identity))),
-            None if api.has_identities => {
+            None if api.identities.is_some() => {
                 Err(unauthenticated(RefusedCredential::Missing, "Authorization"))
             }
             None => Ok(Self::Anyone),
@@ -111,6 +129,53 @@ impl Caller {
             let most = Owner::MAX_BYTES - name.len() - ": ".len();
             invalid(field, format!("has at most {most} bytes beside the name of your identity"))
         })
+    }
+
+    /// Room for these locks in the quota of the client, and a place among those that wait where it `waits`.
+    pub(super) fn claim_locks(
+        &self,
+        names: &[LockName],
+        token: Option<&Token>,
+        waits: bool,
+    ) -> Result<LockRoom, Problem> {
+        let Some(meter) = self.meter() else { return Ok(LockRoom::default()) };
+        let claim = meter.claim_locks(names, token).map_err(quota_exceeded)?;
+        let place = waits.then(|| meter.enter_waiter()).transpose().map_err(quota_exceeded)?;
+        Ok(LockRoom { claim, _place: place })
+    }
+
+    /// Notes in the quota of the client that it holds these locks for so long.
+    pub(super) fn note_locks(&self, names: &[LockName], token: &Token, lasts: Duration) {
+        if let Some(meter) = self.meter() {
+            meter.note_locks(names, token, lasts);
+        }
+    }
+
+    /// Notes in the quota of the client that it holds these locks no longer.
+    pub(super) fn remove_locks(&self, names: &[LockName], token: &Token) {
+        if let Some(meter) = self.meter() {
+            meter.remove_locks(names, token);
+        }
+    }
+
+    /// A place in the quota of the client for one more stream of events.
+    pub(super) fn enter_stream(&self) -> Result<QuotaPlace, Problem> {
+        let place = self.meter().map(Meter::enter_stream).transpose().map_err(quota_exceeded)?;
+        Ok(place.unwrap_or_default())
+    }
+
+    /// Room in the quota of the client for the record of a key.
+    pub(super) fn claim_record(&self, key: RecordKey) -> Result<RecordClaim, Problem> {
+        let claim = self.meter().map(|meter| meter.claim_record(key));
+        Ok(claim.transpose().map_err(quota_exceeded)?.unwrap_or_default())
+    }
+
+    /// What the client has, if it has a quota.
+    pub(super) fn meter(&self) -> Option<&Meter> {
+        match self {
+            Self::Anyone => None,
+            Self::Known(identity) => Some(&identity.meter),
+        }
     }
 
     fn may(&self, cover: impl FnOnce(&Permissions) -> bool) -> bool {

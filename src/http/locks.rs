@@ -77,13 +77,17 @@ pub(super) async fn create(
         acquire_request(body, name.clone(), token, api.locks.max_ttl(), api.max_wait)?;
     request.owner = caller.label("owner", request.owner)?;
     let (wait, terms) = (request.wait, Terms::new(request.ttl, request.owner.as_ref()));
+    let names = slice::from_ref(&name);
+    let room = caller.claim_locks(names, request.token.as_ref(), !wait.is_zero())?;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
+            room.keep(names, &grant.token, grant.lease.ttl);
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
         }
         Acquisition::Again(grant) => {
+            room.keep(names, &grant.token, grant.lease.expires_in);
             let unchanged = terms.unchanged(slice::from_ref(&grant.lease));
             let lease = lease_body(&name, &grant.token, &grant.lease, grant.validity);
             let lease = Lease { unchanged, ..lease };
@@ -126,8 +130,10 @@ pub(super) async fn renew(
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
     let ttl = renewal_ttl(&body, api.locks.max_ttl())?;
+    let names = slice::from_ref(&name);
     match api.locks.renew(&name, &token, ttl).await.map_err(of_lock_error)? {
         Renewal::Renewed { lease, validity } => {
+            caller.note_locks(names, &token, lease.ttl);
             Ok(granted(StatusCode::OK, &name, &Grant { token, lease, validity }))
         }
         Renewal::Broken(why) => Err(lock_broken(&why)),
@@ -166,7 +172,10 @@ pub(super) async fn release(
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
     match api.locks.leave(&name, &token, entry).await? {
-        ReleaseReply::Released => Ok(StatusCode::NO_CONTENT.into_response()),
+        ReleaseReply::Released => {
+            caller.remove_locks(slice::from_ref(&name), &token);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
         ReleaseReply::Entered(entries) => {
             let entries = entries.iter().map(|entry| entry.as_str().to_owned()).collect();
             Ok(Json(LockEntries { entries }).into_response())

@@ -18,7 +18,7 @@ use utoipa::openapi::{
 };
 
 use super::body::{break_note, public_holders};
-use crate::access::RefusedCredential;
+use crate::access::{QuotaKind, QuotaRefusal, RefusedCredential};
 use keylatch_core::lock::{
     Break, Contention, Holding, LockError, LockLoss, LostLock, SetContention,
 };
@@ -150,6 +150,25 @@ pub(super) fn forbidden(detail: impl std::fmt::Display) -> Problem {
     Problem::new(Code::Forbidden, format!("{detail} Nothing was done."))
 }
 
+/// The identity has as much as it may.
+pub(super) fn quota_exceeded(refusal: QuotaRefusal) -> Problem {
+    let QuotaRefusal { kind, limit, retry_after } = refusal;
+    let what = match kind {
+        QuotaKind::Locks => "hold and ask for {} locks",
+        QuotaKind::Waiters => "wait in {} requests",
+        QuotaKind::Streams => "read {} streams of events",
+        QuotaKind::Records => "use {} idempotency keys",
+        QuotaKind::Bytes => "have {} bytes of answers kept",
+        QuotaKind::Requests => "send {} requests a second",
+    };
+    let what = what.replace("{}", &limit.to_string());
+    let detail = format!("Your identity may {what}, and no more. Nothing was done.");
+    Problem::new(Code::QuotaExceeded, detail)
+        .with_quota(kind.as_str())
+        .with_outcome(Effect::NotExecuted)
+        .with_retry_after(retry_after)
+}
+
 /// What the service of locks could not do.
 pub(super) fn of_lock_error(error: LockError) -> Problem {
     match error {
@@ -203,94 +222,94 @@ macro_rules! problems {
 
 problems! {
     CreateProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
         RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
         StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     HoldProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
         RequestTimeout, LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
         StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     CreateSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidBody, InvalidQuery, RequestTimeout,
         LockHeld, PayloadTooLarge, TooManyWaiters, TooManyHolders, Internal, NotSupported,
         StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     RenewSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidBody, InvalidQuery, LockNotHeld,
         RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal, NotSupported,
         StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     ReleaseSetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidToken, InvalidQuery, LockNotHeld, TokenMismatch,
         TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
         CrossOrigin
     ];
     RenewProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidBody, InvalidQuery,
         LockNotHeld, RequestTimeout, LockBroken, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
         StoreUnavailable, StoreTooSlow, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     ReleaseProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidToken, InvalidQuery, LockNotHeld,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidToken, InvalidQuery, LockNotHeld,
         TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout,
         MisdirectedRequest, CrossOrigin
     ];
     BreakProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidBody, InvalidQuery, BreakDisabled,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidBody, InvalidQuery, BreakDisabled,
         LockNotHeld, RequestTimeout, FenceMismatch, PayloadTooLarge, Internal, NotSupported,
         StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     HistoryProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, Internal, NotSupported,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, Internal, NotSupported,
         StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     GetProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, LockNotHeld, Internal,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, LockNotHeld, Internal,
         StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     WatchProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidName, InvalidQuery, Internal, StoreUnavailable,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, Internal, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest
     ];
     ListProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidQuery, Internal, StoreUnavailable, Overloaded,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidQuery, Internal, StoreUnavailable, Overloaded,
         Timeout, MisdirectedRequest
     ];
     BeginProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
         RequestTimeout, RequestInProgress, OutcomeUnknown, PayloadTooLarge, IdempotencyKeyReused,
         Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     CompleteProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidBody, InvalidQuery,
         NoRecord, RequestTimeout, OutcomeUnknown, TokenMismatch, PayloadTooLarge, TokenRequired, Internal,
         NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin,
         UnsupportedMediaType
     ];
     ExtendProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidQuery, TokenMismatch,
         TokenRequired, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
         CrossOrigin
     ];
     AbandonProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidToken, InvalidQuery, NoRecord,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidToken, InvalidQuery, NoRecord,
         OutcomeUnknown, TokenMismatch, TokenRequired, Internal, NotSupported, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest, CrossOrigin
     ];
     FindProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidQuery, NoRecord, Internal,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidQuery, NoRecord, Internal,
         NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
     ResolveProblems: [
-        InvalidHost, Unauthenticated, Forbidden, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
         RequestTimeout, NothingToResolve, PayloadTooLarge, Internal, NotSupported, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
@@ -300,14 +319,14 @@ problems! {
         Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
     SandboxProblems: [IdempotencyKeyReused, ValidationFailed];
-    IdentityGuardProblems: [Unauthenticated];
+    IdentityGuardProblems: [Unauthenticated, QuotaExceeded];
     PrincipalGuardProblems: [
         InvalidHost, InvalidKey, KeyRequired, InvalidBody, InvalidPrincipal, PrincipalRequired
     ];
     GatewayProblems: [UpgradeRefused, UpstreamUnreachable, UpstreamSilent];
     PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
     SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];
-    OwnProblems: [InvalidHost, Unauthenticated, Internal, Overloaded, Timeout, MisdirectedRequest];
+    OwnProblems: [InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest];
     ReadyProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
 }
 
@@ -370,6 +389,11 @@ fn example(code: Code) -> serde_json::Value {
             example["broken"] = serde_json::json!({
                 "reason": "runner 7 is gone", "by": "alice", "at": "2026-05-27T16:40:00Z",
             });
+        }
+        Code::QuotaExceeded => {
+            example["quota"] = "locks".into();
+            example["outcome"] = "not-executed".into();
+            example["retry_after_ms"] = 1000.into();
         }
         Code::StoreUnavailable | Code::StoreTooSlow | Code::Timeout => {
             example["outcome"] = "unknown".into();

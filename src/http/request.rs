@@ -28,7 +28,7 @@ use tower::{Layer, Service};
 
 use super::idempotency::GuardAccess;
 use super::origin::{OriginPolicy, Surface, TrustedProxy};
-use super::problem::{Code, Problem, overloaded, unauthenticated};
+use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
 use crate::access::{CertificateNames, IdentityFile, KEYLATCH_AUTHORIZATION};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
@@ -137,7 +137,7 @@ impl RequestLayer {
     ///
     /// # Errors
     ///
-    /// The route is for identities, and the request is that of none.
+    /// The route is for identities, and the request is that of none, or of one that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(identities) = &self.shared.identities else { return Ok(()) };
         let (header, name) = match (self.surface, self.guard_access) {
@@ -152,6 +152,7 @@ impl RequestLayer {
         let certificate = certificate.map(AsRef::as_ref);
         let identity = identities.identify(request.headers(), &header, certificate);
         let identity = identity.map_err(|why| unauthenticated(why, name))?;
+        identity.meter.admit_request().map_err(quota_exceeded)?;
         // The service behind a guard is not to read the key.
         request.headers_mut().remove(&header);
         request.extensions_mut().insert(identity);

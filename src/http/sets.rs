@@ -63,12 +63,16 @@ pub(super) async fn create(
     caller.check_set(LockAct::Acquire, &set)?;
     request.owner = caller.label("owner", request.owner)?;
     let terms = Terms::new(request.ttl, request.owner.as_ref());
+    let room = caller.claim_locks(set.names(), request.token.as_ref(), !wait.is_zero())?;
+    let ttl = request.ttl.get();
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
+            room.keep(set.names(), &grant.token, ttl);
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
         }
         Acquisition::Again(grant) => {
+            room.keep(set.names(), &grant.token, ttl);
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::OK, &set, &grant, unchanged))
         }
@@ -110,6 +114,7 @@ pub(super) async fn renew(
     caller.check_set(LockAct::Acquire, &set)?;
     match api.locks.renew_set(&set, &token, ttl).await.map_err(of_lock_error)? {
         SetRenewal::Renewed { leases, validity } => {
+            caller.note_locks(set.names(), &token, ttl.get());
             Ok(granted(StatusCode::OK, &set, &Grant { token, lease: leases, validity }, Vec::new()))
         }
         SetRenewal::Lost(lost) => Err(set_lost(&lost, "None was renewed.")),
@@ -139,6 +144,7 @@ pub(super) async fn release(
 ) -> Result<StatusCode, Problem> {
     caller.check_set(LockAct::Acquire, &set)?;
     let lost = api.locks.release_set(&set, &token).await?;
+    caller.remove_locks(set.names(), &token);
     if lost.is_empty() {
         return Ok(StatusCode::NO_CONTENT);
     }

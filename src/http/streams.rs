@@ -10,6 +10,7 @@
 //! the task. Tested in `tests/api/hold.rs`, `hold_endings.rs`, `watch.rs` and `gone_clients.rs`.
 
 use std::borrow::Cow;
+use std::slice;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -83,7 +84,9 @@ pub(super) async fn hold(
     let mut hold =
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
     hold.owner = caller.label("owner", hold.owner)?;
-    let place = api.streams.open(StreamKind::Hold)?;
+    let place = api.streams.open(StreamKind::Hold, caller.enter_stream()?)?;
+    let names = slice::from_ref(&name);
+    let room = caller.claim_locks(names, Some(&token), !hold.wait.is_zero())?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {
         Some(HoldEvent::Refused(refused)) => return Err(problem(refused)),
@@ -91,7 +94,11 @@ pub(super) async fn hold(
         None => return Err(Problem::new(Code::Internal, "The lock is not held.")),
     };
     let events = stream::iter([first]).chain(ReceiverStream::new(events));
-    let mut response = place.respond(events.map(move |event| encode_hold_event(event, &name)));
+    let mut response = place.respond(events.map(move |event| {
+        // The stream keeps the room for as long as it holds the lock.
+        let _ = &room;
+        encode_hold_event(event, &name)
+    }));
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
         token.set_sensitive(true);
@@ -189,7 +196,7 @@ pub(super) async fn events(
     WatchLimit(limit): WatchLimit,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
-    let place = api.streams.open(StreamKind::Watch)?;
+    let place = api.streams.open(StreamKind::Watch, caller.enter_stream()?)?;
     let events = api.locks.watch(name, api.closing.clone()).await?;
     let mut ids = Ids::default();
     let events = ReceiverStream::new(events).map(move |happened| {

@@ -45,6 +45,7 @@ mod openapi;
 mod permissions;
 mod principals;
 mod queue_across_instances;
+mod quotas;
 mod rust_client;
 mod rust_client_sets;
 mod sandbox;

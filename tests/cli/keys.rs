@@ -43,7 +43,11 @@ async fn created_key_opens_the_service_whose_file_has_its_entry() {
     let (other, more) = create("ben@example").await;
     assert_ne!(key, other);
     let file = entry + &more;
-    assert_eq!(Identities::parse(&file).map(|all| all.count()), Ok(2), "{file}");
+    assert_eq!(
+        Identities::parse(&file, &Identities::default()).map(|all| all.count()),
+        Ok(2),
+        "{file}"
+    );
     let keyring = Keyring::default();
     keyring.write(&file);
     let process = serve(&keyring.path()).await;

@@ -99,6 +99,13 @@ impl Problem {
         self
     }
 
+    /// Says which quota of the identity the request is above.
+    #[must_use]
+    pub fn with_quota(mut self, quota: &'static str) -> Self {
+        self.0.document.quota = Some(quota.into());
+        self
+    }
+
     /// Says how long the request waited for the lock, if it asked to wait.
     #[must_use]
     pub fn with_waited(mut self, waited: Option<Duration>) -> Self {

@@ -157,6 +157,9 @@ problem_table! {
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
         "At most 1000 hold a lock together, and a holder enters it under at most 64 names. Nothing was done.";
+    QuotaExceeded = 429 "quota-exceeded" SameKey
+        "The identity has as much as it may"
+        "`quota` says of what: `locks`, `waiters`, `streams`, `records`, `bytes` or `requests_per_second`. Nothing was done. Try again after `Retry-After` seconds; an operator sets quotas in the file of identities.";
     Internal = 500 "internal" SameKey
         "Something went wrong in the service"
         "This is a defect of keylatch. The request may have been carried out; the same request with the same token may be repeated. The log has the cause under the X-Request-Id.";
@@ -293,6 +296,10 @@ pub struct ProblemDocument {
     /// Why the lease was broken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<BreakNote>,
+    /// The quota of the identity that the request is above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "locks"))]
+    pub quota: Option<Cow<'static, str>>,
     /// How many were in line before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
@@ -329,6 +336,7 @@ impl ProblemDocument {
             holders: Vec::new(),
             holding: None,
             broken: None,
+            quota: None,
             ahead: None,
             waited_ms: None,
             retry_after_ms: None,

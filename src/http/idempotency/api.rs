@@ -83,6 +83,7 @@ pub(crate) async fn begin(
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
     let ask = begin_command(body, (key, scope), token.hash())?;
+    let room = caller.claim_record(key)?;
     let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
         BeginReply::Started(run) => (run, StatusCode::CREATED),
         BeginReply::Again(run) => (run, StatusCode::OK),
@@ -92,6 +93,7 @@ pub(crate) async fn begin(
         }
         BeginReply::Found(view) => return found(&view),
     };
+    room.keep(key, ask.lease + ask.retention);
     let mut response = (status, Json(begun_record(run, &ask, &token))).into_response();
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut value) = HeaderValue::from_str(token.expose()) {
@@ -125,9 +127,15 @@ pub(crate) async fn complete(
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, _) = path.permitted(&caller, KeyAct::Use)?;
-    let end = RunEnd::Done(answer(body)?);
-    match api.records()?.complete(&key, &token.hash(), end).await? {
-        CompleteReply::Kept(view) => Ok(Json(record(&view))),
+    let answer = answer(body)?;
+    let bytes = size(&answer);
+    match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
+        CompleteReply::Kept(view) => {
+            if let Some(meter) = caller.meter() {
+                meter.note_answer(key, view.expires_in, bytes);
+            }
+            Ok(Json(record(&view)))
+        }
         CompleteReply::Refused(view) => Err(not_yours(&view)),
         CompleteReply::Absent => Err(no_record()),
     }
@@ -185,7 +193,12 @@ pub(crate) async fn abandon(
 ) -> Result<StatusCode, Problem> {
     let (key, _) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
-        AbandonReply::Abandoned => Ok(StatusCode::NO_CONTENT),
+        AbandonReply::Abandoned => {
+            if let Some(meter) = caller.meter() {
+                meter.remove_record(&key);
+            }
+            Ok(StatusCode::NO_CONTENT)
+        }
         AbandonReply::Refused(view) => Err(not_yours(&view)),
         AbandonReply::Absent => Err(no_record()),
     }
@@ -391,6 +404,13 @@ fn answer(body: CompleteRecordRequest) -> Result<StoredResponse, Problem> {
     let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
     Ok(StoredResponse::Answer(Arc::new(Answer { status, headers, body })))
+}
+
+/// The bytes of an answer, without what the store adds.
+fn size(kept: &StoredResponse) -> u64 {
+    let StoredResponse::Answer(answer) = kept else { return 0 };
+    let headers = answer.headers.iter().map(|(name, value)| name.len() + value.len());
+    (headers.sum::<usize>() + answer.body.len()) as u64
 }
 
 fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Problem> {

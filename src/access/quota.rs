@@ -1,0 +1,305 @@
+//! How much an identity may have and ask for, and what it has.
+//!
+//! A [`Quota`] is what the file of identities says. A [`Meter`] has it beside the counts, which outlive a new
+//! reading of the file. Each instance counts what it answered itself: the stores know no identities, so two
+//! instances let an identity have twice as much. Without a quota nothing is counted. The checks come before
+//! the store is asked, and a claim makes room for what is being asked for. Tested in `tests/api/quotas.rs`.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultDirectRateLimiter, RateLimiter};
+use keylatch_core::idempotency::RecordKey;
+use keylatch_core::lock::{LockName, Token, TokenHash};
+use serde::Deserialize;
+
+use super::ledger::{Claim, Ledger};
+
+/// The limits of an identity; `None` is no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    locks: Option<NonZeroU64>,
+    waiters: Option<NonZeroU64>,
+    streams: Option<NonZeroU64>,
+    records: Option<NonZeroU64>,
+    bytes: Option<NonZeroU64>,
+    requests_per_second: Option<NonZeroU32>,
+}
+
+/// What a quota limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaKind {
+    /// Locks held and asked for.
+    Locks,
+    /// Requests that wait for locks.
+    Waiters,
+    /// Streams of events.
+    Streams,
+    /// Idempotency keys in use.
+    Records,
+    /// Bytes of the answers that are kept under them.
+    Bytes,
+    /// Requests a second.
+    Requests,
+}
+
+impl QuotaKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Locks, Self::Waiters, Self::Streams, Self::Records, Self::Bytes, Self::Requests];
+
+    /// The member of `quota` that sets it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Waiters => "waiters",
+            Self::Streams => "streams",
+            Self::Records => "records",
+            Self::Bytes => "bytes",
+            Self::Requests => "requests_per_second",
+        }
+    }
+}
+
+/// A request that is above the quota of its identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaRefusal {
+    /// Which quota it is.
+    pub kind: QuotaKind,
+    /// How much the identity may have.
+    pub limit: u64,
+    /// When there may be room, at the earliest.
+    pub retry_after: Duration,
+}
+
+/// A grant of a lock, as a ledger knows it.
+type LockKey = (LockName, TokenHash);
+
+/// The quota of an identity, and what it has.
+#[derive(Debug)]
+pub struct Meter {
+    quota: Quota,
+    rate: Option<Arc<DefaultDirectRateLimiter>>,
+    usage: Arc<Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    locks: Arc<Ledger<LockKey>>,
+    records: Arc<Ledger<RecordKey>>,
+    waiters: Arc<AtomicU64>,
+    streams: Arc<AtomicU64>,
+    refusals: [AtomicU64; QuotaKind::ALL.len()],
+}
+
+impl Meter {
+    /// A meter at zero.
+    pub fn new(quota: Quota) -> Self {
+        let rate = quota.requests_per_second.map(|rate| {
+            let rate = governor::Quota::per_second(rate);
+            Arc::new(RateLimiter::direct(rate))
+        });
+        Self { quota, rate, usage: Arc::default() }
+    }
+
+    /// The same quota over what another meter counted, for the same identity as it was before.
+    #[must_use]
+    pub fn succeed(self, before: &Self) -> Self {
+        let is_same = self.quota.requests_per_second == before.quota.requests_per_second;
+        let rate = if is_same { before.rate.clone() } else { self.rate };
+        Self { quota: self.quota, rate, usage: Arc::clone(&before.usage) }
+    }
+
+    /// Counts a request.
+    ///
+    /// # Errors
+    ///
+    /// There were as many within the last second as may.
+    pub fn admit_request(&self) -> Result<(), QuotaRefusal> {
+        let Some(rate) = &self.rate else { return Ok(()) };
+        rate.check().map_err(|early| {
+            let retry_after = early.wait_time_from(DefaultClock::default().now());
+            let limit = self.quota.requests_per_second.map_or(0, |rate| u64::from(rate.get()));
+            self.refuse(QuotaKind::Requests, limit, retry_after)
+        })
+    }
+
+    /// Room for these locks under this token. A lock that it holds already takes none.
+    ///
+    /// # Errors
+    ///
+    /// The identity holds and asks for as many as it may.
+    pub fn claim_locks(
+        &self,
+        names: &[LockName],
+        token: Option<&Token>,
+    ) -> Result<LockClaim, QuotaRefusal> {
+        let Some(limit) = self.quota.locks else { return Ok(LockClaim(None)) };
+        let token = token.map(Token::hash);
+        let keys = names.iter().map(|name| Some((name.clone(), token?)));
+        match self.usage.locks.claim(keys, limit.get()) {
+            Ok(claim) => Ok(LockClaim(Some(claim))),
+            Err(after) => Err(self.refuse(QuotaKind::Locks, limit.get(), after)),
+        }
+    }
+
+    /// Notes that these locks are held for so long.
+    pub fn note_locks(&self, names: &[LockName], token: &Token, lasts: Duration) {
+        if self.quota.locks.is_some() {
+            let token = token.hash();
+            for name in names {
+                self.usage.locks.note((name.clone(), token), lasts);
+            }
+        }
+    }
+
+    /// Forgets locks that are not held any more.
+    pub fn remove_locks(&self, names: &[LockName], token: &Token) {
+        if self.quota.locks.is_some() {
+            let token = token.hash();
+            for name in names {
+                self.usage.locks.remove(&(name.clone(), token));
+            }
+        }
+    }
+
+    /// A place for a request that waits for locks.
+    ///
+    /// # Errors
+    ///
+    /// As many wait as may.
+    pub fn enter_waiter(&self) -> Result<QuotaPlace, QuotaRefusal> {
+        self.enter(QuotaKind::Waiters, self.quota.waiters, &self.usage.waiters)
+    }
+
+    /// A place for a stream of events.
+    ///
+    /// # Errors
+    ///
+    /// As many are open as may.
+    pub fn enter_stream(&self) -> Result<QuotaPlace, QuotaRefusal> {
+        self.enter(QuotaKind::Streams, self.quota.streams, &self.usage.streams)
+    }
+
+    /// Room for the record of a key.
+    ///
+    /// # Errors
+    ///
+    /// The identity uses as many keys as it may, or as many bytes are kept for it as may.
+    pub fn claim_record(&self, key: RecordKey) -> Result<RecordClaim, QuotaRefusal> {
+        if let Some(limit) = self.quota.bytes {
+            let checked = self.usage.records.check_weight(limit.get());
+            checked.map_err(|after| self.refuse(QuotaKind::Bytes, limit.get(), after))?;
+        }
+        if !self.counts_records() {
+            return Ok(RecordClaim(None));
+        }
+        let limit = self.quota.records.map_or(u64::MAX, NonZeroU64::get);
+        match self.usage.records.claim(std::iter::once(Some(key)), limit) {
+            Ok(claim) => Ok(RecordClaim(Some(claim))),
+            Err(after) => Err(self.refuse(QuotaKind::Records, limit, after)),
+        }
+    }
+
+    /// Notes that so many bytes are kept under a key for so long.
+    pub fn note_answer(&self, key: RecordKey, lasts: Duration, bytes: u64) {
+        if self.counts_records() {
+            self.usage.records.note_weight(key, lasts, bytes);
+        }
+    }
+
+    /// Forgets the record of a key that is free again.
+    pub fn remove_record(&self, key: &RecordKey) {
+        if self.counts_records() {
+            self.usage.records.remove(key);
+        }
+    }
+
+    /// How much the identity has of each, where it has a quota.
+    pub fn usage(&self) -> impl Iterator<Item = (QuotaKind, u64)> {
+        let Quota { locks, waiters, streams, records, bytes, .. } = &self.quota;
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (in_use, kept) = self.usage.records.usage();
+        [
+            (QuotaKind::Locks, locks, self.usage.locks.usage().0),
+            (QuotaKind::Waiters, waiters, count(&self.usage.waiters)),
+            (QuotaKind::Streams, streams, count(&self.usage.streams)),
+            (QuotaKind::Records, records, in_use),
+            (QuotaKind::Bytes, bytes, kept),
+        ]
+        .into_iter()
+        .filter_map(|(kind, limit, used)| limit.map(|_| (kind, used)))
+    }
+
+    /// How many requests each quota refused.
+    pub fn refusals(&self) -> impl Iterator<Item = (QuotaKind, u64)> {
+        let counts = self.usage.refusals.iter().map(|count| count.load(Ordering::Relaxed));
+        QuotaKind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0)
+    }
+
+    fn counts_records(&self) -> bool {
+        self.quota.records.is_some() || self.quota.bytes.is_some()
+    }
+
+    fn enter(
+        &self,
+        kind: QuotaKind,
+        limit: Option<NonZeroU64>,
+        count: &Arc<AtomicU64>,
+    ) -> Result<QuotaPlace, QuotaRefusal> {
+        let Some(limit) = limit.map(NonZeroU64::get) else { return Ok(QuotaPlace(None)) };
+        let more = |count: u64| (count < limit).then_some(count + 1);
+        match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(QuotaPlace(Some(Arc::clone(count)))),
+            Err(_) => Err(self.refuse(kind, limit, Duration::from_secs(1))),
+        }
+    }
+
+    fn refuse(&self, kind: QuotaKind, limit: u64, retry_after: Duration) -> QuotaRefusal {
+        self.usage.refusals[kind as usize].fetch_add(1, Ordering::Relaxed);
+        QuotaRefusal { kind, limit, retry_after }
+    }
+}
+
+/// Room for locks, until they are granted or this is dropped.
+#[derive(Debug, Default)]
+pub struct LockClaim(Option<Claim<LockKey>>);
+
+impl LockClaim {
+    /// Notes that the locks were granted for so long.
+    pub fn keep(self, names: &[LockName], token: &Token, lasts: Duration) {
+        if let Some(claim) = self.0 {
+            let token = token.hash();
+            claim.keep(names.iter().map(|name| ((name.clone(), token), lasts)));
+        }
+    }
+}
+
+/// Room for a record, until a run began or this is dropped.
+#[derive(Debug, Default)]
+pub struct RecordClaim(Option<Claim<RecordKey>>);
+
+impl RecordClaim {
+    /// Notes that the record is there for so long.
+    pub fn keep(self, key: RecordKey, lasts: Duration) {
+        if let Some(claim) = self.0 {
+            claim.keep(std::iter::once((key, lasts)));
+        }
+    }
+}
+
+/// A place that is taken for as long as this lives.
+#[derive(Debug, Default)]
+pub struct QuotaPlace(Option<Arc<AtomicU64>>);
+
+impl Drop for QuotaPlace {
+    fn drop(&mut self) {
+        if let Some(count) = &self.0 {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

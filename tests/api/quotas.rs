@@ -1,0 +1,235 @@
+//! Goal: an identity that has as much as its quota allows reads 429 before the store is asked, and has room
+//! again when something of it is over. Other identities notice nothing.
+//!
+//! Method: quotas of one or two, over HTTP.
+
+use keylatch_testkit::{Answer, Keyring, Service, eventually};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+const ALL: &str = "allow = [{ locks = \"\", may = [\"acquire\", \"read\", \"break\"] }, \
+                   { keys = \"\", may = [\"use\", \"read\", \"resolve\"] }]\n";
+const TOKEN: &str = "token-of-the-test-0001";
+
+/// A service, the key of an identity with a quota, and that of one without.
+struct Fixture {
+    service: Service,
+    keyring: Keyring,
+    limited: String,
+    free: String,
+}
+
+impl Fixture {
+    async fn start(quota: &str) -> Self {
+        let mut keyring = Keyring::default();
+        let limited = keyring.add("limited", &format!("{ALL}quota = {{ {quota} }}"));
+        let free = keyring.add("free", ALL);
+        let service = Service::start_with(keyring.config()).await;
+        Self { service, keyring, limited, free }
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.service.request(method, path).bearer_auth(&self.limited)
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> Answer {
+        Answer::of(self.request(method, path).json(&body)).await
+    }
+
+    async fn create(&self, path: &str, body: Value) -> Answer {
+        self.send(Method::POST, path, body).await
+    }
+
+    /// The same of the identity without a quota.
+    async fn create_free(&self, path: &str) -> Answer {
+        let request = self.service.request(Method::POST, path).bearer_auth(&self.free);
+        Answer::of(request.json(&json!({}))).await
+    }
+
+    async fn metric(&self, line: &str) -> Option<String> {
+        let metrics = Answer::of(self.request(Method::GET, "/metrics")).await;
+        let found = metrics.text.lines().find_map(|text| text.strip_prefix(line));
+        found.map(|value| value.trim().to_owned())
+    }
+}
+
+#[track_caller]
+fn is_above(answer: &Answer, quota: &str) {
+    answer.is_problem(429, "quota-exceeded");
+    assert_eq!(answer.json["quota"], quota, "{answer:?}");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+    let seconds = answer.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap();
+    assert!(seconds >= 1, "{answer:?}");
+}
+
+fn token_of(answer: &Answer) -> String {
+    answer.json["token"].as_str().unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+}
+
+#[tokio::test]
+async fn lock_above_the_quota_is_refused_until_one_is_released() {
+    let fixture = Fixture::start("locks = 2").await;
+    let own = |name: &str| {
+        let request = fixture.request(Method::POST, &format!("/v1/locks/{name}"));
+        request.header("lock-token", TOKEN)
+    };
+    assert_eq!(Answer::of(own("a")).await.status, 201);
+    let second = fixture.create("/v1/locks/b", json!({"ttl_ms": 60_000})).await;
+    assert_eq!(second.status, 201);
+    is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
+    is_above(&fixture.create("/v1/locks/c/hold", json!({})).await, "locks");
+    is_above(&fixture.create("/v1/locks", json!({"names": ["c", "d"]})).await, "locks");
+    assert_eq!(Answer::of(own("a")).await.status, 200, "a repeat takes no room");
+    assert_eq!(fixture.create_free("/v1/locks/c").await.status, 201);
+    let released = fixture.request(Method::DELETE, "/v1/locks/b");
+    let released = Answer::of(released.header("lock-token", token_of(&second))).await;
+    assert_eq!(released.status, 204);
+    assert_eq!(fixture.create("/v1/locks/d", json!({})).await.status, 201);
+    is_above(&fixture.create("/v1/locks/e", json!({})).await, "locks");
+}
+
+#[tokio::test]
+async fn refused_create_leaves_its_room() {
+    let fixture = Fixture::start("locks = 1").await;
+    assert_eq!(fixture.create_free("/v1/locks/a").await.status, 201);
+    for _ in 0..3 {
+        fixture.create("/v1/locks/a", json!({})).await.is_problem(409, "lock-held");
+    }
+    assert_eq!(fixture.create("/v1/locks/b", json!({})).await.status, 201);
+}
+
+#[tokio::test]
+async fn held_lock_counts_after_a_renewal_and_not_after_its_end() {
+    let fixture = Fixture::start("locks = 1").await;
+    let lease = fixture.create("/v1/locks/a", json!({"ttl_ms": 100})).await;
+    let renew = fixture.request(Method::PUT, "/v1/locks/a").header("lock-token", token_of(&lease));
+    if Answer::of(renew.json(&json!({"ttl_ms": 60_000}))).await.status == 200 {
+        is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
+    }
+    let fixture = Fixture::start("locks = 1").await;
+    fixture.create("/v1/locks/a", json!({"ttl_ms": 100})).await;
+    let free = async || {
+        let answer = fixture.create("/v1/locks/b", json!({})).await;
+        (answer.status == 201).then_some(())
+    };
+    eventually(free).await;
+}
+
+#[tokio::test]
+async fn set_counts_as_its_locks() {
+    let fixture = Fixture::start("locks = 3").await;
+    let set = |names: [&str; 2]| json!({"names": names});
+    let first = fixture.create("/v1/locks", set(["a", "b"])).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    is_above(&fixture.create("/v1/locks", set(["c", "d"])).await, "locks");
+    assert_eq!(fixture.create("/v1/locks/c", json!({})).await.status, 201);
+    let released = fixture.request(Method::DELETE, "/v1/locks?name=a&name=b");
+    let released = Answer::of(released.header("lock-token", token_of(&first))).await;
+    assert_eq!(released.status, 204);
+    assert_eq!(fixture.create("/v1/locks", set(["d", "e"])).await.status, 201);
+}
+
+#[tokio::test]
+async fn waiter_above_the_quota_is_refused_until_one_has_left() {
+    let fixture = Fixture::start("waiters = 1").await;
+    assert_eq!(fixture.create_free("/v1/locks/a").await.status, 201);
+    let waiting = {
+        let request = fixture.request(Method::POST, "/v1/locks/a");
+        tokio::spawn(request.json(&json!({"wait_ms": 60_000})).send())
+    };
+    let used = "keylatch_quota_used{identity=\"limited\",quota=\"waiters\"}";
+    eventually(async || (fixture.metric(used).await? == "1").then_some(())).await;
+    is_above(&fixture.create("/v1/locks/a", json!({"wait_ms": 1})).await, "waiters");
+    fixture.create("/v1/locks/a", json!({})).await.is_problem(409, "lock-held");
+    waiting.abort();
+    eventually(async || (fixture.metric(used).await? == "0").then_some(())).await;
+    fixture.create("/v1/locks/a", json!({"wait_ms": 1})).await.is_problem(409, "lock-held");
+}
+
+#[tokio::test]
+async fn stream_above_the_quota_is_refused_until_one_is_closed() {
+    let fixture = Fixture::start("streams = 1, locks = 1").await;
+    let watch = || fixture.request(Method::GET, "/v1/locks/a/events");
+    let open = watch().send().await.unwrap();
+    assert_eq!(open.status(), StatusCode::OK);
+    is_above(&Answer::of(watch()).await, "streams");
+    is_above(&fixture.create("/v1/locks/a/hold", json!({})).await, "streams");
+    drop(open);
+    let hold = async || {
+        let request = fixture.request(Method::POST, "/v1/locks/a/hold");
+        let response = request.json(&json!({})).send().await.unwrap();
+        (response.status() == StatusCode::OK).then_some(response)
+    };
+    let held = eventually(hold).await;
+    is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
+    drop(held);
+    let free = async || {
+        let answer = fixture.create("/v1/locks/b", json!({})).await;
+        (answer.status == 201).then_some(())
+    };
+    eventually(free).await;
+}
+
+#[tokio::test]
+async fn key_above_the_quota_is_refused_until_one_is_free() {
+    let fixture = Fixture::start("records = 1").await;
+    let begun = fixture.create("/v1/idempotency/a", json!({})).await;
+    assert_eq!(begun.status, 201);
+    is_above(&fixture.create("/v1/idempotency/b", json!({})).await, "records");
+    fixture.create("/v1/idempotency/a", json!({})).await.is_problem(409, "request-in-progress");
+    assert_eq!(fixture.create_free("/v1/idempotency/b").await.status, 201);
+    let abandoned = fixture.request(Method::DELETE, "/v1/idempotency/a");
+    let abandoned = Answer::of(abandoned.header("lock-token", token_of(&begun))).await;
+    assert_eq!(abandoned.status, 204);
+    assert_eq!(fixture.create("/v1/idempotency/c", json!({})).await.status, 201);
+}
+
+#[tokio::test]
+async fn no_run_begins_when_as_many_bytes_are_kept_as_may() {
+    let fixture = Fixture::start("bytes = 1000").await;
+    let run = async |key: &str, bytes: usize| {
+        let path = format!("/v1/idempotency/{key}");
+        let begun = fixture.create(&path, json!({})).await;
+        let complete = fixture.request(Method::PUT, &path).header("lock-token", token_of(&begun));
+        let answer = Answer::of(complete.json(&json!({"body": "a".repeat(bytes)}))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    };
+    run("a", 900).await;
+    run("b", 900).await;
+    is_above(&fixture.create("/v1/idempotency/c", json!({})).await, "bytes");
+    let used = fixture.metric("keylatch_quota_used{identity=\"limited\",quota=\"bytes\"}").await;
+    assert!(used.as_deref().is_some_and(|used| used.starts_with("18")), "{used:?}");
+    let refused =
+        fixture.metric("keylatch_quota_refusals_total{identity=\"limited\",quota=\"bytes\"}").await;
+    assert_eq!(refused.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn burst_above_the_rate_is_refused_and_does_not_touch_others() {
+    let fixture = Fixture::start("requests_per_second = 1").await;
+    let looks = (0..50).map(|_| Answer::of(fixture.request(Method::GET, "/v1/locks/a")));
+    let answers = futures_util::future::join_all(looks).await;
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
+    assert!((1..50).contains(&refused.len()), "{answers:?}");
+    refused.iter().for_each(|answer| is_above(answer, "requests_per_second"));
+    assert_eq!(fixture.create_free("/v1/locks/a").await.status, 201);
+    let later = async || {
+        let answer = Answer::of(fixture.request(Method::GET, "/v1/locks/a")).await;
+        (answer.status == 200).then_some(())
+    };
+    eventually(later).await;
+}
+
+#[tokio::test]
+async fn what_an_identity_has_outlives_a_new_reading_of_the_file() {
+    let fixture = Fixture::start("locks = 1").await;
+    assert_eq!(fixture.create("/v1/locks/a", json!({})).await.status, 201);
+    is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
+    fixture.keyring.write(&fixture.keyring.text().replace("locks = 1", "locks = 2"));
+    let room = async || {
+        let answer = fixture.create("/v1/locks/b", json!({})).await;
+        (answer.status == 201).then_some(())
+    };
+    eventually(room).await;
+    is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
+}
