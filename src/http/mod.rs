@@ -24,6 +24,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::middleware::map_response;
 use axum::routing::{any, get};
+use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
@@ -97,7 +98,7 @@ pub fn router(
     let long_poll = layered(long_poll, requests.with_extra_time(max_wait));
     let all = layered(own, requests.clone()).merge(long_poll).merge(guarded);
     Ok(match cors.layer() {
-        Some(cors) => all.layer(cors),
+        Some(cors) => all.layer((cors, MapResponseLayer::new(origin::remove_cors_headers))),
         None => all,
     })
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
+use axum::response::Response;
 use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -424,6 +425,18 @@ impl Cors {
                 .max_age(MAX_AGE),
         )
     }
+}
+
+/// Removes what an upstream wrote for pages of other origins: [`Cors`] answers for it, and a header of the
+/// one beside a header of the other could allow what neither does.
+pub(super) fn remove_cors_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let names = headers.keys().filter(|name| name.as_str().starts_with("access-control-"));
+    let names: Vec<_> = names.cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+    response
 }
 
 fn is_origin(origin: &str) -> bool {

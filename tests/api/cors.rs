@@ -1,8 +1,10 @@
-//! Goal: a browser lets pages of listed origins use the API, and pages of no other origin.
+//! Goal: a browser lets pages of listed origins use the API, and pages of no other origin, whatever an
+//! upstream allows.
 //!
 //! Method: preflight requests and requests with an `Origin`, and a look at the headers of the answers.
 
-use keylatch_testkit::{Answer, Service, config};
+use keylatch::http::Guard;
+use keylatch_testkit::{Answer, Service, Upstream, config};
 use reqwest::Method;
 
 const SHOP: &str = "https://shop.example";
@@ -66,4 +68,58 @@ async fn order(service: &Service, origin: &str) -> Answer {
 
 fn lists(answer: &Answer, header: &str, value: &str) -> bool {
     answer.header(header).split(',').any(|one| one.trim().eq_ignore_ascii_case(value))
+}
+
+/// keylatch in front of an upstream that allows every page of another origin everything.
+async fn before_lenient_upstream(allow_origins: &[&str]) -> (Service, Upstream) {
+    let upstream = Upstream::start().await;
+    upstream.answers(|_| {
+        [
+            ("access-control-allow-origin", "https://other.example"),
+            ("access-control-allow-credentials", "true"),
+            ("access-control-expose-headers", "x-secret"),
+            ("vary", "accept-language"),
+        ]
+    });
+    let mut config = config("memory:");
+    config.cors.allow_origins = allow_origins.iter().map(|&origin| origin.to_owned()).collect();
+    let (path, to) = ("/orders".to_owned(), upstream.url());
+    config.guard = vec![Guard { path, upstream: to, ..Guard::default() }];
+    (Service::start_with(config).await, upstream)
+}
+
+async fn sent(service: &Service, method: Method, origin: &str) -> Answer {
+    let request = service.request(method, "/orders").header("Origin", origin);
+    Answer::of(request.header("Idempotency-Key", "k-1")).await
+}
+
+#[tokio::test]
+async fn cors_headers_of_an_upstream_are_not_mixed_with_those_of_keylatch() {
+    for allowed in [SHOP, "*"] {
+        let (service, _upstream) = before_lenient_upstream(&[allowed]).await;
+        // Unguarded, guarded and replayed.
+        for method in [Method::GET, Method::POST, Method::POST] {
+            let answer = sent(&service, method, SHOP).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            assert_eq!(answer.header("access-control-allow-origin"), allowed, "{answer:?}");
+            assert_eq!(answer.header("access-control-allow-credentials"), "", "{answer:?}");
+            assert!(!lists(&answer, "access-control-expose-headers", "x-secret"), "{answer:?}");
+            let vary = answer.headers.get_all("vary").iter();
+            assert!(vary.into_iter().any(|value| value == "accept-language"), "{answer:?}");
+        }
+    }
+    let (service, _upstream) = before_lenient_upstream(&[SHOP]).await;
+    let answer = sent(&service, Method::GET, "https://other.example").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("access-control-allow-origin"), "", "keylatch does not allow it");
+    assert_eq!(answer.header("access-control-allow-credentials"), "", "{answer:?}");
+}
+
+#[tokio::test]
+async fn upstream_answers_for_cors_where_keylatch_does_not() {
+    let (service, _upstream) = before_lenient_upstream(&[]).await;
+    let answer = sent(&service, Method::GET, "https://other.example").await;
+    assert_eq!(answer.header("access-control-allow-origin"), "https://other.example");
+    assert_eq!(answer.header("access-control-allow-credentials"), "true", "{answer:?}");
+    assert!(lists(&answer, "access-control-expose-headers", "x-secret"), "{answer:?}");
 }
