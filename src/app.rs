@@ -10,7 +10,8 @@ use crate::access::IdentityFile;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, Api, BodyLimits, Extras, Listener, OriginPolicy, RequestLayer, Server, Streams, TlsFiles,
+    self, Api, BodyLimits, BoundListener, Extras, Listener, OriginPolicy, Parts, RequestLayer,
+    Server, Socket, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -107,7 +108,8 @@ impl App {
         self.router.clone()
     }
 
-    /// Serves on `listener` until `closing` resolves, finishes what is under way, and ends.
+    /// Serves on `listener`, with TLS if the configuration has a certificate, until `closing` resolves,
+    /// finishes what is under way, and ends.
     ///
     /// # Errors
     ///
@@ -115,6 +117,43 @@ impl App {
     pub async fn serve(
         self,
         listener: impl Listener,
+        closing: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let server = self.server().with_listener(listener, self.tls.clone(), Parts::ALL);
+        self.run(server, closing).await
+    }
+
+    /// The same on several listeners, each as its settings say.
+    ///
+    /// # Errors
+    ///
+    /// A listener broke.
+    pub async fn serve_on(
+        self,
+        listeners: Vec<BoundListener>,
+        closing: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let server = listeners.into_iter().fold(self.server(), |server, bound| {
+            let BoundListener { socket, settings } = bound;
+            let tls = self.tls.clone().filter(|_| settings.is_tls(true));
+            match socket {
+                Socket::Tcp(listener) => server.with_listener(listener, tls, settings.serves),
+                Socket::Unix(listener) => server.with_listener(listener, tls, settings.serves),
+            }
+        });
+        self.run(server, closing).await
+    }
+
+    /// A server of the routes without a listener.
+    fn server(&self) -> Server {
+        let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
+        let (router, requests) = (self.router.clone(), self.requests.clone());
+        Server::new(router, requests, settings, metrics, self.closing.clone())
+    }
+
+    async fn run(
+        self,
+        server: Server,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let (token, locks, records) =
@@ -128,11 +167,8 @@ impl App {
             }
         });
         let of_identities = self.identities.map(|identities| tokio::spawn(identities.follow()));
-        let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
-        let server =
-            Server::new(listener, self.router, self.requests, self.config.server, self.metrics);
-        let server = server.with_tls(self.tls);
-        let served = server.run(self.closing).await;
+        let of_tls = self.tls.map(|tls| tokio::spawn(tls.follow()));
+        let served = server.run().await;
         told.abort();
         for following in [of_identities, of_tls].into_iter().flatten() {
             following.abort();
@@ -152,6 +188,22 @@ impl App {
         }
         Ok(served?)
     }
+}
+
+/// Listens wherever the configuration says. It has the addresses of the listeners then, where it had names.
+///
+/// # Errors
+///
+/// An address or a path cannot be listened on.
+pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
+    let mut bound = Vec::new();
+    for settings in config.listeners() {
+        let address = settings.place();
+        let listen = |source| Error::Listen { address, source };
+        bound.push(settings.bind().await.map_err(listen)?);
+    }
+    config.listener = bound.iter().map(|bound| bound.settings.clone()).collect();
+    Ok(bound)
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

@@ -1,13 +1,12 @@
 //! The configuration: compiled-in defaults, a file, environment variables, flags.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::error::Error;
-use crate::http::{self, GuardAccess, OriginPolicy};
+use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
 use crate::telemetry;
 use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
@@ -15,6 +14,9 @@ use keylatch_stores::{
 
 /// Every setting with its default and a sentence about it, as TOML.
 pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
+
+/// The setting of the one listener, which `[[listener]]` takes the place of.
+const LISTEN: &str = "listen";
 
 /// What the variables of the service begin with.
 const PREFIX: &str = "KEYLATCH_";
@@ -60,6 +62,9 @@ pub struct Config {
     pub stream: Stream,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
+    /// The listeners in place of the one of `listen`: none unless a file has some.
+    #[serde(default)]
+    pub listener: Vec<ListenerSettings>,
     /// The guarded routes: none unless a file has some.
     #[serde(default)]
     pub guard: Vec<http::Guard>,
@@ -161,6 +166,8 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
         let mut settings = parse("the defaults", DEFAULTS)?;
+        // Until a source sets it: then it is no default.
+        let default = settings.insert(LISTEN.to_owned(), Value::String(String::new()));
         if let Some(path) = &flags.config {
             merge_file(&mut settings, path)?;
         }
@@ -172,11 +179,12 @@ impl Config {
                 set_variable(&mut settings, &variable, &path.to_lowercase(), &value)?;
             }
         }
-        for (key, flag) in [("listen", &flags.listen), ("store", &flags.store)] {
+        for (key, flag) in [(LISTEN, &flags.listen), ("store", &flags.store)] {
             if let Some(value) = flag {
                 settings.insert(key.to_owned(), Value::String(value.clone()));
             }
         }
+        settle_listen(&mut settings, default)?;
         let config = deserialize("the configuration", settings)?;
         Ok(Self { has_file: flags.config.is_some(), ..config })
     }
@@ -190,9 +198,12 @@ impl Config {
         }
     }
 
-    /// The scheme of the service's URLs.
-    pub fn scheme(&self) -> &'static str {
-        if self.tls.is_on() { "https" } else { "http" }
+    /// The listeners: those of the file, or the one of `listen`.
+    pub fn listeners(&self) -> Vec<ListenerSettings> {
+        match self.listener.as_slice() {
+            [] => vec![ListenerSettings::at(&self.listen)],
+            listeners => listeners.to_vec(),
+        }
     }
 
     /// The file of identities, if there are any.
@@ -212,18 +223,18 @@ impl Config {
     /// Refuses an address that others reach, where no identities guard it and the operator has not said that
     /// something else does.
     pub(crate) fn check_exposure(&self) -> Result<(), Error> {
-        if self.listens_on_loopback() || self.open || self.identity_file().is_some() {
+        if self.open || self.identity_file().is_some() {
             return Ok(());
         }
-        Err(Error::Exposed { address: self.listen.clone() })
+        match self.listeners().iter().find(|listener| !listener.is_local()) {
+            Some(exposed) => Err(Error::Exposed { address: exposed.place() }),
+            None => Ok(()),
+        }
     }
 
-    /// Whether only programs of this machine reach the address.
+    /// Whether only programs of this machine reach the service.
     fn listens_on_loopback(&self) -> bool {
-        match self.listen.parse::<SocketAddr>() {
-            Ok(address) => address.ip().to_canonical().is_loopback(),
-            Err(_) => self.listen.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
-        }
+        self.listeners().iter().all(ListenerSettings::is_local)
     }
 
     /// How stores are used.
@@ -276,6 +287,7 @@ impl Config {
         self.check_shared_names()?;
         self.check_origins()?;
         self.check_redlock()?;
+        self.check_listeners()?;
         self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
     }
@@ -297,6 +309,11 @@ impl Config {
     pub(crate) fn check_tls(&self) -> Result<(), ConfigError> {
         let of_tls = |message| invalid("the configuration", message);
         self.tls.check().map_err(|(key, rule)| of_tls(format!("`{key}` {rule}")))?;
+        for (place, listener) in self.listener.iter().enumerate() {
+            let has_certificate = self.tls.is_on() || listener.tls != Some(true);
+            let key = format!("listener[{place}].tls");
+            check(&key, has_certificate, "must not be true without `tls.cert`").map_err(of_tls)?;
+        }
         let is_for_identities = self.tls.client_ca.is_empty() || self.identity_file().is_some();
         check("tls.client_ca", is_for_identities, "must be empty without `identities`")
             .map_err(of_tls)
@@ -318,6 +335,13 @@ impl Config {
         check("redlock.node_timeout_ms", some, "must be 5 to 1000")?;
         let ttl = (100..=86_400_000).contains(&max_ttl_ms);
         check("redlock.max_ttl_ms", ttl, "must be 100 to 86400000")
+    }
+
+    fn check_listeners(&self) -> Result<(), String> {
+        for (place, listener) in self.listener.iter().enumerate() {
+            listener.check().map_err(|(key, rule)| format!("`listener[{place}].{key}` {rule}"))?;
+        }
+        Ok(())
     }
 
     fn check_guards(&self) -> Result<(), String> {
@@ -388,6 +412,23 @@ fn merge_file(settings: &mut Table, path: &Path) -> Result<(), ConfigError> {
     let source = path.display().to_string();
     merge(settings, parse(&source, &text)?);
     deserialize(&source, settings.clone()).map(|_| ())
+}
+
+/// Gives `listen` its default where no source has set it; refuses it beside listeners of a file, which would
+/// leave open where the service listens.
+fn settle_listen(settings: &mut Table, default: Option<Value>) -> Result<(), ConfigError> {
+    let has_listeners = settings.contains_key("listener");
+    match settings.get(LISTEN).and_then(Value::as_str) {
+        Some("") => {
+            settings.extend(default.map(|default| (LISTEN.to_owned(), default)));
+            Ok(())
+        }
+        Some(_) if has_listeners => {
+            let message = "`listen` must not be set beside `[[listener]]`: write it as one of them";
+            Err(invalid("the configuration", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn merge(into: &mut Table, from: Table) {

@@ -1,7 +1,6 @@
 //! `keylatch healthcheck`: asks a service on this machine whether it is alive, for an image that
 //! has no curl.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,48 +15,54 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 use crate::error::Error;
+use crate::http::{ListenerSettings, reachable};
 
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Whether the service that listens on `listen`, with TLS or without, answers `/livez` with 200 within 3 s.
+/// Whether the service that has this listener answers `/livez` with 200 within 3 s. Where it has a
+/// certificate, a listener may speak TLS.
 ///
 /// # Errors
 ///
 /// It does not, and why.
-pub async fn check(listen: &str, is_tls: bool) -> Result<(), Error> {
-    let asked = tokio::time::timeout(LIMIT, ask(listen, is_tls)).await;
+pub async fn check(listener: &ListenerSettings, has_certificate: bool) -> Result<(), Error> {
+    let place = listener.place();
+    let asked = tokio::time::timeout(LIMIT, ask(listener, has_certificate)).await;
     match asked {
         Ok(Ok(status)) if status.is_success() => Ok(()),
-        Ok(Ok(status)) => Err(Error::Unhealthy(format!("{listen} answered {status}"))),
-        Ok(Err(error)) => Err(Error::Unhealthy(format!("{listen}: {error}"))),
-        Err(_) => Err(Error::Unhealthy(format!("{listen} gave no answer within {LIMIT:?}"))),
+        Ok(Ok(status)) => Err(Error::Unhealthy(format!("{place} answered {status}"))),
+        Ok(Err(error)) => Err(Error::Unhealthy(format!("{place}: {error}"))),
+        Err(_) => Err(Error::Unhealthy(format!("{place} gave no answer within {LIMIT:?}"))),
     }
 }
 
 type AskError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn ask(listen: &str, is_tls: bool) -> Result<StatusCode, AskError> {
-    let address = lookup_host(listen).await?.next().ok_or("no such address")?;
+async fn ask(listener: &ListenerSettings, has_certificate: bool) -> Result<StatusCode, AskError> {
+    if let Some(path) = listener.path() {
+        return ask_over(UnixStream::connect(path).await?, "localhost").await;
+    }
+    let address = lookup_host(&listener.address).await?.next().ok_or("no such address")?;
     let address = reachable(address);
+    // The address and not the name of the listener, which a service on loopback need not go by.
+    let host = address.to_string();
     let stream = TcpStream::connect(address).await?;
-    if !is_tls {
-        return ask_over(stream, address).await;
+    if !listener.is_tls(has_certificate) {
+        return ask_over(stream, &host).await;
     }
     let connector = TlsConnector::from(Arc::new(any_service()?));
-    ask_over(connector.connect(address.ip().into(), stream).await?, address).await
+    ask_over(connector.connect(address.ip().into(), stream).await?, &host).await
 }
 
 async fn ask_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    address: SocketAddr,
+    host: &str,
 ) -> Result<StatusCode, AskError> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // The address and not the name in `listen`, which a service on loopback need not go by.
-    let host = address.to_string();
     let request =
         Request::get("/livez").header(hyper::header::HOST, host).body(Empty::<Bytes>::new())?;
     // The connection ends when the sender is gone, if not before.
@@ -114,15 +119,4 @@ impl ServerCertVerifier for AnyCertificate {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
     }
-}
-
-/// Where a service of this machine that listens on `address` is reached: on loopback, if it listens on every
-/// address.
-pub fn reachable(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,14 +9,13 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::access::{ApiKey, IdentityName};
-use keylatch::app::App;
+use keylatch::app::{self, App};
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
-use keylatch::http::{self, Extras, SandboxMode};
+use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
 use keylatch::{healthcheck, telemetry};
 use keylatch_client::AcquireOptions;
@@ -86,7 +84,7 @@ enum KeyCommand {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The URL of the service [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
+    /// The URL of the service, or unix:PATH [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
     #[arg(long, env = url_variable(), value_name = "URL", hide_env = true)]
     #[arg(default_value = "http://127.0.0.1:7070")]
     server: String,
@@ -179,7 +177,7 @@ struct Demo {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The address to listen on [default: 127.0.0.1:7070]
+    /// The address to listen on, or unix:PATH [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST,
@@ -270,15 +268,11 @@ fn demo(flags: Demo) -> Result<(), Error> {
     let store = Some(format!("embedded:{}", directory.path().display()));
     let flags = Serve { listen: Some(flags.listen), store, config: None };
     let config = Config { sandbox: SandboxMode::On, ..flags.config()? };
-    let scheme = config.scheme();
-    serve_with(config, |address| {
-        Ok(std::io::stdout().write_all(pages_to_open(scheme, address).as_bytes())?)
-    })?;
+    serve_with(config, |at| Ok(std::io::stdout().write_all(pages_to_open(at).as_bytes())?))?;
     Ok(directory.close()?)
 }
 
-fn pages_to_open(scheme: &str, address: SocketAddr) -> String {
-    let at = format!("{scheme}://{}", healthcheck::reachable(address));
+fn pages_to_open(at: &str) -> String {
     format!(
         "keylatch runs on a store of its own, which is removed when you stop it with Ctrl-C. Open:\n\n  \
          {at}/demo          a shop: buy twice, reload in the middle, and one order comes of it\n  \
@@ -288,10 +282,11 @@ fn pages_to_open(scheme: &str, address: SocketAddr) -> String {
     )
 }
 
-/// Serves until a signal ends it; `announce` is called with the address once clients can connect.
+/// Serves until a signal ends it; `announce` is called with the URL of the first listener once clients can
+/// connect.
 fn serve_with(
     config: Config,
-    announce: impl FnOnce(SocketAddr) -> Result<(), Error>,
+    announce: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let _log = telemetry::init(&config.log).map_err(Error::Telemetry)?;
     // Each connection is a file descriptor, and the usual soft limit of 1024 is fewer than
@@ -309,7 +304,9 @@ fn serve_with(
 #[tokio::main(flavor = "current_thread")]
 async fn check_health(flags: Serve) -> Result<(), Error> {
     let config = flags.config()?;
-    healthcheck::check(&config.listen, config.tls.is_on()).await
+    let listeners = config.listeners();
+    let [first, ..] = listeners.as_slice() else { return Ok(()) };
+    healthcheck::check(first, config.tls.is_on()).await
 }
 
 fn create_key(name: &IdentityName) -> Result<(), Error> {
@@ -338,26 +335,27 @@ fn print_openapi() -> Result<(), Error> {
 
 async fn run(
     mut config: Config,
-    announce: impl FnOnce(SocketAddr) -> Result<(), Error>,
+    announce: impl FnOnce(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A data file at its size limit is a full disk, which is an answer, and not this signal's end.
     let _file_too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
-    let address = config.listen.clone();
-    let listen = |source| Error::Listen { address, source };
-    let listener = TcpListener::bind(&config.listen).await.map_err(listen)?;
-    let local = listener.local_addr()?;
-    // A name leads to one of its addresses, and that one decides what is served.
-    config.listen = local.to_string();
-    let docs = format!("{}://{local}/docs", config.scheme());
+    let listeners = app::bind(&mut config).await?;
+    let has_certificate = config.tls.is_on();
+    let settings = config.listener.clone();
     let app = App::new(config).await?;
-    tracing::info!(address = %local, docs, "listening");
-    announce(local)?;
+    for listener in &settings {
+        let address = listener.place();
+        let url = listener.url(has_certificate).filter(|_| listener.serves.have(Part::Docs));
+        let docs = url.map(|url| format!("{url}/docs"));
+        tracing::info!(address, docs, "listening");
+    }
+    announce(&settings.iter().find_map(|first| first.url(has_certificate)).unwrap_or_default())?;
     let closing = async move {
         tokio::select! {
             _ = term.recv() => tracing::info!("SIGTERM: shutting down"),
             _ = int.recv() => tracing::info!("SIGINT: shutting down"),
         }
     };
-    app.serve(listener, closing).await
+    app.serve_on(listeners, closing).await
 }

@@ -10,6 +10,7 @@ pub mod idempotency;
 mod locks;
 mod openapi;
 mod origin;
+mod parts;
 mod problem;
 mod request;
 mod sandbox;
@@ -41,13 +42,15 @@ pub use api::{Api, Streams};
 pub use idempotency::{Guard, GuardAccess};
 pub use keylatch_axum::BodyLimits;
 pub use origin::{Cors, CrossOrigin, OriginPolicy};
+pub use parts::{Part, Parts};
 pub use problem::{Code, Problem};
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{
-    AcceptedConnection, Listener, ServeError, Server, Settings, TcpIo, TlsFileError, TlsFiles,
-    TlsSettings,
+    AcceptedConnection, BoundListener, Listener, ListenerSettings, ServeError, Server, Settings,
+    SocketIo, StreamSocket, TlsFileError, TlsFiles, TlsSettings, UnixSocket,
 };
+pub(crate) use server::{Socket, reachable};
 
 pub use crate::telemetry::AccessLog;
 

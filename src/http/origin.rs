@@ -24,6 +24,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::parts::Parts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
 
@@ -36,10 +37,12 @@ const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 /// How a request came in; an extension of each request that came over a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
-    /// Whether the listener has a loopback address.
-    pub(super) on_loopback: bool,
+    /// Whether only programs of this machine reach the listener.
+    pub(super) is_local: bool,
     /// Whether the connection is encrypted.
     pub(super) is_tls: bool,
+    /// What the listener serves.
+    pub(super) serves: Parts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
 }
@@ -143,8 +146,8 @@ impl OriginPolicy {
     }
 
     fn check_host(&self, request: &Request<Body>, host: Option<Host<'_>>) -> Result<(), Problem> {
-        let on_loopback = Arrival::of(request).is_some_and(|arrival| arrival.on_loopback);
-        if host.is_none_or(|host| self.serves(host.name, on_loopback)) {
+        let is_local = Arrival::of(request).is_some_and(|arrival| arrival.is_local);
+        if host.is_none_or(|host| self.serves(host.name, is_local)) {
             return Ok(());
         }
         let detail = "The service does not go by this host. `server.hosts` in its configuration \
@@ -187,16 +190,16 @@ impl OriginPolicy {
         of_scheme == scheme && own.is_some_and(|own| own.eq_ignore_ascii_case(of_host))
     }
 
-    /// On loopback: loopback names and what is listed. Elsewhere only names can be refused, and only
+    /// On loopback and on Unix sockets: loopback names and what is listed. Elsewhere only names can be refused, and only
     /// where some are listed: an attacker has names, and no address of another's machine.
-    fn serves(&self, host: &str, on_loopback: bool) -> bool {
+    fn serves(&self, host: &str, is_local: bool) -> bool {
         // As most clients of a loopback address write it: to read an address is 1 % of a request.
         if host == "127.0.0.1" {
             return true;
         }
         let may_be_any = match address(host) {
-            Some(address) => address.is_loopback() || !on_loopback,
-            None => host.eq_ignore_ascii_case("localhost") || !on_loopback && self.hosts.is_empty(),
+            Some(address) => address.is_loopback() || !is_local,
+            None => host.eq_ignore_ascii_case("localhost") || !is_local && self.hosts.is_empty(),
         };
         may_be_any || {
             let bare = host.trim_start_matches('[').trim_end_matches(']');

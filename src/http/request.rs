@@ -27,8 +27,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
 use super::idempotency::GuardAccess;
-use super::origin::{OriginPolicy, Surface, TrustedProxy};
+use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
+use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
+use super::system;
 use crate::access::{CertificateNames, IdentityFile, KEYLATCH_AUTHORIZATION};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
@@ -133,6 +135,24 @@ impl RequestLayer {
         Self { guard_access, ..self.clone() }
     }
 
+    /// Whether the route is there for clients of the listener that the request came to.
+    ///
+    /// # Errors
+    ///
+    /// It is of a part that the listener does not serve.
+    fn find(&self, request: &Request<Body>) -> Result<(), Problem> {
+        let serves = Arrival::of(request).map_or(Parts::ALL, |arrival| arrival.serves);
+        let is_served = match self.surface {
+            _ if serves == Parts::ALL => true,
+            Surface::Guard | Surface::Callback => serves.have(Part::Guards),
+            Surface::Api => {
+                let route = request.extensions().get::<MatchedPath>();
+                route.is_none_or(|route| serves.have_route(route.as_str()))
+            }
+        };
+        if is_served { Ok(()) } else { Err(system::no_resource()) }
+    }
+
     /// Finds out which identity sends the request, and leaves it in the extensions.
     ///
     /// # Errors
@@ -207,6 +227,7 @@ where
             _in_flight: in_flight,
         };
         let passed = admitted.and_then(|()| shared.origins.check(&request, *surface));
+        let passed = passed.and_then(|()| self.layer.find(&request));
         let route = ticket.route.as_ref().map(MatchedPath::as_str);
         let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
         if *surface != Surface::Api {

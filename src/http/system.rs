@@ -169,6 +169,10 @@ pub(super) async fn docs_page(mut response: Response) -> Response {
 }
 
 pub(super) async fn not_found() -> Problem {
+    no_resource()
+}
+
+pub(super) fn no_resource() -> Problem {
     Problem::new(Code::NotFound, "There is no such resource.")
 }
 

@@ -38,7 +38,7 @@ impl Listener for Unix {
         Ok(AcceptedConnection { io, peer: None, closed })
     }
 
-    fn is_on_loopback(&self) -> io::Result<bool> {
+    fn is_local(&self) -> io::Result<bool> {
         Ok(false)
     }
 }

@@ -37,6 +37,7 @@ mod invalid_bodies;
 mod invalid_input;
 mod json;
 mod listener;
+mod listeners;
 mod listing;
 mod lock_names;
 mod locks;

@@ -39,9 +39,17 @@ impl Program {
     /// Starts a service with these further arguments and environment variables, and waits until it
     /// listens. Its store is in memory unless they name another one.
     pub async fn serve(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Process {
+        self.serve_as_told(&[&["--listen", "127.0.0.1:0"], arguments].concat(), environment).await
+    }
+
+    /// The same on the listeners of a file, whose last one is on a free port; the process's address is that.
+    pub async fn serve_file(&self, config: &str) -> Process {
+        self.serve_as_told(&["--config", config], &[]).await
+    }
+
+    async fn serve_as_told(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Process {
         let environment = [&[("KEYLATCH_STORE", "memory:")], environment].concat();
         let mut child = command(&[&*self.path], &environment)
-            .args(["--listen", "127.0.0.1:0"])
             .args(arguments)
             .spawn()
             .expect("the command runs");
@@ -218,8 +226,11 @@ async fn listening(lines: &mut BufReader<ChildStderr>, read: &mut String) -> Soc
         read.push_str(&line);
         let json: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
         if json["message"] == "listening" {
-            let address = json["address"].as_str().and_then(|address| address.parse().ok());
-            return address.unwrap_or_else(|| panic!("no address in {line}"));
+            let address = json["address"].as_str().expect("an address");
+            match address.parse() {
+                Ok(address) => return address,
+                Err(_) => assert!(address.starts_with("unix:"), "no address in {line}"),
+            }
         }
     }
 }

@@ -26,6 +26,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+use super::Entrance;
 use super::http2::{self, StreamExecutor, StreamProgress};
 use super::listener::AcceptedConnection;
 use super::phases::{
@@ -40,13 +41,12 @@ use crate::metrics::{GaugeGuard, Metrics};
 /// How long a client may send on after the service ended the connection.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
 
-/// What every connection shares.
+/// What the connections of a listener share.
 pub(super) struct Connections {
     http: http1::Builder,
     settings: Settings,
     timeouts: ConnectionTimeouts,
-    on_loopback: bool,
-    tls: Option<Arc<TlsFiles>>,
+    entrance: Entrance,
     closing: CancellationToken,
     killed: CancellationToken,
     metrics: Arc<Metrics>,
@@ -55,8 +55,7 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(
         settings: &Settings,
-        on_loopback: bool,
-        tls: Option<Arc<TlsFiles>>,
+        entrance: Entrance,
         closing: &CancellationToken,
         killed: &CancellationToken,
         metrics: &Arc<Metrics>,
@@ -74,16 +73,8 @@ impl Connections {
             leave: LEAVE_TIME,
         };
         let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
-        Self {
-            http,
-            settings: settings.clone(),
-            timeouts,
-            on_loopback,
-            tls,
-            closing,
-            killed,
-            metrics,
-        }
+        let settings = settings.clone();
+        Self { http, settings, timeouts, entrance, closing, killed, metrics }
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
@@ -97,10 +88,12 @@ impl Connections {
         let _open = GaugeGuard::new(&self.metrics.connections);
         let AcceptedConnection { io, peer, closed } = accepted;
         let phases = Arc::new(ConnectionPhases::new());
-        let arrival = Arrival { on_loopback: self.on_loopback, is_tls: self.tls.is_some(), peer };
+        let Entrance { is_local, tls, serves } = &self.entrance;
+        let (is_local, serves) = (*is_local, *serves);
+        let arrival = Arrival { is_local, is_tls: tls.is_some(), serves, peer };
         let mut events = self.events(closed);
         let mut serving = Serving { all: &self, phases, events: &mut events };
-        let Some(tls) = &self.tls else {
+        let Some(tls) = tls else {
             return serving.http1(io, arrival.into(), &router, keep_alive).await;
         };
         if let Some(io) = serving.handshake(tls, io).await {

@@ -1,33 +1,24 @@
-//! Where connections come from: the transport that a server accepts from, and TCP as the one there is.
+//! Where connections come from: the transport that a server accepts from, and TCP.
 //!
-//! The server knows a [`Listener`] and the bytes that it gives, so that another transport, such as a Unix
-//! socket or TLS around TCP, is an addition. What a transport alone can tell comes with each connection:
-//! the peer, and the moment at which the client ended its side. A layer over a transport, as TLS is,
-//! wraps the bytes and hands the rest on.
-//!
-//! hyper notices that a client is gone when it reads the end of the stream. It does not read while it
-//! serves a request and has something in its buffer, so one byte behind a request would hide the end
-//! until the answer. To read on in its place would need a bound, and hide the end behind that. On TCP
-//! the system says it apart from the bytes (`EPOLLRDHUP`), whatever is unread, and wakes the connection's
-//! task only then. What it cannot say is an end behind more bytes than its own buffer takes, which the
-//! client's system has to keep until then. Tested over TCP throughout (the end in
-//! `tests/api/gone_clients.rs`), and over a Unix socket in `tests/api/listener.rs`.
+//! The server knows a [`Listener`] and the bytes that it gives, so that another transport, such as a
+//! Unix socket, is an addition. What a transport alone can tell comes with each connection: the peer, and
+//! the moment at which the client ended its side. A layer over a transport, as TLS is, wraps the bytes and
+//! hands the rest on. Tested over TCP throughout, over a Unix socket in `tests/api/listeners.rs`, and over a
+//! transport of a test's own in `tests/api/listener.rs`.
 
 use std::fmt;
-use std::io::{self, IoSlice};
-use std::net::{IpAddr, Shutdown};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, ReadBuf, join};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+
+use super::socket_io::SocketIo;
 
 /// How long accepting pauses when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -49,12 +40,13 @@ pub trait Listener: fmt::Debug + Send + Sync + 'static {
         write_timeout: Duration,
     ) -> impl Future<Output = io::Result<AcceptedConnection<Self::Io>>> + Send;
 
-    /// Whether it has a loopback address, which web pages reach by a browser on this machine.
+    /// Whether only programs of this machine reach it: it has a loopback address, which web pages reach by a
+    /// browser on this machine, or none.
     ///
     /// # Errors
     ///
     /// The listener is broken.
-    fn is_on_loopback(&self) -> io::Result<bool>;
+    fn is_local(&self) -> io::Result<bool>;
 }
 
 /// A connection that was accepted.
@@ -105,29 +97,17 @@ fn is_of_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// What is ready when the client has ended its side, and not whenever bytes can be read.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const END: Interest = Interest::PRIORITY;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const END: Interest = Interest::READABLE;
-
-/// How long to pause when the socket is ready for another reason than its end.
-const END_PAUSE: Duration = Duration::from_secs(1);
-
 impl Listener for TcpListener {
-    type Io = TcpIo;
+    type Io = SocketIo<TcpStream>;
 
-    async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<TcpIo>> {
+    async fn accept(&self, write_timeout: Duration) -> io::Result<AcceptedConnection<Self::Io>> {
         let (stream, peer) = Self::accept(self).await?;
         prepare(&stream, write_timeout);
-        let (reader, writer) = stream.into_split();
-        let writer = WriteHalf(Arc::new(writer));
-        let closed = writer.clone().read_closed().boxed();
-        let peer = Some(peer.ip().to_canonical());
-        Ok(AcceptedConnection { io: TcpIo(join(reader, writer)), peer, closed })
+        let (io, closed) = SocketIo::new(stream);
+        Ok(AcceptedConnection { io, peer: Some(peer.ip().to_canonical()), closed })
     }
 
-    fn is_on_loopback(&self) -> io::Result<bool> {
+    fn is_local(&self) -> io::Result<bool> {
         Ok(self.local_addr()?.ip().to_canonical().is_loopback())
     }
 }
@@ -142,113 +122,4 @@ fn prepare(stream: &TcpStream, write_timeout: Duration) {
     let _ = SockRef::from(stream).set_tcp_user_timeout(Some(write_timeout));
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = write_timeout;
-}
-
-/// The socket of a TCP connection.
-#[derive(Debug)]
-pub struct TcpIo(Join<OwnedReadHalf, WriteHalf>);
-
-impl AsyncRead for TcpIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for TcpIo {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buffer)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, buffers)
-    }
-}
-
-/// The half of a socket that is written, which can be shared.
-#[derive(Debug, Clone)]
-struct WriteHalf(Arc<OwnedWriteHalf>);
-
-impl WriteHalf {
-    /// Waits until the client has ended its side, or the connection is broken.
-    async fn read_closed(self) {
-        while let Ok(ready) = self.0.ready(END).await {
-            if ready.is_read_closed() {
-                return;
-            }
-            sleep(END_PAUSE).await;
-        }
-    }
-
-    fn stream(&self) -> &TcpStream {
-        (*self.0).as_ref()
-    }
-
-    /// Calls `write` when the socket takes something, until it has.
-    fn poll_with(
-        &self,
-        cx: &mut Context<'_>,
-        write: impl Fn(&TcpStream) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream().poll_write_ready(cx))?;
-            match write(self.stream()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
-            }
-        }
-    }
-}
-
-impl AsyncWrite for WriteHalf {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_with(cx, |stream| stream.try_write(buffer))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(self.stream()).shutdown(Shutdown::Write))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_with(cx, |stream| stream.try_write_vectored(buffers))
-    }
 }

@@ -2,16 +2,21 @@
 //!
 //! The accept loop counts connections, answers 503 to those beyond the cap, and at shutdown drains: it
 //! accepts no more, lets requests end, and closes what is left when the time is over. In clear text it does
-//! not speak HTTP/2, which no client of this API needs there. The server is generic over its
-//! [`Listener`]. Tested in `tests/api/connections.rs`, `shutdown.rs` and `tests/api/listener.rs`.
+//! not speak HTTP/2, which no client of this API needs there. The server accepts from any number of
+//! [`Listener`]s of any transport, which share its limits. Tested in `tests/api/connections.rs`, `shutdown.rs`,
+//! `listener.rs` and `listeners.rs`.
 
 mod connection;
 mod http2;
 mod listener;
+mod listeners;
 mod phases;
 mod settings;
+mod socket_io;
 mod tls;
+mod unix_socket;
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,73 +24,111 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
+use super::parts::Parts;
 use super::problem::{Code, Problem};
 use super::request::RequestLayer;
 use crate::metrics::Metrics;
 use keylatch_core::store::Effect;
 
-pub use listener::{AcceptedConnection, Listener, TcpIo};
+pub use listener::{AcceptedConnection, Listener};
+pub use listeners::{BoundListener, ListenerSettings};
+pub(crate) use listeners::{Socket, reachable};
 pub use settings::Settings;
+pub use socket_io::{SocketIo, StreamSocket};
 pub use tls::{TlsFileError, TlsFiles, TlsSettings};
+pub use unix_socket::UnixSocket;
 
 /// How many connections beyond the cap are answered 503; more are closed without an answer.
 const REFUSALS: usize = 256;
 /// How long a refused connection may take to read its refusal.
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
-/// A server of some routes on a listener.
-#[derive(Debug)]
-pub struct Server<L> {
-    listener: L,
-    tls: Option<Arc<TlsFiles>>,
+/// A server of some routes on its listeners.
+pub struct Server {
+    shared: Arc<Shared>,
+    /// The accept loop of each listener.
+    accepting: Vec<BoxFuture<'static, Result<(), ServeError>>>,
+}
+
+/// What the listeners of a server share.
+struct Shared {
     router: Router,
     full: Router,
     settings: Settings,
     metrics: Arc<Metrics>,
+    places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    closing: CancellationToken,
+    killed: CancellationToken,
+    tasks: TaskTracker,
 }
 
-/// The listener broke.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("listeners", &self.accepting.len()).finish_non_exhaustive()
+    }
+}
+
+/// A listener broke.
 #[derive(Debug, thiserror::Error)]
 #[error("accepting connections failed")]
 pub struct ServeError(#[from] io::Error);
 
-impl<L: Listener> Server<L> {
-    /// A server of `router` that accepts from `listener` once it runs.
+impl Server {
+    /// A server of `router` without a listener, which shuts down when `closing` is cancelled.
     pub fn new(
-        listener: L,
         router: Router,
         requests: RequestLayer,
         settings: Settings,
         metrics: Arc<Metrics>,
+        closing: CancellationToken,
     ) -> Self {
-        let full = Router::new().fallback(async || full()).layer(requests);
-        Self { listener, tls: None, router, full, settings, metrics }
+        let shared = Shared {
+            router,
+            full: Router::new().fallback(async || full()).layer(requests),
+            places: Arc::new(Semaphore::new(settings.max_connections)),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
+            settings,
+            metrics,
+            closing,
+            killed: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        Self { shared: Arc::new(shared), accepting: Vec::new() }
     }
 
-    /// Speaks TLS with these files, if there are any.
+    /// Accepts from `listener` too once it runs, with TLS if there are files for it, and serves these parts of
+    /// the routes there.
     #[must_use]
-    pub fn with_tls(self, tls: Option<Arc<TlsFiles>>) -> Self {
-        Self { tls, ..self }
+    pub fn with_listener(
+        mut self,
+        listener: impl Listener,
+        tls: Option<Arc<TlsFiles>>,
+        serves: Parts,
+    ) -> Self {
+        let shared = Arc::clone(&self.shared);
+        self.accepting.push(shared.accept_until_closing(listener, tls, serves).boxed());
+        self
     }
 
-    /// Serves until `closing` is cancelled, then drains: requests may end for as long as the settings
-    /// allow, and what is left is closed.
+    /// Serves until it shuts down, then drains: requests may end for as long as the settings allow, and what is
+    /// left is closed.
     ///
     /// # Errors
     ///
-    /// The listener broke.
-    pub async fn run(self, closing: CancellationToken) -> Result<(), ServeError> {
-        let drain_timeout = Duration::from_millis(self.settings.drain_timeout_ms);
-        let tasks = TaskTracker::new();
-        let killed = CancellationToken::new();
-        let served = self.accept_until(&closing, &killed, &tasks).await;
+    /// A listener broke.
+    pub async fn run(self) -> Result<(), ServeError> {
+        let Shared { settings, tasks, killed, .. } = &*self.shared;
+        let served = try_join_all(self.accepting).await.map(|_| ());
         tasks.close();
+        let drain_timeout = Duration::from_millis(settings.drain_timeout_ms);
         if timeout(drain_timeout, tasks.wait()).await.is_err() {
             tracing::warn!(left = tasks.len(), "closing connections that did not end");
             killed.cancel();
@@ -93,36 +136,46 @@ impl<L: Listener> Server<L> {
         }
         served
     }
+}
 
-    /// The accept loop. The listener is closed when it ends.
-    async fn accept_until(
-        self,
-        closing: &CancellationToken,
-        killed: &CancellationToken,
-        tasks: &TaskTracker,
+impl Shared {
+    /// The accept loop of one listener, which is closed when it ends.
+    async fn accept_until_closing(
+        self: Arc<Self>,
+        listener: impl Listener,
+        tls: Option<Arc<TlsFiles>>,
+        serves: Parts,
     ) -> Result<(), ServeError> {
-        let Self { listener, tls, router, full, settings, metrics } = self;
+        let entrance = Entrance { is_local: listener.is_local()?, tls, serves };
+        let (settings, metrics, tasks) = (&self.settings, &self.metrics, &self.tasks);
         let connections =
-            Connections::new(&settings, listener.is_on_loopback()?, tls, closing, killed, &metrics);
+            Connections::new(settings, entrance, &self.closing, &self.killed, metrics);
         let connections = Arc::new(connections);
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
-        let places = Arc::new(Semaphore::new(settings.max_connections));
-        let refusals = Arc::new(Semaphore::new(REFUSALS));
         loop {
             let accept = listener::accept(&listener, write_timeout);
-            let Some(accepted) = closing.run_until_cancelled(accept).await else { return Ok(()) };
+            let Some(accepted) = self.closing.run_until_cancelled(accept).await else {
+                return Ok(());
+            };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
-            if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                tasks.spawn(connections.serve(accepted, router.clone(), true, place));
-            } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+                tasks.spawn(connections.serve(accepted, self.router.clone(), true, place));
+            } else if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
                 metrics.shed.inc();
-                let refusal = connections.serve(accepted, full.clone(), false, place);
+                let refusal = connections.serve(accepted, self.full.clone(), false, place);
                 tasks.spawn(timeout(REFUSAL_TIME, refusal));
             } else {
                 metrics.shed.inc();
             }
         }
     }
+}
+
+/// What every connection of a listener has in common.
+struct Entrance {
+    is_local: bool,
+    tls: Option<Arc<TlsFiles>>,
+    serves: Parts,
 }
 
 fn full() -> Response {

@@ -3,6 +3,7 @@
 //!
 //! Method: `Config::load` on files, variables and flags of the test's own.
 
+mod listeners;
 mod lists;
 
 use std::path::PathBuf;
@@ -78,6 +79,7 @@ fn settings() -> Vec<(Vec<String>, Value)> {
 fn lines(config: &Config) -> Vec<String> {
     let mut config = config.clone();
     config.guard.clear();
+    config.listener.clear();
     config.cors.allow_origins.clear();
     config.server.trusted_proxies.clear();
     let text = format!("{config:#?}");

@@ -1,0 +1,67 @@
+//! The parts of the service, of which a listener serves some or all.
+//!
+//! A path of a part that a listener does not serve is 404 there, as one that does not exist is. `/livez`,
+//! `/readyz` and the pages of the problems are of no part, and served everywhere. Tested in
+//! `tests/api/listeners.rs`.
+
+use serde::Deserialize;
+
+/// A part of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// `/v1/…`: locks and idempotency keys.
+    Api = 1,
+    /// The guarded routes, the shop, and the module that pages load for them.
+    Guards = 2,
+    /// The Swagger UI and the OpenAPI document.
+    Docs = 4,
+    /// `/metrics`.
+    Metrics = 8,
+}
+
+/// Some parts of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<Part>")]
+pub struct Parts(u8);
+
+impl Parts {
+    /// Every part.
+    pub const ALL: Self = Self(u8::MAX);
+
+    /// Whether `part` is among them.
+    pub fn have(self, part: Part) -> bool {
+        self.0 & part as u8 != 0
+    }
+
+    /// Whether they have the route with this pattern, which is none of a guard.
+    pub(super) fn have_route(self, route: &str) -> bool {
+        part_of(route).is_none_or(|part| self.have(part))
+    }
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+impl From<Vec<Part>> for Parts {
+    fn from(parts: Vec<Part>) -> Self {
+        Self(parts.into_iter().fold(0, |all, part| all | part as u8))
+    }
+}
+
+/// The part that has a route; none where every listener serves it. A new route is one of the API, unless it
+/// stands here.
+fn part_of(route: &str) -> Option<Part> {
+    match route {
+        "/livez" | "/readyz" | "/problems/{code}" => None,
+        "/metrics" => Some(Part::Metrics),
+        "/" | "/docs" | "/openapi.json" => Some(Part::Docs),
+        "/demo" => Some(Part::Guards),
+        _ if route.starts_with("/docs/") => Some(Part::Docs),
+        _ if route.starts_with("/assets/") => Some(Part::Guards),
+        _ => Some(Part::Api),
+    }
+}

@@ -1,0 +1,150 @@
+//! The listeners of the configuration: where each listens, and what it serves there.
+//!
+//! `[[listener]]` has one entry for each; without any there is the one of `listen`. Tested in
+//! `tests/api/listeners.rs`, `tests/cli/listeners.rs` and `tests/cli/config/listeners.rs`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use serde::Deserialize;
+use tokio::net::TcpListener;
+
+use super::unix_socket::UnixSocket;
+use crate::http::parts::{Part, Parts};
+
+/// What the address of a Unix socket begins with.
+const UNIX: &str = "unix:";
+/// Who may connect to a Unix socket unless the settings say: the owner of the process.
+const MODE: &str = "0600";
+
+/// One `[[listener]]` of the configuration, whose file of defaults says what each setting means.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct ListenerSettings {
+    pub address: String,
+    pub unix: String,
+    pub mode: Option<String>,
+    pub serves: Parts,
+    pub tls: Option<bool>,
+}
+
+impl ListenerSettings {
+    /// The listener of `listen`: an address, or `unix:PATH`.
+    pub fn at(listen: &str) -> Self {
+        match listen.strip_prefix(UNIX) {
+            Some(path) => Self { unix: path.to_owned(), ..Self::default() },
+            None => Self { address: listen.to_owned(), ..Self::default() },
+        }
+    }
+
+    /// Where it listens, as people write it.
+    pub fn place(&self) -> String {
+        if self.is_unix() { format!("{UNIX}{}", self.unix) } else { self.address.clone() }
+    }
+
+    /// Whether it is a Unix socket.
+    pub fn is_unix(&self) -> bool {
+        !self.unix.is_empty()
+    }
+
+    /// The path of its socket, if it is a Unix socket.
+    pub fn path(&self) -> Option<&Path> {
+        self.is_unix().then(|| Path::new(&self.unix))
+    }
+
+    /// Whether it speaks TLS, where the service has a certificate or not.
+    pub fn is_tls(&self, has_certificate: bool) -> bool {
+        !self.is_unix() && self.tls.unwrap_or(has_certificate)
+    }
+
+    /// The URL at which programs of this machine reach it once it has an address, unless it is a Unix socket:
+    /// on loopback, if it listens on every address.
+    pub fn url(&self, has_certificate: bool) -> Option<String> {
+        let address = reachable(self.address.parse().ok()?);
+        let scheme = if self.is_tls(has_certificate) { "https" } else { "http" };
+        Some(format!("{scheme}://{address}"))
+    }
+
+    /// Whether only programs of this machine reach it.
+    pub fn is_local(&self) -> bool {
+        self.is_unix()
+            || match self.address.parse::<SocketAddr>() {
+                Ok(address) => address.ip().to_canonical().is_loopback(),
+                Err(_) => {
+                    self.address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost")
+                }
+            }
+    }
+
+    /// What types alone do not rule out.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let is_unix = self.is_unix();
+        if is_unix != self.address.is_empty() {
+            return Err(("address", "must be there, or `unix` in its place, and not both"));
+        }
+        if self.mode.is_some() && !is_unix {
+            return Err(("mode", "must be absent without `unix`"));
+        }
+        if self.mode().is_none_or(|mode| mode > 0o777) {
+            return Err(("mode", "must be permissions in octal, as \"0660\""));
+        }
+        if is_unix && self.tls == Some(true) {
+            return Err(("tls", "must not be true for a Unix socket"));
+        }
+        if self.serves.have(Part::Docs) && !self.serves.have(Part::Api) {
+            return Err(("serves", "must have \"api\" where it has \"docs\", which tries it"));
+        }
+        Ok(())
+    }
+
+    fn mode(&self) -> Option<u32> {
+        u32::from_str_radix(self.mode.as_deref().unwrap_or(MODE), 8).ok()
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// The address or the path cannot be listened on.
+    pub async fn bind(mut self) -> io::Result<BoundListener> {
+        let socket = match self.path() {
+            Some(path) => {
+                Socket::Unix(UnixSocket::bind(path, self.mode().unwrap_or_default()).await?)
+            }
+            None => {
+                let listener = TcpListener::bind(&self.address).await?;
+                // A name leads to one of its addresses, and that one decides what is served.
+                self.address = listener.local_addr()?.to_string();
+                Socket::Tcp(listener)
+            }
+        };
+        Ok(BoundListener { socket, settings: self })
+    }
+}
+
+/// A listener that listens.
+#[derive(Debug)]
+pub struct BoundListener {
+    pub(crate) socket: Socket,
+    /// Its settings. An address is the one that it listens on.
+    pub settings: ListenerSettings,
+}
+
+/// The sockets that a listener may have.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixSocket),
+}
+
+/// Where programs of this machine reach a service that listens on `address`.
+pub(crate) fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
