@@ -14,6 +14,8 @@ use keylatch::app::{App, bind};
 use keylatch::config::Config;
 use keylatch::error::Error;
 use keylatch::http::{Guard, ListenerSettings, Part, Parts};
+use keylatch_client::{AcquireOptions, AcquireReply};
+use keylatch_core::lock::LockName;
 use keylatch_testkit::{
     Answer, Authority, RawConnection, Upstream, config, connect_tls, eventually, soon,
 };
@@ -308,4 +310,21 @@ async fn request_on_a_unix_socket_is_of_loopback_for_guards() {
     let order = order.header("X-User", "alice").header("Idempotency-Key", "k-1").body("{}");
     let answer = Answer::of(order).await;
     assert_eq!(answer.status, 201, "a proxy before a Unix socket is trusted: {answer:?}");
+}
+
+#[tokio::test]
+async fn rust_client_holds_a_lock_over_a_unix_socket() {
+    let room = Room::new();
+    let service = Service::start(with_listeners(vec![unix(&room.socket())])).await;
+    let client = keylatch_client::Client::new(&service.listeners[0].place()).expect("a URL");
+    let name = LockName::parse("deploy").expect("a name");
+    let options = AcquireOptions::default();
+    let AcquireReply::Granted(guard) = client.acquire(&name, &options).await.expect("an answer")
+    else {
+        panic!("it is free");
+    };
+    let lock = service.get(0, "/v1/locks/deploy").await;
+    assert_eq!(lock.fencing_token(), guard.fencing_token().get());
+    guard.close().await.expect("it is released");
+    service.get(0, "/v1/locks/deploy").await.is_problem(404, "lock-not-held");
 }

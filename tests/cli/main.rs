@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod demo;
 mod keys;
+mod listeners;
 mod run;
 mod run_descendants;
 mod run_modes;

@@ -106,11 +106,12 @@ pub struct Holder {
 }
 
 impl Client {
-    /// A client of the service at `url`, such as `http://127.0.0.1:7070`. It does not connect yet.
+    /// A client of the service at `url`, such as `http://127.0.0.1:7070`, or `unix:/run/keylatch.sock` where it
+    /// listens on a Unix socket. It does not connect yet.
     ///
     /// # Errors
     ///
-    /// The text is not a URL with `http` or `https`, or the system's certificates cannot be read.
+    /// The text is not a URL with `http`, `https` or `unix`, or the system's certificates cannot be read.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::with_security(url, Security::default())
     }

@@ -5,13 +5,14 @@
 //! says. What something else than keylatch refused, such as a proxy, is judged by its status alone.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
-use hyper::http::uri::Scheme;
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::client::legacy::ResponseFuture;
 use keylatch_core::lock::Token;
 use keylatch_wire::{Code, ProblemDocument, Retry};
 use tokio::time::timeout;
@@ -20,6 +21,7 @@ use crate::Error;
 use crate::api_key::ApiKey;
 use crate::https::{HttpsClient, Trust, https_client};
 use crate::security::Security;
+use crate::unix::{UnixClient, unix_client};
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -27,10 +29,26 @@ const MAX_ANSWER: usize = 64 * 1024;
 /// A service, and the connections to it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    http: HttpsClient<Full<Bytes>>,
+    http: Http,
     /// The URL without the path of a request and without a slash at its end.
     base: String,
     api_key: Option<ApiKey>,
+}
+
+/// The connections to a service.
+#[derive(Debug)]
+enum Http {
+    Network(HttpsClient<Full<Bytes>>),
+    Unix(UnixClient<Full<Bytes>>),
+}
+
+impl Http {
+    fn request(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
+        match self {
+            Self::Network(client) => client.request(request),
+            Self::Unix(client) => client.request(request),
+        }
+    }
 }
 
 /// What the service answered.
@@ -66,13 +84,16 @@ impl Connection {
     /// A connection to the service at `url`, which is not opened yet.
     pub(crate) fn new(url: &str, security: Security) -> Result<Self, Error> {
         let Security { api_key, authorities } = security;
-        let (base, is_https) = parse(url)?;
-        let trust = match authorities {
-            _ if !is_https => Trust::None,
-            Some(file) => Trust::Authorities(file),
-            None => Trust::System,
+        let (base, transport) = parse(url)?;
+        let trust = match (transport, authorities) {
+            (Transport::Unix(path), _) => {
+                return Ok(Self { http: Http::Unix(unix_client(path)), base, api_key });
+            }
+            (Transport::Clear, _) => Trust::None,
+            (Transport::Tls, Some(file)) => Trust::Authorities(file),
+            (Transport::Tls, None) => Trust::System,
         };
-        let http = https_client(&trust).map_err(Error::Certificates)?;
+        let http = Http::Network(https_client(&trust).map_err(Error::Certificates)?);
         Ok(Self { http, base, api_key })
     }
 
@@ -172,20 +193,36 @@ impl From<Refusal> for Error {
     }
 }
 
-/// A URL without a slash at its end, and whether it is of `https`; `http` where it has no scheme.
-fn parse(url: &str) -> Result<(String, bool), Error> {
+/// How a service is reached.
+#[derive(Debug, PartialEq, Eq)]
+enum Transport {
+    Clear,
+    Tls,
+    Unix(PathBuf),
+}
+
+/// A URL without a slash at its end, and how its service is reached; `http` where it has no scheme.
+fn parse(url: &str) -> Result<(String, Transport), Error> {
+    if let Some(path) = url.strip_prefix("unix:") {
+        return match path {
+            "" => Err(Error::Url("must have the path of a socket behind unix:")),
+            path => Ok(("http://localhost".to_owned(), Transport::Unix(path.into()))),
+        };
+    }
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let uri: Uri = url.parse().map_err(|_| Error::Url("is not a URL"))?;
-    if ![Some(&Scheme::HTTP), Some(&Scheme::HTTPS)].contains(&uri.scheme()) {
-        return Err(Error::Url("must begin with http:// or https://"));
-    }
+    let transport = match uri.scheme_str() {
+        Some("http") => Transport::Clear,
+        Some("https") => Transport::Tls,
+        _ => return Err(Error::Url("must begin with http://, https:// or unix:")),
+    };
     if uri.authority().is_none_or(|host| host.as_str().contains('@')) {
         return Err(Error::Url("must not hold a user or a password"));
     }
     if uri.query().is_some() || url.contains('#') {
         return Err(Error::Url("must end with its path"));
     }
-    Ok((url.trim_end_matches('/').to_owned(), uri.scheme() == Some(&Scheme::HTTPS)))
+    Ok((url.trim_end_matches('/').to_owned(), transport))
 }
 
 async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoReply> {

@@ -21,7 +21,7 @@ use rustls::{ClientConfig, RootCertStore};
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay unused.
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;

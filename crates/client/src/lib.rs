@@ -102,6 +102,7 @@ pub mod https;
 mod security;
 mod session;
 mod target;
+mod unix;
 
 pub use api_key::ApiKey;
 pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
