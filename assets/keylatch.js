@@ -7,6 +7,8 @@ const flights = new Map();
 const memory = new Map();
 /** Refusals after which the same request may succeed later. */
 const PASSING = [401, 403, 407, 408, 421, 425, 426, 429];
+/** How many bytes of two files are compared at a time. */
+const SLICE = 1 << 20;
 
 /** Like `fetch`. The method, the URL and `init.intent` name the intent. */
 export async function fetchOnce(url, init = {}) {
@@ -14,12 +16,12 @@ export async function fetchOnce(url, init = {}) {
   const name = `keylatch:${request.method} ${request.url} ${init.intent ?? ''}`;
   const key = recall(name) ?? remember(name, newKey());
   request.headers.set('Idempotency-Key', `"${key}"`);
-  const body = String(init.body instanceof FormData ? new URLSearchParams(init.body) : init.body);
+  const fields = fieldsOf(init.body ?? request);
   let flight = flights.get(name);
   // Another body under a key in use: the service refuses it, and the first flight continues.
-  if (flight && flight.body !== body) return fetch(request);
+  if (flight && !(await areSame(flight.fields, fields))) return fetch(request);
   if (!flight) {
-    flight = { body, answer: send(request, name, key) };
+    flight = { fields, answer: send(request, name, key) };
     flights.set(name, flight);
     const landed = () => flights.get(name) === flight && flights.delete(name);
     flight.answer.then(landed, landed);
@@ -64,6 +66,39 @@ async function isLastWord(response) {
     if (problem?.retry) return problem.retry === 'new-key';
   }
   return response.status < 500 && !PASSING.includes(response.status);
+}
+
+/** A body as it is now, field by field. No file is read. */
+function fieldsOf(body) {
+  if (body instanceof FormData) return [...body];
+  if (body instanceof Request) return [['', body.clone()]];
+  const stays = body instanceof Blob || body instanceof ReadableStream;
+  return [['', stays ? body : new Blob([body])]];
+}
+
+async function areSame(some, others) {
+  if (some.length !== others.length) return false;
+  for (const [i, [name, value]] of some.entries()) {
+    const isOther = name !== others[i][0] || !(await isSame(value, others[i][1]).catch(() => 0));
+    if (isOther) return false;
+  }
+  return true;
+}
+
+/** Whether two values are the same, byte by byte: pages on plain HTTP have no digests. */
+async function isSame(one, other) {
+  if (one === other) return true;
+  if (one instanceof Request) one = await one.clone().blob();
+  if (other instanceof Request) other = await other.clone().blob();
+  const differs = (property) => one[property] !== other[property];
+  // A stream can be read only once, so nothing is the same.
+  if (!(one instanceof Blob) || ['constructor', 'name', 'type', 'size'].some(differs)) return false;
+  for (let at = 0; at < one.size; at += SLICE) {
+    const bytes = async (blob) => new Uint8Array(await blob.slice(at, at + SLICE).arrayBuffer());
+    const [some, others] = await Promise.all([bytes(one), bytes(other)]);
+    if (some.some((byte, i) => byte !== others[i])) return false;
+  }
+  return true;
 }
 
 // Not `randomUUID`: pages on plain HTTP do not have it.
