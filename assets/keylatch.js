@@ -42,7 +42,10 @@ export async function submitOnce(form, submitter) {
   try {
     return await fetchOnce(new URL(attribute('action') || location, document.baseURI), {
       method: attribute('method') ?? 'get',
-      body: multipart ? data : new URLSearchParams(data),
+      // Of a file, an urlencoded form has the name.
+      body: multipart
+        ? data
+        : new URLSearchParams([...data].map(([name, value]) => [name, value.name ?? value])),
       intent: form.dataset.intent ?? `${location.pathname}${location.search}#${place}`,
     });
   } finally {

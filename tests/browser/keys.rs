@@ -424,6 +424,21 @@ async fn form_is_sent_as_the_browser_sends_it() {
 }
 
 #[tokio::test]
+async fn urlencoded_form_has_the_names_of_its_files() {
+    let site = Site::open().await;
+    let script = "{
+            document.body.innerHTML = `<form method=post action=/played>
+                <input type=file name=scan><input name=id value=7></form>`;
+            const files = new DataTransfer();
+            files.items.add(new File(['bytes'], 'a b.png'));
+            document.querySelector('[type=file]').files = files.files;
+            void submitOnce(document.forms[0]).catch(() => 0);
+        }";
+    site.page.eval(script).await;
+    assert_eq!(site.page.held().await.request["postData"], "scan=a+b.png&id=7");
+}
+
+#[tokio::test]
 async fn two_forms_are_two_intents() {
     let site = Site::open().await;
     let form = r#"<form method="post" action="/played"><button>Buy</button></form>"#;
