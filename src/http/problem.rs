@@ -325,9 +325,8 @@ problems! {
     ];
     GatewayProblems: [UpgradeRefused, UpstreamUnreachable, UpstreamSilent];
     PageProblems: [InvalidHost, NotFound, Internal, Overloaded, Timeout, MisdirectedRequest];
-    SystemProblems: [InvalidHost, Internal, Overloaded, Timeout, MisdirectedRequest];
     OwnProblems: [InvalidHost, Unauthenticated, QuotaExceeded, Internal, Overloaded, Timeout, MisdirectedRequest];
-    ReadyProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
+    HealthProblems: [InvalidHost, Internal, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest];
 }
 
 /// The responses for `codes`: one for each status, with an example for each code.

@@ -1,6 +1,7 @@
 //! What the service says of itself: `/v1/info`, health, metrics, the pages of the problems, the index.
 //!
-//! `/livez` asks no store, so that a store that is away restarts no instance; `/readyz` asks it. Tested in
+//! `/livez` asks no store, so that a store that is away restarts no instance, and fails where a part of the
+//! store in this process has ended; `/readyz` asks the store. Tested in
 //! `tests/api/system.rs`.
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::api::Api;
 use super::assets::{DOCS_POLICY, POLICY};
 use super::body::Json;
 use super::caller::Caller;
-use super::problem::{Code, OwnProblems, PageProblems, Problem, ReadyProblems, SystemProblems};
+use super::problem::{Code, HealthProblems, OwnProblems, PageProblems, Problem};
 use keylatch_axum::status_code;
 use keylatch_core::store::{Effect, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
@@ -63,18 +64,24 @@ fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 
 /// Is the process alive?
 ///
-/// Asks no store. Restarting the service helps only when this fails.
+/// Asks no store. Restarting the service helps only when this fails: when the process does not answer, or a
+/// part of the store that is in it has ended.
 #[utoipa::path(
     get,
     path = "/livez",
     tag = "system",
     responses(
         (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
-        SystemProblems,
+        HealthProblems,
     )
 )]
-pub(super) async fn livez() -> &'static str {
-    "ok"
+pub(super) async fn livez(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {
+    if api.locks.is_alive() {
+        return Ok("ok");
+    }
+    let detail =
+        "A part of the store in this process has ended. Only a restart of the process helps.";
+    Err(Problem::new(Code::StoreUnavailable, detail).with_outcome(Effect::NotExecuted))
 }
 
 /// Can it do its work?
@@ -86,7 +93,7 @@ pub(super) async fn livez() -> &'static str {
     tag = "system",
     responses(
         (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
-        ReadyProblems,
+        HealthProblems,
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Problem> {

@@ -4,10 +4,15 @@
 //! Method: the system endpoints over HTTP.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use keylatch::http::Code;
-use keylatch_testkit::{Answer, RedisServer, Service, eventually};
+use keylatch_core::idempotency::{
+    BeginCommand, Fingerprint, IdempotencyKey, OnCrash, RecordScope, Scope,
+};
+use keylatch_core::lock::TokenHash;
+use keylatch_testkit::{Answer, FakeEngine, Faults, RedisServer, Service, eventually, seed};
 use reqwest::Method;
 use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
@@ -45,6 +50,37 @@ async fn service_without_store_is_live_and_not_ready() {
     redis.restart().await;
     eventually(async || (service.get("/readyz").await.status == 200).then_some(())).await;
     assert_eq!(service.get("/v1/info").await.json["store"]["reachable"], true);
+}
+
+/// A rule that panics is a defect of keylatch, and ends the task that runs the commands of its kind. No request
+/// over HTTP has a retention that no clock can show.
+#[tokio::test]
+async fn service_is_not_live_when_a_part_of_the_store_in_its_process_has_ended() {
+    let engine = FakeEngine::new(Faults::HARMLESS, seed());
+    let store = keylatch_stores::optimistic(engine);
+    let service = Service::over(Arc::clone(&store)).await;
+    assert_eq!(service.get("/livez").await.status, 200);
+    let key = IdempotencyKey::parse("a-key").expect("a key");
+    let scope = Scope { principal: "", method: "POST", path: "/orders" };
+    let endless = BeginCommand {
+        key: scope.record(&key),
+        scope: RecordScope::new(&scope, &key),
+        token: TokenHash::from_bytes([1; 32]),
+        fingerprint: Fingerprint::of_text("an order"),
+        lease: Duration::from_secs(30),
+        retention: Duration::MAX,
+        on_crash: OnCrash::Rerun,
+    };
+    let ended = async {
+        store.begin(&endless).await?;
+        store.abandon(&endless.key, &endless.token).await
+    };
+    ended.await.expect_err("the task has ended");
+    let dead = eventually(async || {
+        let answer = service.get("/livez").await;
+        (answer.status != 200).then_some(answer)
+    });
+    dead.await.is_problem(503, "store-unavailable");
 }
 
 #[tokio::test]

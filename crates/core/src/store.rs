@@ -130,6 +130,9 @@ pub struct StoreProfile {
     pub records: bool,
     /// How large an entry may be.
     pub limits: EntryLimits,
+    /// Whether the part of the store that is in this process works. Where it does not, only a restart of the
+    /// process helps, be the engine well or not.
+    pub is_alive: bool,
 }
 
 /// How large a store lets an entry be: a lock with its queue, or a record with its answer.

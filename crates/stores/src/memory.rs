@@ -56,7 +56,13 @@ impl Executor for Table {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "memory", max_ttl: Ttl::MAX, records: true, limits: EntryLimits::NONE }
+        StoreProfile {
+            kind: "memory",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: EntryLimits::NONE,
+            is_alive: true,
+        }
     }
 }
 

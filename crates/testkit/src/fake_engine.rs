@@ -611,7 +611,13 @@ impl ConditionalStore for FakeEngine {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "fake", max_ttl: Ttl::MAX, records: true, limits: self.limits }
+        StoreProfile {
+            kind: "fake",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: self.limits,
+            is_alive: true,
+        }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

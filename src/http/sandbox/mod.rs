@@ -30,7 +30,7 @@ use super::body::Json;
 use super::extract::parse;
 use super::idempotency::{add_headers, name_operation};
 use super::problem::{
-    Code, GuardedProblems, PageProblems, Problem, ReadyProblems, SandboxProblems,
+    Code, GuardedProblems, HealthProblems, PageProblems, Problem, SandboxProblems,
 };
 use super::system;
 use keylatch_axum::{BodyLimits, IdempotencyLayer, Policy, RetentionPolicy, read_body};
@@ -255,7 +255,7 @@ fn not_placed(error: OrderError) -> Response {
 #[utoipa::path(
     get,
     path = "",
-    responses((status = 200, description = "Newest first", body = Orders), ReadyProblems)
+    responses((status = 200, description = "Newest first", body = Orders), HealthProblems)
 )]
 async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Problem> {
     Ok(Json(Orders { orders: orders.latest().await.map_err(not_read)? }))
@@ -267,7 +267,7 @@ async fn list(State(orders): State<Arc<OrderBook>>) -> Result<Json<Orders>, Prob
 #[utoipa::path(
     get,
     path = "",
-    responses((status = 200, description = "Newest first", body = Payments), ReadyProblems)
+    responses((status = 200, description = "Newest first", body = Payments), HealthProblems)
 )]
 async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Payments>, Problem> {
     Ok(Json(Payments { payments: orders.latest().await.map_err(not_read)? }))
@@ -278,7 +278,7 @@ async fn list_payments(State(orders): State<Arc<OrderBook>>) -> Result<Json<Paym
     get,
     path = "",
     params(("id" = String, Path, description = "Its id", example = "1")),
-    responses((status = 200, description = "It is there", body = Order), PageProblems, ReadyProblems)
+    responses((status = 200, description = "It is there", body = Order), PageProblems, HealthProblems)
 )]
 async fn look(
     State(orders): State<Arc<OrderBook>>,

@@ -392,6 +392,11 @@ impl LockService {
         self.store.profile().max_ttl
     }
 
+    /// Whether the part of the store that is in this process works.
+    pub fn is_alive(&self) -> bool {
+        self.store.profile().is_alive
+    }
+
     /// Whether the store can do its work, and what it is.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ impl Directory {
     /// Takes the directory at `path`, and makes it and its data file if they are not there.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let cannot = |source| OpenError::Directory { path: path.to_owned(), source };
-        create_directory(path).map_err(cannot)?;
+        create_directory(path, |directory| File::open(directory)?.sync_all()).map_err(cannot)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let mut lock = options.open(path.join(LOCK)).map_err(cannot)?;
@@ -190,13 +190,15 @@ fn not_empty(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Makes a directory that stays: its name is on disk when this returns.
-fn create_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
+/// Makes a directory that stays: its name, and that of each level above it that was not there, is on disk
+/// when this returns.
+fn create_directory(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    let new: Vec<_> = path.ancestors().take_while(|level| !level.is_dir()).collect();
+    for level in new.into_iter().rev() {
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(level)?;
+        level.parent().map_or(Ok(()), &sync)?;
     }
-    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)?;
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+    Ok(())
 }
 
 /// Fails where a log is damaged.
@@ -261,7 +263,32 @@ fn checksum([mut first, mut second]: Sums, bytes: &[u8], big_endian: bool) -> Su
 
 #[cfg(test)]
 mod tests {
-    use super::Directory;
+    use std::cell::RefCell;
+
+    use super::{Directory, create_directory};
+
+    /// A power cut takes the name of a directory that its parent was not synced for, and all in it.
+    #[test]
+    fn every_new_level_of_the_path_is_on_disk() {
+        let parent = tempfile::TempDir::new().expect("a directory");
+        let (there, middle) = (parent.path().join("there"), parent.path().join("there/new"));
+        std::fs::create_dir(&there).expect("a free name");
+        let (directory, synced) = (middle.join("newer/newest"), RefCell::new(Vec::new()));
+        let create = || {
+            create_directory(&directory, |level| {
+                let entries = std::fs::read_dir(level)?.count();
+                synced.borrow_mut().push((level.to_owned(), entries));
+                Ok(())
+            })
+        };
+        create().expect("a new directory");
+        assert!(directory.is_dir());
+        // Each when its new entry is in it.
+        let levels = [there, middle.clone(), middle.join("newer")].map(|level| (level, 1));
+        assert_eq!(synced.take(), levels);
+        create().expect("it is there");
+        assert_eq!(synced.take(), []);
+    }
 
     #[test]
     fn directory_is_free_though_a_child_inherited_its_lock() {

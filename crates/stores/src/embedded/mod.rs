@@ -145,6 +145,7 @@ impl Executor for Embedded {
             max_ttl: Ttl::MAX,
             records: true,
             limits: EntryLimits::NONE,
+            is_alive: self.writer.is_alive(),
         }
     }
 }

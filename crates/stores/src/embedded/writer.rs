@@ -13,8 +13,9 @@
 //! that it woke is bound to its worker until it ends, and must not wait for a second piece of work.
 //!
 //! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
-//! doubt. A batch that panics ends without answers, which its callers read as doubt, and the next
-//! one is committed. The fault disk and the crash tests hold it.
+//! doubt; one that finds the queue full is refused at once. A batch that panics ends without answers, which
+//! its callers read as doubt, and the next one is committed. A thread that panics between two batches leaves a
+//! store that is dead and says so. The fault disk and the crash tests hold it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,6 +40,9 @@ use keylatch_core::store::{Command, Reply, StoreError};
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
+/// The most requests that wait for a leader: more than there are clients whose requests are served at once.
+/// Each whose caller has gone stays in the queue as long as the disk hangs.
+const QUEUE: usize = 16 * BATCH;
 /// A commit that takes less than this may be led inline by a task of the runtime.
 const QUICK: Duration = Duration::from_micros(500);
 /// How long the writer may take to end.
@@ -158,7 +162,9 @@ impl Writer {
             thread::Builder::new().name("keylatch-writer".to_owned()).spawn(move || {
                 // The table's clock is the runtime's.
                 let _runtime = runtime.enter();
-                work.lead_as_thread();
+                if catch_unwind(AssertUnwindSafe(|| work.lead_as_thread())).is_err() {
+                    work.abort();
+                }
                 drop(ending);
             })?;
         Ok(Self { shared, thread: Some(thread), ended: Mutex::new(ended) })
@@ -166,8 +172,12 @@ impl Writer {
 
     /// Whether the table says all that the disk does.
     pub(super) fn is_certain(&self) -> bool {
-        let alive = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        alive && !self.shared.state.in_doubt.load(Ordering::Acquire)
+        self.is_alive() && !self.shared.state.in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Whether anything can still be written: the thread has not ended.
+    pub(super) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Runs a command and waits until that is on disk.
@@ -197,9 +207,7 @@ impl Writer {
         request: impl FnOnce(Answer<T>) -> WriteRequest,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        if !self.shared.push(request(answer)) {
-            return Err(StoreError::Unreachable("the writer has ended".into()));
-        }
+        self.shared.push(request(answer))?;
         answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the batch had no end".into())))
     }
 }
@@ -212,23 +220,27 @@ impl Drop for Writer {
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the disk gives no answer; what was not answered may not be kept");
-        } else if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writer ended by a panic");
+        } else if let Some(thread) = self.thread.take() {
+            // It does not end by a panic: `Shared::abort` has logged one.
+            let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Queues a request, and appoints a leader where there is none. Gives whether a leader will commit it.
-    fn push(self: &Arc<Self>, request: WriteRequest) -> bool {
+    /// Queues a request that a leader will commit, and appoints one where there is none.
+    fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
         let mut queue = self.queue();
         if queue.closed {
-            return false;
+            return Err(StoreError::Unreachable("the writer has ended".into()));
+        }
+        if queue.requests.len() >= QUEUE {
+            return Err(StoreError::Refused("too many changes wait for the disk".into()));
         }
         let quick = self.state.quick.load(Ordering::Relaxed) && request.is_step();
         queue.requests.push(request);
         if queue.leader != Leader::None {
-            return true;
+            return Ok(());
         }
         if self.may_lead_inline && quick {
             queue.leader = Leader::AppointedTask;
@@ -240,7 +252,16 @@ impl Shared {
             drop(queue);
             self.appointed.notify_one();
         }
-        true
+        Ok(())
+    }
+
+    /// Refuses every request from now on, because the thread ended by a panic between two batches. What is
+    /// queued ends without an answer.
+    fn abort(&self) {
+        tracing::error!("the writer ended by a panic: only a restart of the process helps");
+        let mut queue = self.queue();
+        queue.closed = true;
+        queue.requests.clear();
     }
 
     /// Has the thread end after what is queued.

@@ -224,7 +224,13 @@ impl ConditionalStore for Etcd {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "etcd", max_ttl: Ttl::MAX, records: true, limits: txn::LIMITS }
+        StoreProfile {
+            kind: "etcd",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: txn::LIMITS,
+            is_alive: true,
+        }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

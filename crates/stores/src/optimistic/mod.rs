@@ -66,7 +66,9 @@ pub(crate) struct Optimistic<S> {
     lock_sweep: Mutex<Sweep<LockState>>,
     record_sweep: Mutex<Sweep<RecordState>>,
     /// Run commands for as long as the store lives.
-    _workers: Vec<AbortOnDropHandle<()>>,
+    workers: Vec<AbortOnDropHandle<()>>,
+    /// Hands the engine's notices out, where several tasks read them.
+    _dispatch: Option<AbortOnDropHandle<()>>,
 }
 
 impl<S: ConditionalStore> Optimistic<S> {
@@ -85,7 +87,7 @@ impl<S: ConditionalStore> Optimistic<S> {
             workers.push(tokio::spawn(worker.run(arrivals, stream::pending().boxed())));
             records.push(sender);
         }
-        workers.extend(dispatch.into_iter().chain(of_sets));
+        workers.extend(of_sets);
         Self {
             engine,
             hints,
@@ -94,7 +96,8 @@ impl<S: ConditionalStore> Optimistic<S> {
             sets,
             lock_sweep: Mutex::default(),
             record_sweep: Mutex::default(),
-            _workers: workers.into_iter().map(AbortOnDropHandle::new).collect(),
+            workers: workers.into_iter().map(AbortOnDropHandle::new).collect(),
+            _dispatch: dispatch.map(AbortOnDropHandle::new),
         }
     }
 
@@ -230,6 +233,7 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
     }
 
     fn profile(&self) -> StoreProfile {
-        self.engine.profile()
+        let is_alive = self.workers.iter().all(|worker| !worker.is_finished());
+        StoreProfile { is_alive, ..self.engine.profile() }
     }
 }

@@ -302,6 +302,7 @@ impl ConditionalStore for Postgres {
             max_ttl: Ttl::MAX,
             records: true,
             limits: EntryLimits::NONE,
+            is_alive: true,
         }
     }
 }

@@ -219,6 +219,7 @@ impl ConditionalStore for RedisEngine {
             max_ttl: Ttl::MAX,
             records: true,
             limits: EntryLimits::NONE,
+            is_alive: true,
         }
     }
 

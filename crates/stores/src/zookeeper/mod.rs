@@ -333,7 +333,13 @@ impl ConditionalStore for ZooKeeper {
     }
 
     fn profile(&self) -> StoreProfile {
-        StoreProfile { kind: "zookeeper", max_ttl: Ttl::MAX, records: true, limits: LIMITS }
+        StoreProfile {
+            kind: "zookeeper",
+            max_ttl: Ttl::MAX,
+            records: true,
+            limits: LIMITS,
+            is_alive: true,
+        }
     }
 
     fn timeline(&self) -> Option<&Timeline> {

@@ -62,6 +62,10 @@ struct State {
     broken: bool,
     breaks_in: Option<u64>,
     read_only: bool,
+    /// Whether nothing can be written to the data file, to which the log is moved.
+    bad_data: bool,
+    /// Whether connecting panics, as a defect of keylatch would.
+    panics: bool,
     /// Whether the next sync fails.
     sync_fails: bool,
     /// Which file's syncs wait, and whether one does.
@@ -106,6 +110,8 @@ impl Disk {
             broken: false,
             breaks_in: None,
             read_only: false,
+            bad_data: false,
+            panics: false,
             sync_fails: false,
             hangs: None,
             is_hanging: false,
@@ -140,7 +146,11 @@ impl Disk {
     pub(crate) fn open(&self) -> Result<TestStore, OpenError> {
         let (connecting, reading) = (self.clone(), self.clone());
         TestStore::open(TestMedium {
-            connect: Box::new(move || connecting.connect()),
+            connect: Box::new(move || {
+                let panics = connecting.state().panics;
+                assert!(!panics, "a defect in the way to the disk");
+                connecting.connect()
+            }),
             read_log: Box::new(move || reading.log()),
         })
     }
@@ -190,6 +200,13 @@ impl Disk {
     /// From now on nothing can be written, as on a file system that found an error in itself.
     pub(crate) fn turn_read_only(&self) {
         self.state().read_only = true;
+    }
+
+    /// From now on nothing can be written to the data file, and who connects after that error panics.
+    pub(crate) fn panic_where_the_log_is_moved(&self) {
+        let mut state = self.state();
+        state.bad_data = true;
+        state.panics = true;
     }
 
     /// From now on no sync ends.
@@ -326,7 +343,7 @@ impl State {
             None => {}
         }
         self.works()?;
-        if self.read_only {
+        if self.read_only || (self.bad_data && name == DATA) {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
         let used = self.used();

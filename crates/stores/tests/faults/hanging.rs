@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, poll};
 use keylatch_core::idempotency::{AbandonReply, BeginReply, RecordStatus, RunEnd, StoredResponse};
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
-use keylatch_core::store::{ListLocks, StoreError};
+use keylatch_core::store::{Effect, ListLocks, StoreError};
 use keylatch_stores::test_medium::TestStore;
 use tokio::task::JoinHandle;
 
@@ -90,6 +90,37 @@ async fn what_is_still_on_its_way_is_withdrawn_all_the_same() {
     assert_eq!(abandoned, AbandonReply::Abandoned);
     assert_eq!(store.look(&acquire.name).await.unwrap(), None);
     assert_eq!(store.find(&run.key).await.unwrap(), None);
+}
+
+/// Each change whose caller has gone leaves its work in the queue, for as long as the disk hangs.
+#[tokio::test]
+async fn a_full_queue_refuses_changes_at_once_until_the_disk_resumes() {
+    /// More than any number of clients whose requests are served at once.
+    const MANY: u32 = 100_000;
+    let disk = Disk::formatted(1);
+    let opened = Arc::new(disk.open().unwrap());
+    let store = opened.port();
+    let held = Acquire::new("held", "one");
+    held.run(store).await.unwrap();
+    let acquired = hang_an_acquire(&opened, &disk, "new").await;
+    // As renewals whose deadline is over.
+    let renew = || store.renew(&held.name, &held.command.token, Ttl::DEFAULT);
+    let refused = (0..MANY).find_map(|_| renew().now_or_never());
+    let refused = refused.expect("a bound of the queue").unwrap_err();
+    assert_eq!(refused.effect(), Effect::NotExecuted, "{refused:?}");
+    let refused = Acquire::new("refused", "one");
+    let error = refused.run(store).now_or_never().expect("an answer at once").unwrap_err();
+    assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
+    assert!(at_once(store.look(&held.name)).is_some());
+
+    disk.resume();
+    assert!(matches!(acquired.await.unwrap(), Ok(AcquireReply::Granted(_))));
+    // Behind what is queued there is room again.
+    while store.health().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.look(&refused.name).await.unwrap(), None);
+    assert!(matches!(refused.run(store).await, Ok(AcquireReply::Granted(_))));
 }
 
 #[tokio::test]

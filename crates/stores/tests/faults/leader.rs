@@ -279,6 +279,27 @@ async fn a_panic_in_a_batch_of_the_thread_ends_that_batch_alone() {
     bench.store.port().health().await.expect("it works");
 }
 
+/// The work of the thread between two batches is no caller's, so only a restart of the process helps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_ended_by_a_panic_is_dead_and_leaves_no_request_waiting() {
+    let mut bench = Bench::new();
+    bench.commit().await;
+    assert!(bench.store.port().profile().is_alive);
+    bench.disk.panic_where_the_log_is_moved();
+    for _ in 0..COMMITS {
+        let request = bench.acquire_in_task();
+        let answered = timeout(PATIENCE, request).await.expect("an answer");
+        if answered.unwrap().is_err() {
+            break;
+        }
+    }
+    while bench.store.port().profile().is_alive {
+        tokio::task::yield_now().await;
+    }
+    let refused = timeout(PATIENCE, bench.free_lock().run(bench.store.port())).await;
+    assert_eq!(refused.expect("an answer").unwrap_err().effect(), Effect::NotExecuted);
+}
+
 /// Runs a batch in which the rules panic, at the end of a retention that no clock can show. No caller
 /// over HTTP can ask for one.
 async fn panic_in_a_batch(store: &dyn Store, number: u32) {

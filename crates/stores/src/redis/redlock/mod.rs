@@ -138,6 +138,7 @@ impl Store for RedlockStore {
             max_ttl: self.nodes.max_ttl,
             records: false,
             limits: EntryLimits::NONE,
+            is_alive: true,
         }
     }
 }
