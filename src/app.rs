@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::IdentityFile;
@@ -21,6 +22,8 @@ use keylatch_core::store::Store;
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
 const LAST_TASKS: Duration = Duration::from_secs(2);
+/// How much of it the clients have to read that their run was interrupted.
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
 
 /// A service that is ready to serve.
 #[derive(Debug)]
@@ -156,37 +159,60 @@ impl App {
         server: Server,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let (token, locks, records) =
-            (self.closing.clone(), Arc::clone(&self.locks), self.records.clone());
-        let told = tokio::spawn(async move {
-            closing.await;
-            token.cancel();
-            locks.stop_waiting();
-            if let Some(records) = records {
-                records.stop_waiting();
-            }
-        });
-        let of_identities = self.identities.map(|identities| tokio::spawn(identities.follow()));
-        let of_tls = self.tls.map(|tls| tokio::spawn(tls.follow()));
-        let served = server.run().await;
-        told.abort();
+        let of_identities = self.identities.clone().map(|all| tokio::spawn(all.follow()));
+        let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
+        let (unconnected, killed) = (CancellationToken::new(), server.killed());
+        let connections = async {
+            let served = server.run().await;
+            unconnected.cancel();
+            served
+        };
+        let closing = async {
+            // A listener that broke ends the service as well.
+            self.closing.run_until_cancelled(closing).await;
+            self.closing.cancel();
+            self.drain(&unconnected, &killed).await;
+        };
+        let (served, ()) = tokio::join!(connections, closing);
         for following in [of_identities, of_tls].into_iter().flatten() {
             following.abort();
         }
-        let closed = async {
-            let records = async {
-                if let Some(records) = &self.records {
-                    records.close().await;
-                }
-            };
-            tokio::join!(self.locks.close(), records)
+        Ok(served?)
+    }
+
+    /// Lets requests and runs end, also runs whose client has gone, for as long as the settings allow. Then
+    /// runs have an unknown outcome, and what is left of connections is closed once their clients could read so.
+    async fn drain(&self, unconnected: &CancellationToken, killed: &CancellationToken) {
+        self.locks.stop_waiting();
+        let drain_timeout = Duration::from_millis(self.config.server.drain_timeout_ms);
+        let quiet = async {
+            unconnected.cancelled().await;
+            if let Some(records) = &self.records {
+                records.quiet().await;
+            }
         };
-        if tokio::time::timeout(LAST_TASKS, closed).await.is_err() {
+        if let Some(records) = &self.records {
+            records.stop_waiting();
+        }
+        let _ = timeout(drain_timeout, quiet).await;
+        let last = Instant::now() + LAST_TASKS;
+        if let Some(records) = &self.records {
+            let _ = timeout_at(last, records.drain(Duration::ZERO)).await;
+        }
+        let _ = timeout(LAST_ANSWERS, unconnected.cancelled()).await;
+        killed.cancel();
+        unconnected.cancelled().await;
+        let records = async {
+            if let Some(records) = &self.records {
+                records.close().await;
+            }
+        };
+        let closed = async { tokio::join!(self.locks.close(), records) };
+        if timeout_at(last, closed).await.is_err() {
             tracing::warn!(
                 "what has no waiting client any more is left: grants expire, runs are unknown"
             );
         }
-        Ok(served?)
     }
 }
 

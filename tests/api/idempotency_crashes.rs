@@ -7,7 +7,8 @@
 use std::io::Write as _;
 
 use keylatch_testkit::{
-    Answer, Api, Process, RedisServer, TestStore, Upstream, eventually, guard_orders, store_test,
+    Answer, Api, Process, RedisServer, Service, TestStore, Upstream, eventually, guard_orders,
+    store_test,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -139,6 +140,64 @@ async fn shutdown_finishes_a_run_in_progress(store: &TestStore) {
     api.buy("k-1").await.is_replay_of(1);
     api.buy("k-2").await.is_replay_of(2);
     assert_eq!(upstream.runs(), 2);
+}
+
+/// The drain is for runs as well as for connections, and lasts longer than what is left to do after it.
+#[tokio::test]
+async fn shutdown_awaits_a_run_whose_client_has_gone_during_the_whole_drain() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = format!("embedded:{}", directory.path().display());
+    let upstream = Upstream::start().await;
+    let settings = "lease_ms = 30000\n[server]\ndrain_timeout_ms = 600000";
+    let (one, api) = process(&store, &upstream, settings).await;
+    begin(&api, &upstream, "k-1").await.abort();
+    // No connection is left that the service would wait for.
+    drop(api);
+    one.signal("-TERM");
+    let watch = Service::start("memory:").await;
+    assert_eq!(watch.create("held", &json!({})).await.status, 201);
+    let waited = watch.create("held", &json!({"wait_ms": 3000})).await;
+    waited.is_problem(409, "lock-held");
+    upstream.resume();
+    assert_eq!(one.ended().await.code, Some(0));
+    let (_two, api) = process(&store, &upstream, "").await;
+    api.buy("k-1").await.is_replay_of(1);
+}
+
+#[store_test(restart)]
+async fn run_that_outlives_the_drain_is_unknown_at_once_and_its_client_reads_so(store: &TestStore) {
+    let upstream = Upstream::start().await;
+    let settings = "lease_ms = 600000\n[server]\ndrain_timeout_ms = 200";
+    let (one, api) = process(store.url(), &upstream, settings).await;
+    let first = begin(&api, &upstream, "k-1").await;
+    let gone = begin(&api, &upstream, "k-2").await;
+    gone.abort();
+    one.signal("-TERM");
+    let answer = first.await.expect("an end").expect("an answer, and no cut");
+    answer.is_refusal(409, "outcome-unknown", "never");
+    assert_eq!(one.ended().await.code, Some(0));
+    let (_two, api) = process(store.url(), &upstream, "").await;
+    for key in ["k-1", "k-2"] {
+        let record = api.record(key).await;
+        assert_eq!(record["state"], "unknown", "{record}");
+        assert_eq!(record["reason"], "interrupted", "{record}");
+    }
+}
+
+/// The next process may run it again, and the lease says when.
+#[tokio::test]
+async fn run_that_outlives_the_drain_is_in_progress_where_the_guard_allows_a_rerun() {
+    let (redis, upstream) = (RedisServer::start().await, Upstream::start().await);
+    let settings = "lease_ms = 2000\non_crash = \"rerun\"\n[server]\ndrain_timeout_ms = 200";
+    let (one, api) = process(&redis.url(), &upstream, settings).await;
+    let first = begin(&api, &upstream, "k-1").await;
+    one.signal("-TERM");
+    let answer = first.await.expect("an end").expect("an answer, and no cut");
+    answer.is_refusal(409, "request-in-progress", "same-key");
+    assert_eq!(one.ended().await.code, Some(0));
+    upstream.resume();
+    let (_two, api) = process(&redis.url(), &upstream, settings).await;
+    in_progress_until(&api, "k-1").await.is_run(2);
 }
 
 #[tokio::test]

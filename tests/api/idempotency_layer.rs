@@ -3,6 +3,7 @@
 //! Method: an axum router with the layer over each store.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -15,6 +16,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
+use futures_util::poll;
 use keylatch_axum::{IdempotencyLayer, OnFailure, Policy, RetentionPolicy};
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::FencingToken;
@@ -72,6 +74,33 @@ async fn layer_runs_a_request_once(store: &TestStore) {
         let request = api.request(Method::GET, "/orders").header("Idempotency-Key", "k-1");
         Answer::of(request.header("Idempotency-Fence", "1")).await.is_run(run);
         assert!(!upstream.last().headers.contains_key("idempotency-fence"));
+    }
+}
+
+#[store_test(service)]
+async fn drain_awaits_runs_and_leaves_those_that_outlive_it_unknown(store: &TestStore) {
+    let records = records(store.url()).await;
+    let layer = IdempotencyLayer::new(Arc::clone(&records), Policy::default());
+    let upstream = Upstream::start_behind(|routes| routes.layer(layer.clone())).await;
+    let api = Api::at(upstream.address);
+    upstream.hold();
+    let [gone, first] = ["k-1", "k-2"].map(|key| tokio::spawn(Answer::of(api.order(key))));
+    upstream.begun(2).await;
+    gone.abort();
+    let (long, short) = (layer.clone(), layer);
+    let mut awaiting = pin!(long.drain(Duration::from_secs(600)));
+    assert!(poll!(awaiting.as_mut()).is_pending(), "two runs are under way");
+    short.drain(Duration::from_millis(100)).await;
+    is_refused(&first.await.expect("an answer"), 409, "outcome-unknown", "never");
+    awaiting.await;
+    for key in ["k-1", "k-2"] {
+        is_refused(&api.buy(key).await, 503, "store-unavailable", "same-key");
+    }
+    let next = IdempotencyLayer::new(records, Policy::default());
+    let next = Upstream::start_behind(|routes| routes.layer(next)).await;
+    let other = Api::at(next.address);
+    for key in ["k-1", "k-2"] {
+        is_refused(&other.buy(key).await, 409, "outcome-unknown", "never");
     }
 }
 

@@ -49,6 +49,41 @@ impl IdempotencyLayer {
     pub fn over(service: Arc<IdempotencyService>, policy: Policy) -> Self {
         Self { service, policy: Arc::new(policy) }
     }
+
+    /// Awaits the runs that are under way for at most `limit`, also those whose client has gone, and then leaves
+    /// the others: their handlers are dropped, their outcome is unknown in the store, and their clients read
+    /// 409 `outcome-unknown`. With [`OnCrash::Rerun`](keylatch_core::idempotency::OnCrash) the key is in progress
+    /// until the lease ends, and the next request runs. No run begins afterwards.
+    ///
+    /// A program calls it when it is told to end, while its server still serves the requests that it has:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use axum::{Router, routing::post};
+    /// # use keylatch_axum::{IdempotencyLayer, Policy};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    /// let orders = Router::new().route("/orders", post(async || "ordered")).layer(layer.clone());
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let shutdown = async {}; // SIGTERM, in a program that is no example.
+    /// let (told, tell) = tokio::sync::oneshot::channel();
+    /// let serving = axum::serve(listener, orders).with_graceful_shutdown(async {
+    ///     shutdown.await;
+    ///     let _ = told.send(());
+    /// });
+    /// let draining = async {
+    ///     if tell.await.is_ok() {
+    ///         layer.drain(Duration::from_secs(10)).await;
+    ///     }
+    /// };
+    /// let (served, ()) = tokio::join!(serving.into_future(), draining);
+    /// # served
+    /// # }
+    /// ```
+    pub async fn drain(&self, limit: Duration) {
+        self.service.drain(limit).await;
+    }
 }
 
 impl Clone for IdempotencyLayer {
@@ -128,11 +163,12 @@ impl IdempotencyLayer {
             };
             response::in_time(answer, &policy).await
         };
-        let wait = ask.wait;
+        let (wait, on_crash) = (ask.wait, ask.on_crash);
         let response = match self.service.once(ask, work).await {
             Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
             Ok(OnceRun::Found(view)) => response::repeat_response(view),
             Ok(OnceRun::Reused(view)) => response::reused_key_response(&view),
+            Ok(OnceRun::Interrupted) => response::interrupted_run_response(on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{Code, Policy, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
-    Answer, IdempotencyService, LateWork, RecordStatus, RecordView, RunEnd, RunResult,
+    Answer, IdempotencyService, LateWork, OnCrash, RecordStatus, RecordView, RunEnd, RunResult,
     StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Effect;
@@ -178,6 +178,21 @@ pub fn repeat_response(view: RecordView) -> Response {
 pub(crate) fn reused_key_response(view: &RecordView) -> Response {
     let detail = "The key was used for a request with other content. Nothing was run.";
     with_expiry(refuse(Problem::new(Code::IdempotencyKeyReused, detail)), Some(view.expires_in))
+}
+
+/// The answer to a request whose run the process did not see the end of.
+pub(crate) fn interrupted_run_response(on_crash: OnCrash) -> Response {
+    refuse(match on_crash {
+        OnCrash::Unknown => Problem::new(
+            Code::OutcomeUnknown,
+            "It was begun, and the process that carried it out is shutting down.",
+        ),
+        OnCrash::Rerun => {
+            let detail = "It was begun, and will be run again: this process is shutting down.";
+            let problem = Problem::new(Code::RequestInProgress, detail);
+            problem.with_retry_after(Duration::from_secs(1))
+        }
+    })
 }
 
 fn refuse(problem: Problem) -> Response {

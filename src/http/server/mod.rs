@@ -118,20 +118,24 @@ impl Server {
         self
     }
 
-    /// Serves until it shuts down, then drains: requests may end for as long as the settings allow, and what is
-    /// left is closed.
+    /// Closes every connection when it is cancelled.
+    pub fn killed(&self) -> CancellationToken {
+        self.shared.killed.clone()
+    }
+
+    /// Serves until it shuts down, or a listener breaks, which cancels `closing` too. Then it drains: requests may
+    /// end until [`Server::killed`] is cancelled.
     ///
     /// # Errors
     ///
     /// A listener broke.
     pub async fn run(self) -> Result<(), ServeError> {
-        let Shared { settings, tasks, killed, .. } = &*self.shared;
+        let Shared { closing, killed, tasks, .. } = &*self.shared;
         let served = try_join_all(self.accepting).await.map(|_| ());
+        closing.cancel();
         tasks.close();
-        let drain_timeout = Duration::from_millis(settings.drain_timeout_ms);
-        if timeout(drain_timeout, tasks.wait()).await.is_err() {
+        if killed.run_until_cancelled(tasks.wait()).await.is_none() {
             tracing::warn!(left = tasks.len(), "closing connections that did not end");
-            killed.cancel();
             tasks.wait().await;
         }
         served

@@ -53,6 +53,15 @@ pub struct RunRequest {
     pub wait: Duration,
 }
 
+impl RunRequest {
+    /// The command that begins the run, under this token.
+    pub(super) fn begin(&self, token: TokenHash) -> BeginCommand {
+        let Self { key, fingerprint, lease, retention, on_crash, .. } = *self;
+        let scope = self.scope.clone();
+        BeginCommand { key, scope, token, fingerprint, lease, retention, on_crash }
+    }
+}
+
 /// What the work of a run came to.
 #[derive(Debug)]
 pub struct RunResult<T> {
@@ -125,6 +134,8 @@ pub enum OnceRun<T> {
     Found(RecordView),
     /// The key was used for something else.
     Reused(RecordView),
+    /// The run was under way when the service ended.
+    Interrupted,
 }
 
 /// Why it is not known what became of an [`RunRequest`]. The work was not begun.

@@ -3,8 +3,9 @@
 //! [`IdempotencyService::once`] takes the work as a function and runs it under a lease that a watchdog
 //! renews. From its first step on, everything is one future that a task of the service finishes when
 //! the caller goes away, so the work ends and its result is stored whether its caller listens or not.
-//! Invariant: work is not begun when the store could not say that it is new. The tests of the
-//! layer and the campaign of keys hold it.
+//! [`IdempotencyService::drain`] is the end of a process: it awaits every run, and leaves one that takes
+//! longer with an unknown outcome in the store. Invariant: work is not begun when the store could not say
+//! that it is new. The tests of the layer and of the shutdown, and the campaign of keys, hold it.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -14,15 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::run::{self, RunEnding, RunWaiters};
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnceRun, RecordKey,
-    RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, RunRenewal,
-    RunRequest, RunResult, UnknownReason,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnCrash, OnceRun,
+    RecordKey, RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
+    RunRenewal, RunRequest, RunResult, UnknownReason,
 };
 use crate::lock::{Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
@@ -42,15 +43,19 @@ pub struct IdempotencyService {
     deadline: Duration,
     waiters: WaiterRegistry<RecordKey, RunWaiters>,
     tasks: TaskTracker,
+    /// The runs that are under way, whether a caller waits for them or a task has them.
+    runs: TaskTracker,
     /// From when on no request waits any more.
     leaving: CancellationToken,
+    /// From when on no run lasts any longer, and none begins.
+    interrupted: CancellationToken,
 }
 
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        let (waiters, tasks, leaving) = Default::default();
-        Arc::new(Self { store, deadline, waiters, tasks, leaving })
+        let (waiters, tasks, runs, leaving, interrupted) = Default::default();
+        Arc::new(Self { store, deadline, waiters, tasks, runs, leaving, interrupted })
     }
 
     /// The most bytes of an answer that the store keeps.
@@ -205,12 +210,31 @@ impl IdempotencyService {
 
     /// Runs what belongs to a run and outlives its request, such as the rest of a stream.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
+        let interrupted = self.interrupted.clone();
+        self.tasks.spawn(self.runs.track_future(interrupted.run_until_cancelled_owned(task)));
     }
 
     /// Sends away the requests that wait for the end of a run, and lets no other wait.
     pub fn stop_waiting(&self) {
         self.leaving.cancel();
+    }
+
+    /// Resolves when no run is under way, with a caller or without.
+    pub async fn quiet(&self) {
+        self.runs.close();
+        self.runs.wait().await;
+    }
+
+    /// Awaits the runs that are under way for at most `limit`, with a caller or without, and leaves those that take
+    /// longer: their work is dropped, their outcome is unknown in the store when this returns, and their
+    /// callers get [`OnceRun::Interrupted`]. A run that a crash lets begin again keeps its lease
+    /// instead. No run begins afterwards.
+    pub async fn drain(&self, limit: Duration) {
+        self.stop_waiting();
+        // Whether all have ended or not, it is over.
+        let _ = timeout(limit, self.quiet()).await;
+        self.interrupted.cancel();
+        self.quiet().await;
     }
 
     /// Ends the service's own tasks: waits for runs and endings that are under way, for as long as
@@ -231,12 +255,16 @@ impl IdempotencyService {
         W: FnOnce(Run) -> F + Send + 'static,
         F: Future<Output = RunResult<T>> + Send + 'static,
     {
+        if self.interrupted.is_cancelled() {
+            return Err(StoreError::Refused("the service is shutting down".into()).into());
+        }
         if self.tasks.len() > PENDING_MAX {
             let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
         let service = Arc::clone(self);
-        let call: BoxFuture<_> = Box::pin(async move { service.begin_and_run(ask, work).await });
+        let run = async move { service.begin_and_run(ask, work).await };
+        let call: BoxFuture<_> = Box::pin(self.runs.track_future(run));
         DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
     }
 
@@ -251,9 +279,7 @@ impl IdempotencyService {
     {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
-        let RunRequest { key, fingerprint, lease, retention, on_crash, .. } = ask;
-        let scope = ask.scope.clone();
-        let begin = BeginCommand { key, scope, token, fingerprint, lease, retention, on_crash };
+        let (key, begin) = (ask.key, ask.begin(token));
         let run = match self.begin(begin.clone(), false).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
@@ -267,7 +293,9 @@ impl IdempotencyService {
             self.tasks.spawn(run::abandon(Arc::clone(&self.store), Arc::new(begin)));
             return Err(StoreError::Deadline(run.lease).into());
         }
-        let worked = self.run_alive(&ask, &token, async { work(run).await }).await;
+        let Some(worked) = self.run_alive(&ask, &token, async { work(run).await }).await else {
+            return Ok(Attempt::Over(self.interrupt(&ask, token).await));
+        };
         let (answer, end, late) = match worked {
             Ok(worked) => (Ok(worked.answer), worked.end, worked.late),
             Err(panic) if ask.panic_releases => (Err(panic), None, None),
@@ -275,8 +303,7 @@ impl IdempotencyService {
         };
         let ended = self.end(&ask, token, end).await;
         if let Some(late) = late {
-            let store = Arc::clone(&self.store);
-            self.tasks.spawn(late.settle(store, key, run.fencing_token));
+            self.spawn(late.settle(Arc::clone(&self.store), key, run.fencing_token));
         }
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         Ok(Attempt::Over(match ended {
@@ -291,20 +318,30 @@ impl IdempotencyService {
         }))
     }
 
-    /// Runs the work, panics and all, under a lease that is renewed.
+    /// Runs the work, panics and all, under a lease that is renewed. `None` if it was interrupted.
     async fn run_alive<T>(
         &self,
         ask: &RunRequest,
         token: &TokenHash,
         work: impl Future<Output = T>,
-    ) -> std::thread::Result<T> {
+    ) -> Option<std::thread::Result<T>> {
         let work = pin!(AssertUnwindSafe(work).catch_unwind());
         let watchdog = pin!(self.keep_alive(&ask.key, token, ask.lease));
         tokio::select! {
             biased;
-            worked = work => worked,
+            worked = work => Some(worked),
+            () = self.interrupted.cancelled() => None,
             never = watchdog => match never {},
         }
+    }
+
+    /// Leaves a run whose work was dropped in the middle.
+    async fn interrupt<T>(&self, ask: &RunRequest, token: TokenHash) -> OnceRun<T> {
+        if ask.on_crash == OnCrash::Unknown {
+            tracing::warn!("a run outlived the drain: its outcome is unknown");
+            self.end(ask, token, Some(RunEnd::Unknown(UnknownReason::Interrupted))).await;
+        }
+        OnceRun::Interrupted
     }
 
     /// Keeps the end of a run, or frees its key. When the store cannot do that now, a task tries
