@@ -26,6 +26,7 @@ mod queue_conformance;
 mod record_conformance;
 mod record_index;
 mod record_rules;
+mod redis_certificates;
 mod redis_queue;
 mod redis_records;
 mod redis_tls;

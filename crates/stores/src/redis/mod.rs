@@ -22,6 +22,7 @@ mod redlock;
 mod row;
 mod script;
 mod server;
+mod tls;
 mod topology;
 mod url;
 
@@ -55,7 +56,8 @@ pub use redlock::redlock;
 /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
 /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
 /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
-/// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`.
+/// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`. With TLS, `?cacert=PATH&cert=PATH&key=PATH`
+/// name certificates.
 ///
 /// # Errors
 ///

@@ -25,10 +25,21 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
+use super::tls::Security;
 use crate::{OpenError, RedisSettings};
 
+/// A client of the one Redis at `url`, which may name certificates.
+pub(super) fn lone_client(url: &str, settings: &RedisSettings) -> Result<Client, OpenError> {
+    let (url, security) = Security::split(url)?;
+    client(&url, &security, settings)
+}
+
 /// A client of the Redis at `url`: its credentials, database, TLS and socket options.
-pub(super) fn client(url: &str, settings: &RedisSettings) -> Result<Client, OpenError> {
+pub(super) fn client(
+    url: &str,
+    security: &Security,
+    settings: &RedisSettings,
+) -> Result<Client, OpenError> {
     let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
     let timeout = settings.connect_timeout();
@@ -42,7 +53,10 @@ pub(super) fn client(url: &str, settings: &RedisSettings) -> Result<Client, Open
         .set_user_timeout(timeout * 5);
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-    Client::open(info).map_err(bad_url)
+    match security.certificates().map_err(OpenError::BadRedisUrl)? {
+        Some(certificates) => Client::build_with_tls(info, certificates).map_err(bad_url),
+        None => Client::open(info).map_err(bad_url),
+    }
 }
 
 /// Checks that the server is fit to keep locks, if it replies.

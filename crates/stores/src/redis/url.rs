@@ -6,6 +6,7 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
 //! with real servers in the tests of each topology.
 
+use super::tls::{PARAMETERS, Security};
 use crate::OpenError;
 
 /// `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`.
@@ -19,6 +20,8 @@ pub(super) struct MultiHostUrl<'a> {
     /// Without the first `/`.
     pub(super) path: &'a str,
     query: &'a str,
+    /// Its certificates, for every host.
+    pub(super) security: Security,
 }
 
 impl<'a> MultiHostUrl<'a> {
@@ -35,7 +38,8 @@ impl<'a> MultiHostUrl<'a> {
         if hosts.iter().any(|host| host.is_empty()) {
             return Err(InvalidUrl("a host is missing between two commas"));
         }
-        Ok(Self { scheme, credentials, hosts, path, query })
+        let security = Security::of(scheme == "rediss", query)?;
+        Ok(Self { scheme, credentials, hosts, path, query, security })
     }
 
     /// The URL of one host with the same credentials.
@@ -49,7 +53,7 @@ impl<'a> MultiHostUrl<'a> {
         format!("{}://{credentials}{}", self.scheme, with_port(host, default_port))
     }
 
-    /// The values of the parameters that may be there, as they are written.
+    /// The values of the parameters that may be there beside certificates, as they are written.
     pub(super) fn parameters<const N: usize>(
         &self,
         known: [&str; N],
@@ -57,6 +61,9 @@ impl<'a> MultiHostUrl<'a> {
         let mut values = [None; N];
         for parameter in self.query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if PARAMETERS.contains(&key) {
+                continue;
+            }
             let at = known.iter().position(|name| *name == key);
             let at = at.ok_or(InvalidUrl("it has a parameter that is not known here"))?;
             values[at] = Some(value);

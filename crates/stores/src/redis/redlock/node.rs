@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::redis::connection::ScriptReply;
 use crate::redis::pool::{self, Pool};
 use crate::redis::server::{ProcessLife, Server};
+use crate::redis::tls::Security;
 use crate::{OpenError, RedisSettings};
 use keylatch_core::store::StoreError;
 
@@ -71,11 +72,12 @@ impl Node {
     /// The server at `url`, with one connection.
     pub(super) async fn open(
         (address, url): (String, String),
+        security: &Security,
         settings: &RedisSettings,
         max_ttl: Duration,
     ) -> Result<Self, OpenError> {
         let settings = RedisSettings { connections: 1, ..settings.clone() };
-        let pool = Pool::open(pool::client(&url, &settings)?, &settings).await?;
+        let pool = Pool::open(pool::client(&url, security, &settings)?, &settings).await?;
         let quarantine = VoterQuarantine::new(max_ttl);
         Ok(Self { address, pool, quarantine, last: Mutex::default() })
     }

@@ -25,6 +25,7 @@ use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
 use crate::redis::script::{Keys, RedlockScripts};
+use crate::redis::tls::Security;
 use crate::redis::url::{MultiHostUrl, with_port};
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
@@ -66,12 +67,12 @@ impl Nodes {
         redis: &RedisSettings,
         redlock: &RedlockSettings,
     ) -> Result<Self, OpenError> {
-        let addresses = addresses(url)?;
+        let (addresses, security) = addresses(url)?;
         let quorum = quorum(redlock.quorum, addresses.len())?;
         let max_ttl = Ttl::from_millis(redlock.max_ttl_ms);
         let max_ttl = max_ttl.map_err(|error| OpenError::BadRedlock(error.to_string()))?;
-        let opening =
-            addresses.into_iter().map(|address| Node::open(address, redis, max_ttl.get()));
+        let open = |address| Node::open(address, &security, redis, max_ttl.get());
+        let opening = addresses.into_iter().map(open);
         let opened: Result<_, _> = join_all(opening).await.into_iter().collect();
         Ok(Self {
             all: opened?,
@@ -236,11 +237,12 @@ impl Nodes {
     }
 }
 
-/// Each node's address, for people, and its URL, of
+/// Each node's address, for people, and its URL; and the certificates of all, of
 /// `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
-fn addresses(url: &str) -> Result<Vec<(String, String)>, OpenError> {
+fn addresses(url: &str) -> Result<(Vec<(String, String)>, Security), OpenError> {
     let bad = |why: &str| OpenError::BadRedlock(why.to_owned());
     let url = MultiHostUrl::parse(url).map_err(|error| bad(error.0))?;
+    let [] = url.parameters([]).map_err(|error| bad(error.0))?;
     let hosts: Vec<_> = url.hosts.iter().map(|host| with_port(host, REDIS_PORT)).collect();
     if !(MIN_NODES..=MAX_NODES).contains(&hosts.len()) {
         return Err(bad("it takes 3 to 31 nodes, with commas between them"));
@@ -249,7 +251,8 @@ fn addresses(url: &str) -> Result<Vec<(String, String)>, OpenError> {
         return Err(bad("a node is there twice, and would vote twice"));
     }
     let with_url = |host: String| (host.clone(), url.of_host(&host, url.path));
-    Ok(hosts.into_iter().map(with_url).collect())
+    let nodes = hosts.into_iter().map(with_url).collect();
+    Ok((nodes, url.security))
 }
 
 /// How many nodes decide: more than half of them, so that any two quorums share a node.
@@ -327,7 +330,7 @@ mod tests {
     #[test]
     fn node_named_twice_is_refused() {
         assert!(addresses("redlock://a,b,a:6379").is_err());
-        let nodes = addresses("redlock://u:p@a,b:7000,[::1]/2").unwrap();
+        let (nodes, _) = addresses("redlock://u:p@a,b:7000,[::1]/2").unwrap();
         assert_eq!(nodes[1], ("b:7000".to_owned(), "redis://u:p@b:7000/2".to_owned()));
         assert_eq!(nodes[2].0, "[::1]:6379");
     }

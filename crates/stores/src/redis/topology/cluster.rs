@@ -42,15 +42,16 @@ impl Cluster {
             return Err(InvalidUrl("a cluster has no database but 0").into());
         }
         let [] = url.parameters([])?;
-        let options = Arc::new(ConnectOptions::new(&url.of_host(url.hosts[0], "0"), settings)?);
+        let options = |host| ConnectOptions::new(&url.of_host(host, "0"), &url.security, settings);
         let mut sources = BTreeMap::new();
         for host in &url.hosts {
-            let seed = ConnectOptions::new(&url.of_host(host, "0"), settings)?;
+            let seed = options(host)?;
             let address = seed.address().ok_or(InvalidUrl("it needs hosts"))?;
-            let client = options.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
+            let client = seed.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
             sources.insert(address, TopologySource::new(client));
         }
-        let seeds = sources.keys().cloned().collect();
+        let (options, seeds) =
+            (Arc::new(options(url.hosts[0])?), sources.keys().cloned().collect());
         Ok((Self { options: Arc::clone(&options), sources, seeds, lookups: 0 }, options))
     }
 

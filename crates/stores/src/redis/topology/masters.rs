@@ -15,6 +15,7 @@ use bb8_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo as _};
 use tokio_util::sync::CancellationToken;
 
 use super::super::pool::{self, Pool};
+use super::super::tls::Security;
 use crate::{OpenError, RedisSettings};
 use keylatch_core::lock::LockName;
 
@@ -132,8 +133,12 @@ pub(super) struct ConnectOptions {
 
 impl ConnectOptions {
     /// The options of `url`, for its own host and for any other.
-    pub(super) fn new(url: &str, settings: &RedisSettings) -> Result<Self, OpenError> {
-        let info = pool::client(url, settings)?.get_connection_info().clone();
+    pub(super) fn new(
+        url: &str,
+        security: &Security,
+        settings: &RedisSettings,
+    ) -> Result<Self, OpenError> {
+        let info = pool::client(url, security, settings)?.get_connection_info().clone();
         Ok(Self { info, settings: settings.clone() })
     }
 

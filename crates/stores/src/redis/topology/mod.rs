@@ -55,7 +55,7 @@ impl Topology {
             let discovery = Discovery::Cluster(cluster);
             return Ok(Self::Dynamic(DynamicTopology::open(discovery, options).await?));
         }
-        let client = pool::client(url, settings)?;
+        let client = pool::lone_client(url, settings)?;
         Ok(Self::Single(Pool::open(client, settings).await?))
     }
 

@@ -64,10 +64,10 @@ impl Sentinels {
             }
         };
         let urls = url.hosts.iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
-        let clients =
-            urls.map(|url| pool::client(&url, settings)).collect::<Result<Vec<_>, _>>()?;
-        let options =
-            Arc::new(ConnectOptions::new(&url.of_host(url.hosts[0], database), settings)?);
+        let clients = urls.map(|host| pool::client(&host, &url.security, settings));
+        let clients = clients.collect::<Result<Vec<_>, _>>()?;
+        let of_master = url.of_host(url.hosts[0], database);
+        let options = Arc::new(ConnectOptions::new(&of_master, &url.security, settings)?);
         let sources = clients.iter().cloned().map(TopologySource::new).collect();
         let master = master.to_owned();
         let (term, messages, subscriptions) = (0, None, 0);

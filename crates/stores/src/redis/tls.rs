@@ -1,0 +1,154 @@
+//! The certificates of encrypted connections to Redis: `?cacert=PATH&cert=PATH&key=PATH` of a URL with TLS.
+//!
+//! The parameters have the names of `redis-cli`'s flags and of those of [etcd](crate::etcd()). They hold for every
+//! server behind the URL: nodes, masters, sentinels. The driver ignores parameters that it does not know, so
+//! they are taken out of a URL here. An error says nothing of the URL's text. Tested below, and with real
+//! servers in `tests/stores/redis_tls.rs`.
+
+use std::path::{Path, PathBuf};
+
+use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
+use percent_encoding::percent_decode_str;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::url::InvalidUrl;
+
+/// The parameters that name certificates.
+pub(super) const PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
+
+/// The files that an encrypted connection needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Security {
+    /// The authorities that vouch for the servers; `None` for those of the system.
+    roots: Option<PathBuf>,
+    /// The certificate and the key of keylatch, if the servers ask for them.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Security {
+    /// What the parameters of a URL say.
+    ///
+    /// # Errors
+    ///
+    /// A certificate is without its key or the other way, or the URL is without TLS.
+    pub(super) fn of(is_secure: bool, query: &str) -> Result<Self, InvalidUrl> {
+        let [mut roots, mut cert, mut key] = [const { None }; 3];
+        for (name, value) in query.split('&').filter_map(|parameter| parameter.split_once('=')) {
+            let slot = match name {
+                "cacert" => &mut roots,
+                "cert" => &mut cert,
+                "key" => &mut key,
+                _ => continue,
+            };
+            let path = percent_decode_str(value).decode_utf8();
+            let path = path.map_err(|_| InvalidUrl("the path of a certificate is not in UTF-8"))?;
+            *slot = Some(PathBuf::from(&*path));
+        }
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(InvalidUrl("`cert` and `key` belong together")),
+        };
+        if !is_secure && (roots.is_some() || identity.is_some()) {
+            return Err(InvalidUrl("certificates are for a scheme that begins with `rediss`"));
+        }
+        Ok(Self { roots, identity })
+    }
+
+    /// Takes the parameters out of the URL of one server.
+    pub(super) fn split(url: &str) -> Result<(String, Self), InvalidUrl> {
+        let Some((before, query)) = url.split_once('?') else {
+            return Ok((url.to_owned(), Self::default()));
+        };
+        let (query, fragment) = match query.split_once('#') {
+            Some((query, fragment)) => (query, format!("#{fragment}")),
+            None => (query, String::new()),
+        };
+        let security = Self::of(url.starts_with("rediss"), query)?;
+        let others = query.split('&').filter(|parameter| {
+            let name = parameter.split('=').next().unwrap_or_default();
+            !PARAMETERS.contains(&name)
+        });
+        let others = others.collect::<Vec<_>>().join("&");
+        let query = if others.is_empty() { String::new() } else { format!("?{others}") };
+        Ok((format!("{before}{query}{fragment}"), security))
+    }
+
+    /// What the files hold; `None` where there are none to read.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be read, or has not what it is to have.
+    pub(super) fn certificates(&self) -> Result<Option<TlsCertificates>, String> {
+        if *self == Self::default() {
+            return Ok(None);
+        }
+        let root_cert = match &self.roots {
+            Some(path) => {
+                let pem = contents("cacert", path)?;
+                check_authorities(&pem).ok_or("the file `cacert` has no certificate")?;
+                Some(pem)
+            }
+            None => None,
+        };
+        let client_tls = match &self.identity {
+            Some((cert, key)) => {
+                let (client_cert, client_key) = (contents("cert", cert)?, contents("key", key)?);
+                check_pair(&client_cert, &client_key)
+                    .ok_or("the files `cert` and `key` have no certificate and key that fit")?;
+                Some(ClientTlsConfig { client_cert, client_key })
+            }
+            None => None,
+        };
+        Ok(Some(TlsCertificates { client_tls, root_cert }))
+    }
+}
+
+fn contents(parameter: &str, path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("the file `{parameter}`: {error}"))
+}
+
+fn chain(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    chain.ok().filter(|chain| !chain.is_empty())
+}
+
+fn check_authorities(pem: &[u8]) -> Option<()> {
+    let mut roots = RootCertStore::empty();
+    chain(pem)?.into_iter().try_for_each(|root| roots.add(root)).ok()
+}
+
+/// The driver would look at the pair at each connection only, and say that the server is away.
+fn check_pair(cert: &[u8], key: &[u8]) -> Option<()> {
+    let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+    let key = PrivateKeyDer::from_pem_slice(key).ok()?;
+    config.with_client_auth_cert(chain(cert)?, key).ok().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_taken_out_of_the_url() {
+        let (url, security) =
+            Security::split("rediss://u:p@a/3?cacert=/a%20b.pem&protocol=3&key=k&cert=c#insecure")
+                .unwrap();
+        assert_eq!(url, "rediss://u:p@a/3?protocol=3#insecure");
+        assert_eq!(security.roots, Some("/a b.pem".into()));
+        assert_eq!(security.identity, Some(("c".into(), "k".into())));
+        for plain in ["redis://a/3", "redis+unix:///s?db=3&user=a&pass=b"] {
+            let split = Security::split(plain).unwrap();
+            assert_eq!(split, (plain.to_owned(), Security::default()));
+        }
+    }
+
+    #[test]
+    fn certificates_need_tls_and_each_other() {
+        for url in ["redis://a?cacert=a", "redis+unix:///s?cert=a&key=b", "rediss://a?cert=a"] {
+            assert!(Security::split(url).is_err(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Goal: a Redis that a private authority vouches for, and that asks clients for certificates, keeps locks,
+//! whatever its topology.
+//!
+//! Method: real servers that demand certificates, and the parameters of the URL. What the machine trusts
+//! by itself is in `redis_tls.rs`.
+
+use keylatch_testkit::{Api, Authority, Exit, Process, RedisServer, eventually, free_port, soon};
+use serde_json::json;
+
+use crate::KEYLATCH;
+
+/// A Redis that speaks TLS to those with a certificate of its authority.
+struct SecureRedis {
+    plain: RedisServer,
+    port: u16,
+}
+
+impl SecureRedis {
+    async fn start(authority: &Authority, options: &[&str]) -> Self {
+        let (port, tls) = (free_port(), authority.serve());
+        let (number, ca) = (port.to_string(), authority.ca_file().display().to_string());
+        let secure = [
+            "--tls-port",
+            &number,
+            "--tls-cert-file",
+            &tls.cert,
+            "--tls-key-file",
+            &tls.key,
+            "--tls-ca-cert-file",
+            &ca,
+            "--tls-auth-clients",
+            "yes",
+            "--tls-replication",
+            "yes",
+        ];
+        let plain = RedisServer::start_with(&[options, &secure].concat()).await;
+        Self { plain, port }
+    }
+
+    fn host(&self) -> String {
+        format!("localhost:{}", self.port)
+    }
+}
+
+/// The parameters of a client that the authority vouches for.
+fn certificates(authority: &Authority) -> String {
+    let client = authority.sign("keylatch", &["keylatch"]);
+    let (cert, key) = (authority.file("client.pem"), authority.file("client-key.pem"));
+    std::fs::write(&cert, client.cert).unwrap();
+    std::fs::write(&key, client.key).unwrap();
+    let ca = authority.ca_file();
+    format!("cacert={}&cert={}&key={}", ca.display(), cert.display(), key.display())
+}
+
+/// A service on the store, which has granted a lock.
+async fn granting(url: &str) -> (Process, Api) {
+    // Only what is slow is slow here, and not a node.
+    let patient = ("KEYLATCH_REDLOCK_NODE_TIMEOUT_MS", "1000");
+    let service = KEYLATCH.serve(&["--store", url], &[patient]).await;
+    let api = Api::at(service.address);
+    // A server that the service has not reached yet does not count.
+    let granted = async || {
+        let lease = api.create("deploy", &json!({"ttl_ms": 30_000})).await;
+        (lease.status == 201).then_some(lease)
+    };
+    let lease = eventually(granted).await;
+    assert_eq!(api.release("deploy", &lease.token()).await.status, 204);
+    (service, api)
+}
+
+/// Why a service on the store grants nothing.
+async fn refused(url: &str) -> String {
+    let service = KEYLATCH.serve(&["--store", url], &[]).await;
+    let refused = Api::at(service.address).create("deploy", &json!({})).await;
+    refused.is_problem(503, "store-unavailable");
+    service.ended_by("-TERM").await.stderr
+}
+
+#[tokio::test]
+async fn one_redis_asks_for_a_certificate_of_a_private_authority() {
+    let authority = Authority::default();
+    let redis = SecureRedis::start(&authority, &[]).await;
+    let (host, all) = (redis.host(), certificates(&authority));
+    let url = format!("rediss://{host}/2?{all}&protocol=resp3");
+    let ((_one, one), (_other, other)) = (granting(&url).await, granting(&url).await);
+    eventually(async || {
+        let clients = ["CLIENT", "LIST", "TYPE", "pubsub"];
+        let listening: String = redis.plain.run(&clients).await;
+        (listening.lines().count() == 2).then_some(())
+    })
+    .await;
+    let lease = one.create("deploy", &json!({})).await;
+    let patient = json!({"wait_ms": 60_000});
+    let waiter = soon("the waiter", other.create("deploy", &patient));
+    let holder = async {
+        let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
+        eventually(waits).await;
+        assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
+    };
+    let (waiter, ()) = tokio::join!(waiter, holder);
+    assert_eq!(waiter.status, 201, "{waiter:?}");
+    let (foreign, own) = (Authority::default(), authority.ca_file());
+    let log = refused(&format!("rediss://{host}?{}", certificates(&foreign))).await;
+    assert!(log.contains("invalid peer certificate"), "{log}");
+    let log = refused(&format!("rediss://{host}?cacert={}", own.display())).await;
+    assert!(log.contains("Redis cannot be reached yet"), "no certificate of a client: {log}");
+}
+
+#[tokio::test]
+async fn redlock_shows_its_certificate_to_every_node() {
+    let authority = Authority::default();
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        let remembers = ["--appendonly", "yes", "--appendfsync", "always"];
+        nodes.push(SecureRedis::start(&authority, &remembers).await);
+    }
+    let hosts: Vec<_> = nodes.iter().map(SecureRedis::host).collect();
+    granting(&format!("rediss+redlock://{}?{}", hosts.join(","), certificates(&authority))).await;
+}
+
+#[tokio::test]
+async fn cluster_asks_for_a_certificate() {
+    let authority = Authority::default();
+    let bus = free_port().to_string();
+    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
+    let node = SecureRedis::start(&authority, &options).await;
+    let () = node.plain.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    granting(&format!("rediss+cluster://{}?{}", node.host(), certificates(&authority))).await;
+}
+
+#[tokio::test]
+async fn sentinel_and_its_master_ask_for_a_certificate() {
+    let authority = Authority::default();
+    let master = SecureRedis::start(&authority, &[]).await;
+    let file = authority.file("sentinel.conf");
+    let watch = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
+    std::fs::write(&file, watch).unwrap();
+    let options = [&*file.display().to_string(), "--sentinel"];
+    let sentinel = SecureRedis::start(&authority, &options).await;
+    let certificates = certificates(&authority);
+    granting(&format!("rediss+sentinel://{}/mymaster/1?{certificates}", sentinel.host())).await;
+}
+
+#[tokio::test]
+async fn wrong_certificates_are_named_at_start() {
+    let authority = Authority::default();
+    let good = certificates(&authority);
+    let path = |name: &str| authority.file(name).display().to_string();
+    authority.serve();
+    let start = async |url: String| -> Exit {
+        KEYLATCH.run(&["--listen", "127.0.0.1:0", "--store", &url]).await
+    };
+    for (scheme, query, why) in [
+        ("rediss", format!("cacert={}", path("absent.pem")), "the file `cacert`: No such file"),
+        ("rediss", format!("cacert={}", path("key.pem")), "`cacert` has no certificate"),
+        ("rediss", format!("cert={}", path("client.pem")), "`cert` and `key` belong together"),
+        (
+            "rediss+cluster",
+            format!("cert={}&key={}", path("client.pem"), path("key.pem")),
+            "no certificate and key that fit",
+        ),
+        ("redis", good.clone(), "a scheme that begins with `rediss`"),
+        ("redis+sentinel", good.clone(), "a scheme that begins with `rediss`"),
+        ("redlock", good.clone(), "a scheme that begins with `rediss`"),
+        ("rediss+redlock", "cacrt=a".to_owned(), "a parameter that is not known here"),
+    ] {
+        let hosts = if scheme == "redis" || scheme == "rediss" { "a" } else { "a,b,c" };
+        let ended = start(format!("{scheme}://u:sesame@{hosts}?{query}")).await;
+        assert_eq!(ended.code, Some(1), "{scheme} {query}: {ended:?}");
+        assert!(ended.stderr.contains(why), "{scheme} {query}: {ended:?}");
+        assert!(!ended.stderr.contains("sesame"), "{ended:?}");
+    }
+}
