@@ -209,8 +209,10 @@ pub(super) async fn get(
 
 /// List held locks
 ///
-/// In no order, page by page. A lock that is held throughout is listed at least once; one that
-/// comes or goes meanwhile may be missing. An identity lists by a `prefix` below which it may read
+/// Page by page, in the order of the bytes of the names on `memory:`, `embedded:`, `postgres:` and `etcd:`.
+/// There a lock that is held throughout is listed once. On Redis and Redlock there is no order, and on
+/// ZooKeeper one that is its own; such a lock is then listed at least once. A lock that comes or goes
+/// meanwhile may be missing. An identity lists by a `prefix` below which it may read
 /// everything.
 #[utoipa::path(
     get,

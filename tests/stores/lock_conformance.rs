@@ -289,6 +289,57 @@ async fn listing_keeps_to_its_prefix(store: &Locks) {
     }
 }
 
+#[store_test(locks, ordered)]
+async fn listing_is_in_the_order_of_names(store: &Locks) {
+    let names = ["é", "b", "a/10", "a/9", "B", "日本", "a", "a/", "a b", "🔒", "~"];
+    for (attempt, text) in (0..).zip(names) {
+        granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+    }
+    for prefix in ["", "a", "a/"] {
+        let mut expected: Vec<_> =
+            names.iter().filter(|name| name.starts_with(prefix)).copied().collect();
+        expected.sort_unstable();
+        for limit in [100, 4, 1] {
+            let listed = list_all(store, prefix, limit).await;
+            let listed: Vec<_> = listed.iter().map(|held| held.name.as_str()).collect();
+            assert_eq!(listed, expected, "those with {prefix:?}, by {limit}");
+        }
+    }
+}
+
+#[store_test(locks, ordered)]
+async fn listing_has_each_lock_once_in_order_while_others_come_and_go(store: &Locks) {
+    let throughout: Vec<_> = (0..40).map(|number| format!("lock {number:03}")).collect();
+    for (attempt, text) in (0..).zip(&throughout) {
+        granted(store.acquire(&ask(text, "one", attempt)).await.unwrap());
+    }
+    let (mut listed, mut cursor, mut round) = (Vec::new(), None, 0);
+    loop {
+        // On both sides of wherever the page ends.
+        for number in (0..40).step_by(3) {
+            let text = format!("lock {number:03} for a page");
+            let reply = if round % 2 == 0 {
+                let ask = ask(&text, "two", 1000 + 100 * round + number);
+                matches!(store.acquire(&ask).await.unwrap(), AcquireReply::Granted(_))
+            } else {
+                let released = store.release(&name(&text), &token("two")).await.unwrap();
+                released == ReleaseReply::Released
+            };
+            assert!(reply, "{text} in round {round}");
+        }
+        let query = ListLocks { prefix: "lock".to_owned(), limit: 7, cursor };
+        let page = store.list_locks(&query).await.unwrap().expect("its own cursor");
+        listed.extend(page.entries.iter().map(|held| held.first.name.as_str().to_owned()));
+        (cursor, round) = (page.next, round + 1);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert!(listed.is_sorted_by(|one, next| one < next), "{listed:?}");
+    listed.retain(|name| throughout.contains(name));
+    assert_eq!(listed, throughout);
+}
+
 #[store_test(locks)]
 async fn listing_rejects_foreign_cursors(store: &Locks) {
     for text in ["-", "x.y", "_"] {

@@ -57,8 +57,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out, or keeps no entries of this kind.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
 
-    /// Some of the held locks or of the records, in no order, and where the next page begins. `None` when
-    /// the cursor is not one that this store gave to a query of the same kind.
+    /// Some of the held locks or of the records, and where the next page begins. `None` when the cursor is
+    /// not one that this store gave to a query of the same kind. Locks are in the order of the bytes of their
+    /// names over all pages where the engine has such an order, and elsewhere, as records, in none.
     ///
     /// Over all pages, a lock that was held throughout, or a record that the filter admitted throughout,
     /// is there at least once. A page of records that are in flight or unknown costs as many records as

@@ -13,6 +13,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// Each store, and what a test may need of it.
 ///
 /// - `locks`: locks and their listing.
+/// - `ordered`: the listing is in the order of names.
 /// - `queue`: waiters are served in the order in which they came.
 /// - `modes`: locks of every kind, and breaks.
 /// - `sets`: several locks at once.
@@ -21,14 +22,23 @@ use proc_macro::{TokenStream, TokenTree};
 /// - `url`: a service opens it by its URL.
 /// - `service`: the tests over HTTP run on it.
 const MATRIX: [(&str, &[&str]); 13] = [
-    ("memory", &["locks", "url", "queue", "modes", "sets", "records", "service"]),
-    ("conditional", &["locks", "queue", "modes", "sets", "records"]),
-    ("clockless", &["locks", "queue", "modes", "sets", "records"]),
-    ("forgetful", &["locks", "queue", "modes", "sets", "records"]),
-    ("divided", &["locks", "queue", "modes"]),
-    ("embedded", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
-    ("postgres", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
-    ("etcd", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
+    ("memory", &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service"]),
+    ("conditional", &["locks", "ordered", "queue", "modes", "sets", "records"]),
+    ("clockless", &["locks", "ordered", "queue", "modes", "sets", "records"]),
+    ("forgetful", &["locks", "ordered", "queue", "modes", "sets", "records"]),
+    ("divided", &["locks", "ordered", "queue", "modes"]),
+    (
+        "embedded",
+        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart"],
+    ),
+    (
+        "postgres",
+        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart"],
+    ),
+    (
+        "etcd",
+        &["locks", "ordered", "url", "queue", "modes", "sets", "records", "service", "restart"],
+    ),
     ("zookeeper", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("redis", &["locks", "url", "queue", "modes", "sets", "records", "service", "restart"]),
     ("sentinel", &["locks", "url", "queue", "modes", "sets", "records"]),

@@ -445,7 +445,7 @@ pub struct PublicLock {
     pub broken: Option<BreakNote>,
 }
 
-/// Some of the held locks, in no order.
+/// Some of the held locks, in the order that `GET /v1/locks` has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LockPage {

@@ -94,7 +94,8 @@ impl Sql {
             "SELECT {CLOCK_OF_WRITABLE}, k.key, k.version, k.value
             FROM (SELECT 1) AS one LEFT JOIN LATERAL (
                 SELECT key, version, value FROM {table}
-                WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true"
+                WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4) AS k ON true
+            ORDER BY k.key"
         );
         let remove = format!(
             "DELETE FROM {table} WHERE key IN (
@@ -180,7 +181,8 @@ fn marked(table: &str) -> String {
     format!(
         "SELECT {CLOCK_OF_WRITABLE}, k.key, 0::int8, ''::bytea
         FROM (SELECT 1) AS one LEFT JOIN LATERAL (
-            SELECT key FROM {table} WHERE {UNFINISHED} AND key > $1 ORDER BY key LIMIT $2) AS k ON true"
+            SELECT key FROM {table} WHERE {UNFINISHED} AND key > $1 ORDER BY key LIMIT $2) AS k ON true
+        ORDER BY k.key"
     )
 }
 

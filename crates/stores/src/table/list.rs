@@ -1,9 +1,12 @@
 //! Pages of what the table has: the held locks, and the records.
 //!
-//! A page goes from shard to shard, and holds one of them at a time. A page of unfinished records goes
+//! A page goes from shard to shard, and holds one of them at a time. A page of locks has the first names of
+//! all shards after its cursor, and leaves a shard where the shard's names are behind those. So pages are in the
+//! order of names, and a lock that is held throughout is on one of them. A page of unfinished records goes
 //! through the shards' indexes of these, and any other through all records; both look at a limited number,
 //! so that a filter that admits little holds nothing up. Tested by the conformance tests of listing.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use keylatch_core::idempotency::{RecordKey, RecordState, RecordSummary};
@@ -40,19 +43,13 @@ impl Table {
             None => None,
             Some(cursor) => Some(decode_lock_cursor(cursor)?),
         };
-        let mut locks = Vec::new();
-        let first = after.as_ref().map_or(0, LockName::bucket);
-        for bucket in first..=u8::MAX {
-            let after = after.as_ref().filter(|_| bucket == first);
-            self.list_bucket(bucket, after, query, &mut locks);
-            if locks.len() == query.limit {
-                break;
-            }
+        let mut first = BTreeMap::new();
+        for bucket in 0..=u8::MAX {
+            self.merge_bucket(bucket, after.as_ref(), query, &mut first);
         }
-        let full = locks.len() == query.limit;
-        let next =
-            locks.last().filter(|_| full).and_then(|last| encode_lock_cursor(&last.first.name));
-        Some(Page { entries: locks, next })
+        let last = first.last_key_value().filter(|_| first.len() == query.limit);
+        let next = last.and_then(|(name, _)| encode_lock_cursor(name));
+        Some(Page { entries: first.into_values().collect(), next })
     }
 
     /// A page of records, in the order of their keys; `None` for a cursor that no listing gave.
@@ -73,13 +70,13 @@ impl Table {
         Some(Page { entries: page.entries, next })
     }
 
-    /// The locks of one bucket that `query` asks for, after `after`, until `locks` is full.
-    fn list_bucket(
+    /// Adds the locks of one bucket that `query` asks for after `after`, and leaves the first by name.
+    fn merge_bucket(
         &self,
         bucket: u8,
         after: Option<&LockName>,
         query: &ListLocks,
-        locks: &mut Vec<Holding>,
+        first: &mut BTreeMap<LockName, Holding>,
     ) {
         let shard = self.shard(bucket);
         let moment = self.moment(shard.last_fencing_token);
@@ -87,12 +84,21 @@ impl Table {
             Some(name) if name.as_str() >= query.prefix.as_str() => Bound::Excluded(name.as_str()),
             _ => Bound::Included(query.prefix.as_str()),
         };
-        let matching = shard
-            .locks
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(|(name, _)| name.as_str().starts_with(&query.prefix))
-            .filter_map(|(name, state)| state.live(&moment).holding_told(name, moment.now));
-        locks.extend(matching.take(query.limit - locks.len()));
+        let matching = shard.locks.range::<str, _>((from, Bound::Unbounded));
+        let matching = matching.take_while(|(name, _)| name.as_str().starts_with(&query.prefix));
+        for (name, state) in matching {
+            let is_full = first.len() == query.limit;
+            if is_full && first.last_key_value().is_some_and(|(last, _)| name > last) {
+                break;
+            }
+            let Some(holding) = state.live(&moment).holding_told(name, moment.now) else {
+                continue;
+            };
+            first.insert(name.clone(), holding);
+            if is_full {
+                first.pop_last();
+            }
+        }
     }
 
     /// The records of one bucket that the page's query asks for, after `after`, until the page is full.
