@@ -7,7 +7,7 @@ use axum::Router;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::IdentityFile;
+use crate::access::Authenticator;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
@@ -33,7 +33,7 @@ pub struct App {
     requests: RequestLayer,
     locks: Arc<LockService>,
     records: Option<Arc<IdempotencyService>>,
-    identities: Option<Arc<IdentityFile>>,
+    authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsFiles>>,
     metrics: Arc<Metrics>,
     closing: CancellationToken,
@@ -48,6 +48,7 @@ impl App {
     pub async fn new(config: Config) -> Result<Self, Error> {
         config.check_exposure()?;
         config.check_tls()?;
+        config.check_jwt()?;
         let metrics = Arc::new(Metrics::new());
         let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
         Self::with_store(config, store, metrics)
@@ -77,7 +78,9 @@ impl App {
             // Its requests are not served unguarded.
             return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
         }
-        let identities = config.identity_file().map(IdentityFile::open).transpose()?.map(Arc::new);
+        let authenticator =
+            config.identity_file().map(|file| Authenticator::open(file, &config.jwt));
+        let authenticator = authenticator.transpose()?.map(Arc::new);
         let tls = config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
         let tls = tls.map(Arc::new);
         let closing = CancellationToken::new();
@@ -87,23 +90,17 @@ impl App {
             metrics: Arc::clone(&metrics),
             store_kind: profile.kind,
             body_limits: body_limits(&config),
-            identities: identities.clone(),
+            authenticator: authenticator.clone(),
             breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
             streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
-        let deadline = Duration::from_millis(config.server.request_timeout_ms);
-        let slow = Duration::from_millis(config.log.slow_ms);
-        let requests =
-            RequestLayer::new(Arc::clone(&metrics), deadline, config.server.max_requests)?
-                .with_access_log(config.log.access, slow)
-                .with_origin_policy(OriginPolicy::new(&config.server, &config.cors))
-                .with_identities(identities.clone());
+        let requests = request_layer(&config, &metrics)?.with_authenticator(authenticator.clone());
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        Ok(Self { config, router, requests, locks, records, identities, tls, metrics, closing })
+        Ok(Self { config, router, requests, locks, records, authenticator, tls, metrics, closing })
     }
 
     /// The routes, without a listener.
@@ -159,7 +156,7 @@ impl App {
         server: Server,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let of_identities = self.identities.clone().map(|all| tokio::spawn(all.follow()));
+        let of_access = self.authenticator.clone().map(|all| tokio::spawn(all.follow()));
         let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
         let (unconnected, killed) = (CancellationToken::new(), server.killed());
         let connections = async {
@@ -174,7 +171,7 @@ impl App {
             self.drain(&unconnected, &killed).await;
         };
         let (served, ()) = tokio::join!(connections, closing);
-        for following in [of_identities, of_tls].into_iter().flatten() {
+        for following in [of_access, of_tls].into_iter().flatten() {
             following.abort();
         }
         Ok(served?)
@@ -230,6 +227,15 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     }
     config.listener = bound.iter().map(|bound| bound.settings.clone()).collect();
     Ok(bound)
+}
+
+fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> Result<RequestLayer, Error> {
+    let deadline = Duration::from_millis(config.server.request_timeout_ms);
+    let slow = Duration::from_millis(config.log.slow_ms);
+    let requests = RequestLayer::new(Arc::clone(metrics), deadline, config.server.max_requests)?;
+    Ok(requests
+        .with_access_log(config.log.access, slow)
+        .with_origin_policy(OriginPolicy::new(&config.server, &config.cors)))
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

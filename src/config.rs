@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::access::JwtSettings;
 use crate::error::Error;
 use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
 use crate::telemetry;
@@ -47,6 +48,7 @@ pub struct Config {
     pub listen: String,
     pub open: bool,
     pub identities: String,
+    pub jwt: JwtSettings,
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
     pub sandbox: http::SandboxMode,
@@ -303,6 +305,14 @@ impl Config {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
         let is_prefix = !prefix.is_empty() && prefix.chars().all(is_plain);
         check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")
+    }
+
+    /// Refuses settings of tokens that are of no use without each other.
+    pub(crate) fn check_jwt(&self) -> Result<(), ConfigError> {
+        let of_jwt = |message| invalid("the configuration", message);
+        self.jwt.check().map_err(|(key, rule)| of_jwt(format!("`{key}` {rule}")))?;
+        let is_for_identities = !self.jwt.is_on() || self.identity_file().is_some();
+        check("jwt.issuer", is_for_identities, "must be empty without `identities`").map_err(of_jwt)
     }
 
     /// Refuses settings of TLS that are of no use without each other.

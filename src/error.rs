@@ -1,7 +1,7 @@
 //! Why the process cannot start or go on. What fails in a request is a
 //! [`Problem`](crate::http::Problem).
 
-use crate::access::IdentityFileError;
+use crate::access::AuthenticatorError;
 use crate::config::ConfigError;
 use crate::http::{ServeError, TlsFileError};
 use keylatch_stores::OpenError;
@@ -26,9 +26,9 @@ pub enum Error {
         /// The kind of store.
         store: &'static str,
     },
-    /// The file of identities is of no use.
+    /// The file of identities or the issuer of tokens is of no use.
     #[error(transparent)]
-    Identities(#[from] IdentityFileError),
+    Authenticator(#[from] AuthenticatorError),
     /// The files of TLS are of no use.
     #[error(transparent)]
     Tls(#[from] TlsFileError),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use crate::access::{Identities, Identity, IdentityFile, QuotaKind};
+use crate::access::{Authenticator, Identities, Identity, QuotaKind};
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -87,13 +87,13 @@ impl Metrics {
     pub fn encode(
         &self,
         locks: LockCounts,
-        identities: Option<&IdentityFile>,
+        authenticator: Option<&Authenticator>,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &registry_of(locks))?;
-        if let Some(identities) = identities {
-            encode_registry(&mut text, &registry_of_quotas(&identities.current()))?;
+        if let Some(authenticator) = authenticator {
+            encode_registry(&mut text, &registry_of_quotas(&authenticator.identities()))?;
         }
         encode_eof(&mut text)?;
         Ok(text)

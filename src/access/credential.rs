@@ -1,9 +1,11 @@
-//! The credential of a request: an API key in `Authorization`, or in `Keylatch-Authorization` on a guarded
-//! route, whose `Authorization` is the upstream's.
+//! The credential of a request: an API key or a token in `Authorization`, or in `Keylatch-Authorization` on a
+//! guarded route, whose `Authorization` is the upstream's.
 //!
-//! A key travels as `Bearer KEY` or as the password of `Basic`, for programs that know users alone, as
+//! It travels as `Bearer KEY` or as the password of `Basic`, for programs that know users alone, as
 //! `curl -u ci:KEY` and browsers do. The user is not looked at: the key says who it is. Two such headers are
 //! refused, because two parts of a system could believe one each.
+
+use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
@@ -23,6 +25,21 @@ pub enum RefusedCredential {
     /// There are two, or one that is not an API key as Bearer or Basic carry it.
     #[error("The request has no credential that is one API key, as `Bearer` or as a password")]
     Malformed,
+    /// The issuer did not sign the token, or not for this service, or not for now.
+    #[error("The token is not one that the issuer signed for this service")]
+    InvalidToken,
+    /// The time of the token is over.
+    #[error("The token has expired")]
+    ExpiredToken,
+    /// The claim of the token is that of no identity.
+    #[error("The token is that of no identity")]
+    UnknownClaim,
+    /// The values of the claim lead to several identities.
+    #[error("The token is that of several identities")]
+    AmbiguousClaim,
+    /// The service does not have the issuer's keys, so nothing says whether the token is good.
+    #[error("The service does not have the keys of the issuer")]
+    NoIssuerKeys,
     /// The key is that of no identity.
     #[error("The API key is that of no identity")]
     Unknown,
@@ -37,27 +54,66 @@ pub enum RefusedCredential {
     AmbiguousCertificate,
 }
 
-/// The key in a header.
-pub(super) fn api_key(
+/// What proves an identity.
+#[derive(Debug)]
+pub(super) enum Credential {
+    /// An API key.
+    Key(ApiKey),
+    /// A token, which is not looked at yet.
+    Token(SignedToken),
+}
+
+/// A JSON Web Token (RFC 7519) by its form: three parts with dots between them. It prints without them.
+pub(super) struct SignedToken(String);
+
+impl SignedToken {
+    fn parse(text: &str) -> Option<Self> {
+        let is_part = |part: &str| {
+            let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            !part.is_empty() && part.bytes().all(is_base64url)
+        };
+        let is_token = text.split('.').count() == 3 && text.split('.').all(is_part);
+        is_token.then(|| Self(text.to_owned()))
+    }
+
+    /// The token as the client sent it.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SignedToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SignedToken(..)")
+    }
+}
+
+/// The credential in a header.
+pub(super) fn credential(
     headers: &HeaderMap,
     header: &HeaderName,
-) -> Result<ApiKey, RefusedCredential> {
+) -> Result<Credential, RefusedCredential> {
     let mut values = headers.get_all(header).iter();
     let value = values.next().ok_or(RefusedCredential::Missing)?;
     let only = if values.next().is_none() { value.to_str().ok() } else { None };
     only.and_then(read).ok_or(RefusedCredential::Malformed)
 }
 
-fn read(value: &str) -> Option<ApiKey> {
+fn read(value: &str) -> Option<Credential> {
     let (scheme, rest) = value.split_once(' ')?;
     let rest = rest.trim_matches(' ');
     if scheme.eq_ignore_ascii_case("bearer") {
-        return ApiKey::parse(rest).ok();
+        return parse(rest);
     }
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
     let pair = STANDARD.decode(rest).ok()?;
     let (_, password) = std::str::from_utf8(&pair).ok()?.split_once(':')?;
-    ApiKey::parse(password).ok()
+    parse(password)
+}
+
+fn parse(text: &str) -> Option<Credential> {
+    let key = ApiKey::parse(text).ok().map(Credential::Key);
+    key.or_else(|| SignedToken::parse(text).map(Credential::Token))
 }

@@ -5,19 +5,14 @@
 //! every moment, so no request passes while a file is read. Tested in `tests/cli/keys.rs`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use axum::http::{HeaderMap, HeaderName};
-use jiff::Timestamp;
-
-use super::certificate::CertificateNames;
-use super::credential::{RefusedCredential, api_key};
-use super::identity::{Identities, Identity, InvalidIdentities};
+use super::identity::{Identities, InvalidIdentities};
 use crate::followed_files::{FollowedFiles, UnreadableFile};
 
 /// The identities of a file, as they are now.
 #[derive(Debug)]
-pub struct IdentityFile {
+pub(super) struct IdentityFile {
     path: PathBuf,
     file: FollowedFiles,
     current: RwLock<Identities>,
@@ -45,40 +40,20 @@ impl IdentityFile {
     /// # Errors
     ///
     /// It cannot be read, or is wrong.
-    pub fn open(path: &Path) -> Result<Self, IdentityFileError> {
+    pub(super) fn open(path: &Path) -> Result<Self, IdentityFileError> {
         let invalid = |source| IdentityFileError::Invalid { path: path.to_owned(), source };
         let file = FollowedFiles::read(vec![path.to_owned()])?;
         let identities = parse(file.first(), &Identities::default()).map_err(invalid)?;
         Ok(Self { path: path.to_owned(), file, current: RwLock::new(identities) })
     }
 
-    /// Whose key a header of a request has or, where the request has no such header, whose certificate its
-    /// connection has. A key that is wrong is not made good by a certificate.
-    ///
-    /// # Errors
-    ///
-    /// There is neither, or none that is known and valid now.
-    pub fn identify(
-        &self,
-        headers: &HeaderMap,
-        header: &HeaderName,
-        certificate: Option<&CertificateNames>,
-    ) -> Result<Arc<Identity>, RefusedCredential> {
-        let key = api_key(headers, header);
-        let current = self.current();
-        match (key, certificate) {
-            (Err(RefusedCredential::Missing), Some(names)) => current.find_certificate(names),
-            (key, _) => current.find(&key?, Timestamp::now),
-        }
-    }
-
     /// The identities as they are now. The file is not replaced as long as this is kept.
-    pub fn current(&self) -> RwLockReadGuard<'_, Identities> {
+    pub(super) fn current(&self) -> RwLockReadGuard<'_, Identities> {
         self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the file until it is dropped.
-    pub async fn follow(self: Arc<Self>) {
+    pub(super) async fn follow(&self) {
         self.file.follow(|read| self.replace(read)).await;
     }
 

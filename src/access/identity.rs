@@ -78,11 +78,12 @@ impl std::str::FromStr for IdentityName {
     }
 }
 
-/// All identities, by the hashes of their keys and by the names in their certificates.
+/// All identities, by the hashes of their keys, the names in their certificates and the claims of their tokens.
 #[derive(Debug, Default)]
 pub struct Identities {
     by_key: HashMap<KeyHash, KnownKey>,
     by_certificate: HashMap<String, Arc<Identity>>,
+    by_claim: HashMap<String, Arc<Identity>>,
     by_name: BTreeMap<IdentityName, Arc<Identity>>,
 }
 
@@ -115,8 +116,11 @@ pub enum InvalidIdentities {
     /// Two identities, or one twice, have the same certificate.
     #[error("a certificate of `{0}` is there twice")]
     SameCertificate(IdentityName),
+    /// Two identities, or one twice, have the same claim.
+    #[error("a claim of `{0}` is there twice")]
+    SameClaim(IdentityName),
     /// No client could be this identity.
-    #[error("`{0}` has neither `keys` nor `certificates`")]
+    #[error("`{0}` has neither `keys` nor `certificates` nor `claims`")]
     NoCredential(IdentityName),
 }
 
@@ -133,6 +137,7 @@ struct IdentityEntry {
     name: IdentityName,
     keys: Option<Vec<KeyEntry>>,
     certificates: Option<Vec<String>>,
+    claims: Option<Vec<String>>,
     #[serde(default)]
     allow: Permissions,
     #[serde(default)]
@@ -197,8 +202,8 @@ impl Identities {
     }
 
     fn add(&mut self, entry: IdentityEntry, before: &Self) -> Result<(), InvalidIdentities> {
-        let IdentityEntry { name, keys, certificates, allow, act_for, quota } = entry;
-        if keys.is_none() && certificates.is_none() {
+        let IdentityEntry { name, keys, certificates, claims, allow, act_for, quota } = entry;
+        if keys.is_none() && certificates.is_none() && claims.is_none() {
             return Err(InvalidIdentities::NoCredential(name));
         }
         let meter = Meter::new(quota);
@@ -223,6 +228,11 @@ impl Identities {
                 return Err(InvalidIdentities::SameCertificate(identity.name.clone()));
             }
         }
+        for claim in claims.unwrap_or_default() {
+            if self.by_claim.insert(claim, Arc::clone(&identity)).is_some() {
+                return Err(InvalidIdentities::SameClaim(identity.name.clone()));
+            }
+        }
         Ok(())
     }
 
@@ -235,12 +245,24 @@ impl Identities {
         &self,
         names: &CertificateNames,
     ) -> Result<Arc<Identity>, RefusedCredential> {
-        let mut found = names.iter().filter_map(|name| self.by_certificate.get(name));
-        let identity = found.next().ok_or(RefusedCredential::UnknownCertificate)?;
-        if found.any(|other| other.name != identity.name) {
-            return Err(RefusedCredential::AmbiguousCertificate);
-        }
-        Ok(Arc::clone(identity))
+        let found = names.iter().filter_map(|name| self.by_certificate.get(name));
+        one_of(found).map_err(|many| match many {
+            true => RefusedCredential::AmbiguousCertificate,
+            false => RefusedCredential::UnknownCertificate,
+        })
+    }
+
+    /// Whose token has these values of the claim.
+    ///
+    /// # Errors
+    ///
+    /// No identity has one of them, or several do.
+    pub(super) fn find_claim(&self, values: &[String]) -> Result<Arc<Identity>, RefusedCredential> {
+        let found = values.iter().filter_map(|value| self.by_claim.get(value));
+        one_of(found).map_err(|many| match many {
+            true => RefusedCredential::AmbiguousClaim,
+            false => RefusedCredential::UnknownClaim,
+        })
     }
 
     /// Whose key it is, at the moment that `now` gives, which is asked only where the key has an end.
@@ -269,6 +291,15 @@ impl Identities {
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
+}
+
+/// The one identity that all of these are; otherwise whether there are several.
+fn one_of<'a>(mut found: impl Iterator<Item = &'a Arc<Identity>>) -> Result<Arc<Identity>, bool> {
+    let identity = found.next().ok_or(false)?;
+    if found.any(|other| other.name != identity.name) {
+        return Err(true);
+    }
+    Ok(Arc::clone(identity))
 }
 
 /// The message of a parser without the values of the file, which may be keys in the place of their hashes: it

@@ -1,4 +1,4 @@
-//! Who a client is, and what it may do: API keys, identities, their permissions by prefix of a name, and their
+//! Who a client is, and what it may do: API keys, tokens, identities, their permissions by prefix of a name, and their
 //! quotas.
 //!
 //! A file of the operator's has the identities. It is parsed once, at the edge, into types that cannot be
@@ -7,21 +7,25 @@
 //! file there are no identities, and every client may do everything.
 //!
 //! Invariant: nothing here holds, prints or logs a key after it was hashed; the file has hashes alone. Tested
-//! over HTTP in `tests/api/identities.rs`, `permissions.rs` and `quotas.rs`, and as a process in `tests/cli/keys.rs`.
+//! over HTTP in `tests/api/identities.rs`, `permissions.rs`, `tokens.rs` and `quotas.rs`, and as a process in `tests/cli/keys.rs`.
 
+mod authenticator;
 mod certificate;
 mod credential;
 mod file;
 mod identity;
+mod jwt;
 mod key;
 mod ledger;
 mod permission;
 mod quota;
 
+pub use authenticator::{Authenticator, AuthenticatorError};
 pub use certificate::CertificateNames;
 pub use credential::{KEYLATCH_AUTHORIZATION, RefusedCredential};
-pub use file::{IdentityFile, IdentityFileError};
+pub use file::IdentityFileError;
 pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};
+pub use jwt::{IssuerError, JwtSettings};
 pub use key::{ApiKey, InvalidApiKey, KeyHash};
 pub use permission::{KeyAct, LockAct, Permissions};
 pub use quota::{LockClaim, Meter, Quota, QuotaKind, QuotaPlace, QuotaRefusal, RecordClaim};

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::{Code, Problem, overloaded};
-use crate::access::{IdentityFile, QuotaPlace};
+use crate::access::{Authenticator, QuotaPlace};
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use keylatch_axum::BodyLimits;
 use keylatch_core::idempotency::IdempotencyService;
@@ -34,7 +34,7 @@ pub struct Api {
     /// What the body of a request may be.
     pub body_limits: BodyLimits,
     /// Who clients may be; where there are none, clients do not say who they are.
-    pub identities: Option<Arc<IdentityFile>>,
+    pub authenticator: Option<Arc<Authenticator>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
     /// How long a client may wait in line.

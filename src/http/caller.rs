@@ -51,7 +51,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         match parts.extensions.get::<Arc<Identity>>() {
             Some(identity) => Ok(Self::Known(Arc::clone(identity))),
-            None if api.identities.is_some() => {
+            None if api.authenticator.is_some() => {
                 Err(unauthenticated(RefusedCredential::Missing, "Authorization"))
             }
             None => Ok(Self::Anyone),

@@ -31,7 +31,7 @@ use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
 use super::system;
-use crate::access::{CertificateNames, IdentityFile, KEYLATCH_AUTHORIZATION};
+use crate::access::{Authenticator, CertificateNames, KEYLATCH_AUTHORIZATION, RefusedCredential};
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
 use keylatch_axum::ProblemCause;
@@ -58,7 +58,7 @@ struct Shared {
     load: LoadLimit,
     logger: AccessLogger,
     origins: OriginPolicy,
-    identities: Option<Arc<IdentityFile>>,
+    authenticator: Option<Arc<Authenticator>>,
 }
 
 impl RequestLayer {
@@ -77,7 +77,7 @@ impl RequestLayer {
             load: LoadLimit::new(Arc::clone(&metrics), max_requests),
             logger: AccessLogger { log: AccessLog::Errors, slow: Duration::from_secs(1) },
             origins: OriginPolicy::default(),
-            identities: None,
+            authenticator: None,
             metrics,
         };
         let guard_access = GuardAccess::Public;
@@ -102,11 +102,11 @@ impl RequestLayer {
         self
     }
 
-    /// Asks clients of the API which of these identities they are.
+    /// Asks clients of the API which identity they are.
     #[must_use]
-    pub fn with_identities(mut self, identities: Option<Arc<IdentityFile>>) -> Self {
+    pub fn with_authenticator(mut self, authenticator: Option<Arc<Authenticator>>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.identities = identities;
+            shared.authenticator = authenticator;
         }
         self
     }
@@ -159,7 +159,7 @@ impl RequestLayer {
     ///
     /// The route is for identities, and the request is that of none, or of one that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
-        let Some(identities) = &self.shared.identities else { return Ok(()) };
+        let Some(authenticator) = &self.shared.authenticator else { return Ok(()) };
         let (header, name) = match (self.surface, self.guard_access) {
             (Surface::Api, _) if route.is_none_or(is_open) => return Ok(()),
             (Surface::Api, _) => (header::AUTHORIZATION, "Authorization"),
@@ -170,8 +170,13 @@ impl RequestLayer {
         };
         let certificate = request.extensions().get::<Arc<CertificateNames>>();
         let certificate = certificate.map(AsRef::as_ref);
-        let identity = identities.identify(request.headers(), &header, certificate);
-        let identity = identity.map_err(|why| unauthenticated(why, name))?;
+        let identity = authenticator.identify(request.headers(), &header, certificate);
+        let identity = identity.map_err(|why| match why {
+            RefusedCredential::NoIssuerKeys => {
+                overloaded("The service does not have the keys of the issuer yet.")
+            }
+            why => unauthenticated(why, name),
+        })?;
         identity.meter.admit_request().map_err(quota_exceeded)?;
         // The service behind a guard is not to read the key.
         request.headers_mut().remove(&header);

@@ -59,6 +59,7 @@ mod slow_readers;
 mod store_failures;
 mod system;
 mod tls;
+mod tokens;
 mod waiting;
 mod watch;
 

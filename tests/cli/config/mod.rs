@@ -110,7 +110,7 @@ fn other(key: &str, default: &Value) -> Value {
         (_, Value::Boolean(yes)) => Value::Boolean(!yes),
         ("listen", _) => "127.0.0.1:1".into(),
         ("store", _) => "redis://127.0.0.1:1".into(),
-        ("key_prefix" | "schema", _) => "other".into(),
+        ("key_prefix" | "schema" | "issuer" | "audience" | "jwks" | "claim", _) => "other".into(),
         ("level", _) => "debug".into(),
         ("format", _) => "json".into(),
         ("access", _) => "all".into(),
