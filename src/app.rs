@@ -66,12 +66,13 @@ impl App {
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
-        let profile = store.profile();
+        let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics)));
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
         let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
-        let records = profile.records.then(|| IdempotencyService::start(store, store_timeout));
+        let start = || IdempotencyService::start_within(store, store_timeout, kept);
+        let records = profile.records.then(start);
         if records.is_none()
             && let Some(guard) = config.guard.first()
         {

@@ -62,6 +62,7 @@ pub struct Config {
     pub lock: Lock,
     pub wait: Wait,
     pub stream: Stream,
+    pub idempotency: Idempotency,
     pub log: telemetry::Settings,
     pub cors: http::Cors,
     /// The listeners in place of the one of `listen`: none unless a file has some.
@@ -103,6 +104,14 @@ pub struct Wait {
     pub max_wait_ms: u64,
     pub max_waiters_per_lock: u64,
     pub max_waiters: usize,
+}
+
+/// What is kept of things that were done once.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the file of defaults documents every setting")]
+pub struct Idempotency {
+    pub max_kept_bytes: u64,
 }
 
 /// Who may read streams of events, and hold a lock by one.
@@ -254,6 +263,7 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
+            ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
             ("server.max_connections", self.server.max_connections as u64),
             ("server.max_concurrent_streams", u64::from(self.server.max_concurrent_streams)),
             ("server.max_requests", self.server.max_requests as u64),
@@ -288,7 +298,6 @@ impl Config {
         check("server.header_limit_bytes", !tiny_header, "must be at least 1024")?;
         self.check_shared_names()?;
         self.check_origins()?;
-        self.check_redlock()?;
         self.check_listeners()?;
         self.check_guards()?;
         check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
@@ -304,7 +313,8 @@ impl Config {
         let prefix = &self.redis.key_prefix;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ":._-".contains(c);
         let is_prefix = !prefix.is_empty() && prefix.chars().all(is_plain);
-        check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")
+        check("redis.key_prefix", is_prefix, "must be of A-Z a-z 0-9 : . _ -")?;
+        self.check_redlock()
     }
 
     /// Refuses settings of tokens that are of no use without each other.

@@ -87,11 +87,12 @@ impl Metrics {
     pub fn encode(
         &self,
         locks: LockCounts,
+        kept_bytes: Option<u64>,
         authenticator: Option<&Authenticator>,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
-        encode_registry(&mut text, &registry_of(locks))?;
+        encode_registry(&mut text, &registry_of(locks, kept_bytes))?;
         if let Some(authenticator) = authenticator {
             encode_registry(&mut text, &registry_of_quotas(&authenticator.identities()))?;
         }
@@ -136,12 +137,16 @@ impl fmt::Debug for Metrics {
 }
 
 /// What the core counts, as of now.
-fn registry_of(locks: LockCounts) -> Registry {
+fn registry_of(locks: LockCounts, kept_bytes: Option<u64>) -> Registry {
     let mut registry = Registry::with_prefix("keylatch");
     let waiters = ConstGauge::new(u64::try_from(locks.waiters).unwrap_or(u64::MAX));
     registry.register("lock_waiters", "Requests that wait for a lock", waiters);
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
+    if let Some(bytes) = kept_bytes {
+        let help = "Bytes of answers that are kept for repeats in this process";
+        registry.register("idempotency_kept_bytes", help, ConstGauge::new(bytes));
+    }
     registry
 }
 

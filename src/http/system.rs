@@ -121,7 +121,8 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match api.metrics.encode(api.locks.counts(), api.authenticator.as_deref()) {
+    let kept_bytes = api.records.as_ref().and_then(|records| records.kept_bytes());
+    match api.metrics.encode(api.locks.counts(), kept_bytes, api.authenticator.as_deref()) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
     }

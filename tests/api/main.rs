@@ -36,6 +36,7 @@ mod identities;
 mod invalid_bodies;
 mod invalid_input;
 mod json;
+mod kept_bytes;
 mod listener;
 mod listeners;
 mod listing;

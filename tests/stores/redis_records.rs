@@ -230,8 +230,17 @@ async fn run(
 ) -> Result<OnceRun<u16>, StoreError> {
     let BeginCommand { key, scope, fingerprint, lease, retention, on_crash, .. } = ask(1, "one");
     let (panic_releases, wait) = (false, Duration::ZERO);
-    let ask =
-        RunRequest { key, scope, fingerprint, lease, retention, on_crash, panic_releases, wait };
+    let ask = RunRequest {
+        key,
+        scope,
+        fingerprint,
+        lease,
+        retention,
+        on_crash,
+        panic_releases,
+        wait,
+        answer_bytes: 1024,
+    };
     let runs = Arc::clone(runs);
     let once = service.once(ask, move |_| async move {
         runs.fetch_add(1, Ordering::SeqCst);

@@ -234,6 +234,11 @@ impl From<IdempotencyError> for Problem {
             IdempotencyError::Store(_) => {
                 (Code::StoreUnavailable, "The store cannot be used now. Nothing was run.")
             }
+            IdempotencyError::NoRoom => (
+                Code::Overloaded,
+                "The service keeps as many bytes of answers as it may (`idempotency.max_kept_bytes`). \
+                 Nothing was run.",
+            ),
             IdempotencyError::Random(_) => {
                 (Code::Internal, "No token could be made. Nothing was run.")
             }

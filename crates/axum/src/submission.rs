@@ -110,6 +110,7 @@ async fn run_request(
         retention: policy.retention,
         on_crash: policy.on_crash,
         panic_releases: policy.on_failure.for_panic() == OnFailure::Release,
+        answer_bytes: policy.answer_limit,
         wait: wait.unwrap_or_default().min(policy.max_wait),
     }
 }

@@ -134,6 +134,9 @@ pub struct StoreProfile {
     /// Whether the part of the store that is in this process works. Where it does not, only a restart of the
     /// process helps, be the engine well or not.
     pub is_alive: bool,
+    /// How many bytes the answers of records have that the store keeps in this process; `None` of an engine,
+    /// which bounds by itself what it keeps.
+    pub kept_bytes: Option<u64>,
 }
 
 /// How large a store lets an entry be: a lock with its queue, or a record with its answer.

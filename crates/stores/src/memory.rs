@@ -62,6 +62,7 @@ impl Executor for Table {
             records: true,
             limits: EntryLimits::NONE,
             is_alive: true,
+            kept_bytes: Some(self.kept_bytes()),
         }
     }
 }

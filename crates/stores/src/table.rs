@@ -9,6 +9,7 @@
 mod list;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Table {
     wakeups: Wakeups,
     changes: ChangeWatchers,
     shards: Box<[Mutex<Shard>]>,
+    /// How many bytes the answers of all records have together.
+    kept_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +55,10 @@ pub(super) trait Kept: Entry {
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
     /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
     fn index(&self, _: &Self::Key, _: &mut Shard) {}
+    /// How many bytes of an answer it keeps.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
 }
 
 impl Kept for LockState {
@@ -80,6 +87,10 @@ impl Kept for RecordState {
             shard.unfinished.remove(key);
         }
     }
+
+    fn kept_bytes(&self) -> u64 {
+        self.kept_bytes()
+    }
 }
 
 /// Shards that are locked, by their buckets.
@@ -105,7 +116,8 @@ impl Table {
         let shard = || Mutex::new(Shard { last_fencing_token, ..Shard::default() });
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
         let (wakeups, changes) = (Wakeups::default(), ChangeWatchers::default());
-        Self { start: Instant::now(), wakeups, changes, shards }
+        let kept_bytes = AtomicU64::new(0);
+        Self { start: Instant::now(), wakeups, changes, shards, kept_bytes }
     }
 
     /// Runs a command.
@@ -215,6 +227,11 @@ impl Table {
         shard.last_fencing_token = shard.last_fencing_token.max(fencing_token);
     }
 
+    /// How many bytes the answers of all records have together, those that expired since the last sweep included.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
+    }
+
     /// What the table's clock shows.
     pub(super) fn now(&self) -> Duration {
         CLOCK_ORIGIN + self.start.elapsed()
@@ -255,6 +272,9 @@ impl Table {
             let before = E::all(shard).get(key).unwrap_or(&none);
             before.report(key, &state, self.now(), &self.changes);
         }
+        let before = E::all(shard).get(key).map_or(0, Kept::kept_bytes);
+        self.kept_bytes.fetch_add(state.kept_bytes(), Ordering::Relaxed);
+        self.kept_bytes.fetch_sub(before, Ordering::Relaxed);
         shard.install(key, state)
     }
 

@@ -617,6 +617,7 @@ impl ConditionalStore for FakeEngine {
             records: true,
             limits: self.limits,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 

@@ -27,6 +27,12 @@ impl Shop {
         let upstream = Upstream::start().await;
         Self { service: guard_orders(store, &upstream.url(), set).await, upstream }
     }
+
+    /// The guard of `/orders` in front of the upstream at a URL.
+    pub fn guard(upstream: &str) -> Guard {
+        let (path, upstream) = ("/orders".to_owned(), upstream.to_owned());
+        Guard { path, upstream, ..Guard::default() }
+    }
 }
 
 impl Deref for Shop {
@@ -39,8 +45,7 @@ impl Deref for Shop {
 
 /// A service that guards `/orders` in front of the upstream at a URL.
 pub async fn guard_orders(store: &str, upstream: &str, set: impl FnOnce(&mut Guard)) -> Service {
-    let (path, upstream) = ("/orders".to_owned(), upstream.to_owned());
-    let mut guard = Guard { path, upstream, ..Guard::default() };
+    let mut guard = Shop::guard(upstream);
     set(&mut guard);
     let mut config = config(store);
     config.guard = vec![guard];

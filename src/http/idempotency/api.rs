@@ -83,8 +83,9 @@ pub(crate) async fn begin(
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
     let ask = begin_command(body, (key, scope), token.hash())?;
-    let room = caller.claim_record(key)?;
-    let (run, status) = match api.records()?.begin(ask.clone(), own).await? {
+    let (room, records) = (caller.claim_record(key)?, api.records()?);
+    records.check_room(&key, api.body_limits.bytes).await?;
+    let (run, status) = match records.begin(ask.clone(), own).await? {
         BeginReply::Started(run) => (run, StatusCode::CREATED),
         BeginReply::Again(run) => (run, StatusCode::OK),
         BeginReply::Reused(_) => {
@@ -128,7 +129,7 @@ pub(crate) async fn complete(
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, _) = path.permitted(&caller, KeyAct::Use)?;
     let answer = answer(body)?;
-    let bytes = size(&answer);
+    let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
         CompleteReply::Kept(view) => {
             if let Some(meter) = caller.meter() {
@@ -404,13 +405,6 @@ fn answer(body: CompleteRecordRequest) -> Result<StoredResponse, Problem> {
     let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
     Ok(StoredResponse::Answer(Arc::new(Answer { status, headers, body })))
-}
-
-/// The bytes of an answer, without what the store adds.
-fn size(kept: &StoredResponse) -> u64 {
-    let StoredResponse::Answer(answer) = kept else { return 0 };
-    let headers = answer.headers.iter().map(|(name, value)| name.len() + value.len());
-    (headers.sum::<usize>() + answer.body.len()) as u64
 }
 
 fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Problem> {

@@ -9,6 +9,7 @@ mod fingerprint;
 mod key;
 mod list;
 mod record;
+mod room;
 mod rules;
 mod run;
 mod scope;

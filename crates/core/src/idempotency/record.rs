@@ -145,6 +145,13 @@ impl StoredResponse {
         }
     }
 
+    /// How many bytes of the answer are kept, headers and body.
+    pub fn kept_bytes(&self) -> u64 {
+        let Self::Answer(answer) = self else { return 0 };
+        let headers = answer.headers.iter().map(|(name, value)| name.len() + value.len());
+        (headers.sum::<usize>() + answer.body.len()) as u64
+    }
+
     /// What a store writes down.
     ///
     /// # Errors

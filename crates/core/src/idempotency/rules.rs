@@ -99,6 +99,14 @@ impl RecordState {
         self.record.as_ref().map(|record| record.fencing_token)
     }
 
+    /// How many bytes of its answer are kept, headers and body.
+    pub fn kept_bytes(&self) -> u64 {
+        match self.record.as_ref().map(|record| &record.stage) {
+            Some(RecordStage::Done(_, kept)) => kept.kept_bytes(),
+            _ => 0,
+        }
+    }
+
     /// The record, if there is one.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()

@@ -51,6 +51,8 @@ pub struct RunRequest {
     pub panic_releases: bool,
     /// How long to wait for the end of a run that is under way.
     pub wait: Duration,
+    /// The most bytes of the answer that are kept.
+    pub answer_bytes: usize,
 }
 
 impl RunRequest {
@@ -144,6 +146,9 @@ pub enum IdempotencyError {
     /// The store could not find out.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store keeps as many bytes of answers in this process as it may.
+    #[error("no room for the answer of a run")]
+    NoRoom,
     /// The operating system gave no random bytes for a token.
     #[error("no random bytes for a token")]
     Random(#[from] getrandom::Error),

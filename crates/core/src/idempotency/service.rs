@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::room::{AnswerRoom, TakenRoom};
 use super::run::{self, RunEnding, RunWaiters};
 use super::{
     AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnCrash, OnceRun,
@@ -45,6 +46,7 @@ pub struct IdempotencyService {
     tasks: TaskTracker,
     /// The runs that are under way, whether a caller waits for them or a task has them.
     runs: TaskTracker,
+    room: Arc<AnswerRoom>,
     /// From when on no request waits any more.
     leaving: CancellationToken,
     /// From when on no run lasts any longer, and none begins.
@@ -54,13 +56,37 @@ pub struct IdempotencyService {
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
+        Self::start_within(store, deadline, u64::MAX)
+    }
+
+    /// The same with a bound on the bytes of answers that the store keeps in this process.
+    pub fn start_within(
+        store: Arc<dyn Store>,
+        deadline: Duration,
+        max_kept_bytes: u64,
+    ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
-        Arc::new(Self { store, deadline, waiters, tasks, runs, leaving, interrupted })
+        let room = AnswerRoom::new(max_kept_bytes);
+        Arc::new(Self { store, deadline, waiters, tasks, runs, room, leaving, interrupted })
     }
 
     /// The most bytes of an answer that the store keeps.
     pub fn answer_limit(&self) -> usize {
         self.store.profile().limits.answer_bytes
+    }
+
+    /// How many bytes of answers the store keeps in this process; `None` of an engine.
+    pub fn kept_bytes(&self) -> Option<u64> {
+        self.store.profile().kept_bytes
+    }
+
+    /// Checks that a run under `key` would have room for an answer of so many bytes, or that none would begin.
+    ///
+    /// # Errors
+    ///
+    /// There is no room, or the store could not find out whether a run would begin.
+    pub async fn check_room(&self, key: &RecordKey, bytes: usize) -> Result<(), IdempotencyError> {
+        self.take_room(key, bytes).await.map(drop)
     }
 
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
@@ -262,10 +288,32 @@ impl IdempotencyService {
             let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
-        let service = Arc::clone(self);
-        let run = async move { service.begin_and_run(ask, work).await };
+        let (service, room) = (Arc::clone(self), self.take_room(&ask.key, ask.answer_bytes).await?);
+        let run = async move {
+            let ended = service.begin_and_run(ask, work).await;
+            // The answer is among what is kept, or there is none.
+            drop(room);
+            ended
+        };
         let call: BoxFuture<_> = Box::pin(self.runs.track_future(run));
         DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
+    }
+
+    /// Room for an answer of so many bytes; `None` where none is needed, because the key was used and its record
+    /// is the answer, or because an engine keeps it.
+    async fn take_room(
+        &self,
+        key: &RecordKey,
+        bytes: usize,
+    ) -> Result<Option<TakenRoom>, IdempotencyError> {
+        let Some(kept) = self.kept_bytes() else { return Ok(None) };
+        if let Some(room) = self.room.take(kept, bytes as u64) {
+            return Ok(Some(room));
+        }
+        match self.find(key).await? {
+            Some(view) if is_running(&view) || !is_in_flight(&view) => Ok(None),
+            _ => Err(IdempotencyError::NoRoom),
+        }
     }
 
     async fn begin_and_run<T, W, F>(
@@ -446,4 +494,9 @@ enum Attempt<T, W> {
 /// Whether a run is under way that may still end it.
 fn is_running(view: &RecordView) -> bool {
     matches!(view.phase, RecordStatus::InFlight { lease } if !lease.is_zero())
+}
+
+/// Whether a run is under way, or may begin again.
+fn is_in_flight(view: &RecordView) -> bool {
+    matches!(view.phase, RecordStatus::InFlight { .. })
 }

@@ -146,6 +146,7 @@ impl Executor for Embedded {
             records: true,
             limits: EntryLimits::NONE,
             is_alive: self.writer.is_alive(),
+            kept_bytes: Some(self.table.kept_bytes()),
         }
     }
 }

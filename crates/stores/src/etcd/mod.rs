@@ -230,6 +230,7 @@ impl ConditionalStore for Etcd {
             records: true,
             limits: txn::LIMITS,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 

@@ -303,6 +303,7 @@ impl ConditionalStore for Postgres {
             records: true,
             limits: EntryLimits::NONE,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 }

@@ -220,6 +220,7 @@ impl ConditionalStore for RedisEngine {
             records: true,
             limits: EntryLimits::NONE,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 

@@ -339,6 +339,7 @@ impl ConditionalStore for ZooKeeper {
             records: true,
             limits: LIMITS,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 

@@ -139,6 +139,7 @@ impl Store for RedlockStore {
             records: false,
             limits: EntryLimits::NONE,
             is_alive: true,
+            kept_bytes: None,
         }
     }
 }

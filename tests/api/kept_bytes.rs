@@ -1,0 +1,110 @@
+//! Goal: the answers that are kept in the memory of the process have a bound, and nothing runs whose answer
+//! could not be kept.
+//!
+//! Method: a guard before an upstream with long answers, and calls of the API, on the stores of one process.
+
+use keylatch_testkit::{Answer, Service, Shop, TestStore, Upstream, config, store_test};
+use reqwest::Method;
+use serde_json::json;
+
+/// How much may be kept.
+const BOUND: u64 = 200_000;
+/// How long an answer is.
+const ANSWER: usize = 10_000;
+
+async fn shop(store: &str) -> (Service, Upstream) {
+    let upstream = Upstream::start().await;
+    upstream.answers(|_| "a".repeat(ANSWER));
+    let mut config = config(store);
+    config.idempotency.max_kept_bytes = BOUND;
+    config.guard = vec![Shop::guard(&upstream.url())];
+    (Service::start_with(config).await, upstream)
+}
+
+/// How many bytes are kept, as the metrics say.
+async fn kept(service: &Service) -> u64 {
+    let metrics = service.get("/metrics").await.text;
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix("keylatch_idempotency_kept_bytes "));
+    value.expect("the metric").parse().expect("a number")
+}
+
+#[track_caller]
+fn is_full(answer: &Answer) {
+    answer.is_problem(503, "overloaded");
+    assert_eq!(answer.json["outcome"], "not-executed", "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_without_room_for_its_answer_is_refused_before_it_begins() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let embedded = format!("embedded:{}", directory.path().display());
+    for store in ["memory:", &embedded] {
+        let (shop, upstream) = shop(store).await;
+        let mut keys = (0..).map(|number| format!("k-{number}"));
+        let refused = loop {
+            let answer = shop.buy(&keys.next().expect("a key")).await;
+            assert!(kept(&shop).await <= BOUND);
+            if answer.status != 200 {
+                break answer;
+            }
+        };
+        is_full(&refused);
+        let (runs, full) = (upstream.runs(), kept(&shop).await);
+        assert!(runs as u64 * ANSWER as u64 > BOUND / 2, "{runs} runs");
+        assert!(full >= runs as u64 * ANSWER as u64, "{full} bytes after {runs} runs");
+        is_full(&shop.buy("another").await);
+        let begin = |key: &str| {
+            let path = format!("/v1/idempotency/{key}?method=POST&path=/orders");
+            Answer::of(shop.request(Method::POST, &path).json(&json!({})))
+        };
+        is_full(&begin("another").await);
+        // What was done needs no room.
+        let repeat = shop.buy("k-0").await;
+        assert_eq!((repeat.status.as_u16(), repeat.text.len()), (200, ANSWER));
+        assert_ne!(begin("k-0").await.status, 503);
+        assert_eq!((upstream.runs(), kept(&shop).await), (runs, full));
+        shop.stop().await;
+    }
+    // A restart does not help, and does not run either.
+    let (shop, upstream) = shop(&embedded).await;
+    is_full(&shop.buy("another").await);
+    assert_eq!(shop.buy("k-0").await.status, 200);
+    assert_eq!(upstream.runs(), 0);
+}
+
+/// Runs that are under way have room, although nothing of them is kept yet.
+#[tokio::test]
+async fn runs_at_once_have_room_for_all_of_their_answers() {
+    let (shop, upstream) = shop("memory:").await;
+    upstream.hold();
+    let mut running = Vec::new();
+    let refused = loop {
+        let order = Answer::of(shop.order(&format!("k-{}", running.len())));
+        let mut order = Box::pin(order);
+        tokio::select! {
+            answer = &mut order => break answer,
+            () = upstream.begun(running.len() + 1) => running.push(tokio::spawn(order)),
+        }
+    };
+    is_full(&refused);
+    upstream.resume();
+    for order in running {
+        assert_eq!(order.await.expect("an answer").status, 200);
+    }
+    assert!(kept(&shop).await <= BOUND);
+    assert_eq!(shop.buy("later").await.status, 200);
+}
+
+/// An engine has a bound of its own.
+#[store_test(restart)]
+async fn kept_bytes_of_an_engine_are_its_own_affair(store: &TestStore) {
+    let (shop, _upstream) = shop(store.url()).await;
+    let is_own = store.url().starts_with("embedded:");
+    let metrics = shop.get("/metrics").await.text;
+    assert_eq!(metrics.contains("keylatch_idempotency_kept_bytes"), is_own, "{metrics}");
+    for number in 0..30 {
+        let answer = shop.buy(&format!("k-{number}")).await;
+        assert!(is_own || answer.status == 200, "{answer:?}");
+    }
+}
