@@ -2,6 +2,7 @@
 //!
 //! Method: an axum router with the layer over each store.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Extension, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{self, Next};
@@ -18,9 +20,11 @@ use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
 use futures_util::poll;
 use keylatch_axum::{IdempotencyLayer, OnFailure, Policy, RetentionPolicy};
-use keylatch_core::idempotency::IdempotencyService;
+use keylatch_core::idempotency::{
+    IdempotencyKey, IdempotencyService, PhaseName, RecordFilter, RecordStatus, ResolveReply, Scope,
+};
 use keylatch_core::lock::FencingToken;
-use keylatch_core::store::Store;
+use keylatch_core::store::{ListRecords, Store};
 use keylatch_testkit::{
     Answer, Api, RawConnection, TestStore, Upstream, config, created, eventually, store_test,
 };
@@ -102,6 +106,52 @@ async fn drain_awaits_runs_and_leaves_those_that_outlive_it_unknown(store: &Test
     for key in ["k-1", "k-2"] {
         is_refused(&other.buy(key).await, 409, "outcome-unknown", "never");
     }
+}
+
+/// What a person found out about an order.
+fn paid() -> axum::http::Response<Bytes> {
+    let response = axum::http::Response::builder().status(201).header("content-type", "text/html");
+    response.body("<p>paid</p>".into()).expect("a response")
+}
+
+#[store_test(service)]
+async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
+    let layer = IdempotencyLayer::new(records(store.url()).await, Policy::default());
+    let handle = layer.records();
+    let upstream = Upstream::start_behind(|routes| routes.layer(layer)).await;
+    let api = Api::at(upstream.address);
+    api.buy("done").await.is_run(1);
+    upstream.answers(|_| StatusCode::INTERNAL_SERVER_ERROR);
+    for key in ["paid", "not-paid"] {
+        assert_eq!(api.buy(key).await.status, 500);
+        is_refused(&api.buy(key).await, 409, "outcome-unknown", "never");
+    }
+    let scope = Scope { principal: "", method: "POST", path: "/%6frders/" };
+    let key = |key| handle.key(scope, &IdempotencyKey::parse(key).expect("a key"));
+    let found = handle.find(&key("done")).await.expect("an answer").expect("a record");
+    assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");
+    assert_eq!(handle.find(&key("other")).await.expect("an answer"), None);
+    let filter = RecordFilter { phase: Some(PhaseName::Unknown), ..RecordFilter::default() };
+    let query = ListRecords { filter, limit: 1000, cursor: None };
+    let page = handle.list(&query).await.expect("an answer").expect("a page");
+    let listed: BTreeMap<_, _> =
+        page.entries.into_iter().map(|record| (record.key, record.fencing_token)).collect();
+    let run = |name| *listed.get(&key(name)).expect("it is listed");
+    assert!(!listed.contains_key(&key("done")));
+    for _ in 0..2 {
+        let resolved = handle.resolve_as_done(&key("paid"), run("paid"), paid()).await;
+        assert!(matches!(resolved.expect("an answer"), ResolveReply::Completed(_)));
+    }
+    let earlier = FencingToken::new(run("not-paid").get() - 1);
+    let refused = handle.resolve_as_not_done(&key("not-paid"), earlier).await;
+    assert!(matches!(refused.expect("an answer"), ResolveReply::Refused(_)));
+    let freed = handle.resolve_as_not_done(&key("not-paid"), run("not-paid")).await;
+    assert!(matches!(freed.expect("an answer"), ResolveReply::Freed));
+    let repeat = api.buy("paid").await;
+    assert_eq!((repeat.status.as_u16(), repeat.text.as_str()), (201, "<p>paid</p>"));
+    assert_eq!(repeat.header("content-security-policy"), "sandbox");
+    upstream.answers(|seen| created(seen.run));
+    api.buy("not-paid").await.is_run(4);
 }
 
 #[store_test(service)]

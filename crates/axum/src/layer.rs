@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 
 use crate::response;
 use crate::submission::Submission;
-use crate::{Policy, Problem};
+use crate::{Policy, Problem, Records};
 use keylatch_core::idempotency::{IdempotencyService, OnceRun, Run};
 use keylatch_core::store::Store;
 
@@ -48,6 +48,11 @@ impl IdempotencyLayer {
     /// Guards by a service that other layers use as well.
     pub fn over(service: Arc<IdempotencyService>, policy: Policy) -> Self {
         Self { service, policy: Arc::new(policy) }
+    }
+
+    /// The records behind the layer: to look at one, list them by state, and settle unknown outcomes.
+    pub fn records(&self) -> Records {
+        Records::new(Arc::clone(&self.service))
     }
 
     /// Awaits the runs that are under way for at most `limit`, also those whose client has gone, and then leaves

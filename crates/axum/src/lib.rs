@@ -94,6 +94,11 @@
 //! # let _ = declined;
 //! ```
 //!
+//! # What a person looks at
+//!
+//! [`IdempotencyLayer::records`] gives the [`Records`]: look at one, list those that are unknown, and settle them.
+//! [`IdempotencyLayer::drain`] is for the end of the program.
+//!
 //! The keylatch service guards the routes of its configuration with this very layer. The tests are
 //! with the service, where they run over HTTP on every store.
 
@@ -104,6 +109,7 @@ mod layer;
 mod media_type;
 mod policy;
 mod problem;
+mod records;
 mod response;
 mod submission;
 
@@ -111,5 +117,6 @@ pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, status_code};
+pub use records::Records;
 pub use response::{CHOSEN, has_body, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};
