@@ -27,6 +27,11 @@ use keylatch_core::time::unix_micros;
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
 const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
+/// How often the age of a record is written down within its retention, and how long is between two times at
+/// least.
+const AGE_STEPS: u32 = 96;
+const SHORTEST_STEP: Duration = Duration::from_secs(60);
+
 /// A table of locks and records in memory.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -230,6 +235,19 @@ impl Table {
     /// How many bytes the answers of all records have together, those that expired since the last sweep included.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The records of one bucket whose outcome became older by a step of its retention between two moments.
+    pub(super) fn aged(&self, bucket: u8, from: Duration, to: Duration) -> Vec<RecordKey> {
+        let shard = self.shard(bucket);
+        let has_aged = |state: &RecordState| {
+            let Some((record, lasts)) = state.record().zip(state.retention()) else { return false };
+            let step = (lasts / AGE_STEPS).max(SHORTEST_STEP).as_millis();
+            let steps = |now: Duration| now.saturating_sub(record.since).as_millis() / step;
+            steps(from) < steps(to)
+        };
+        let aged = shard.records.iter().filter(|(_, state)| has_aged(state));
+        aged.map(|(key, _)| *key).collect()
     }
 
     /// What the table's clock shows.

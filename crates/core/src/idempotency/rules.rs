@@ -107,6 +107,12 @@ impl RecordState {
         }
     }
 
+    /// How long the outcome is kept from [`Record::since`] on; `None` while a run is under way.
+    pub fn retention(&self) -> Option<Duration> {
+        let settled = |record: &&Record| record.stage != RecordStage::InFlight;
+        self.record.as_ref().filter(settled).map(Record::lasts)
+    }
+
     /// The record, if there is one.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()

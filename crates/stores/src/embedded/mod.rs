@@ -21,7 +21,8 @@ mod writer;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::OpenError;
 use crate::ruled::{Executor, Ruled};
@@ -34,7 +35,7 @@ use keylatch_core::store::{
     Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
 };
-use writer::{ExpiredKeys, Writer};
+use writer::{SweptKeys, Writer};
 
 /// How many expired entries one transaction removes from the disk.
 const SWEEP_BATCH: usize = 4096;
@@ -68,6 +69,8 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
 struct Embedded {
     table: Arc<Table>,
     writer: Writer,
+    /// Until when the ages of records are written down.
+    aged_until: Mutex<Duration>,
 }
 
 impl Embedded {
@@ -79,7 +82,13 @@ impl Embedded {
         let table = Arc::new(table);
         let writer = Writer::start(Arc::clone(&table), engine)
             .map_err(|source| OpenError::Directory { path, source })?;
-        Ok(Self { table, writer })
+        Ok(Self { aged_until: Mutex::new(table.now()), table, writer })
+    }
+}
+
+impl Embedded {
+    fn aged_until(&self) -> Duration {
+        *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,16 +127,21 @@ impl Executor for Embedded {
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
-        let mut expired = ExpiredKeys::default();
+        let mut swept = SweptKeys::default();
+        let (from, to) = (self.aged_until(), self.table.now());
         for bucket in 0..=u8::MAX {
-            expired.locks.extend(self.table.expired::<LockState>(bucket));
+            swept.locks.extend(self.table.expired::<LockState>(bucket));
             if records {
-                expired.records.extend(self.table.expired::<RecordState>(bucket));
+                swept.records.extend(self.table.expired::<RecordState>(bucket));
+                swept.aged.extend(self.table.aged(bucket, from, to));
             }
-            if expired.len() >= SWEEP_BATCH || (bucket == u8::MAX && expired.len() > 0) {
-                self.writer.sweep(std::mem::take(&mut expired)).await?;
+            if swept.len() >= SWEEP_BATCH || (bucket == u8::MAX && swept.len() > 0) {
+                self.writer.sweep(std::mem::take(&mut swept)).await?;
             }
             tokio::task::yield_now().await;
+        }
+        if records {
+            *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner) = to;
         }
         // Step by step, so that changes come in between.
         while self.writer.compact().await? {}

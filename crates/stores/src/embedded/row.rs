@@ -3,9 +3,11 @@
 //! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and
 //! row, because SQLite keeps none of what has reached the file. The rule of what a restart forgets is
 //! this: the waiters, because they went away with the process; the attempt of a grant; and how
-//! much of a lease or a retention is left, because no clock that runs while the process is away can
-//! be trusted. A lease that was valid begins again, so it never ends early. The age is 0 for
-//! now: a row is written when its state changes.
+//! much of a lease is left, because no clock that runs while the process is away can be trusted. A lease
+//! that was valid begins again, so it never ends early. The age in a row is 0, because the row is written
+//! when its state changes. How old the outcome of a record has become while processes ran is in a small row of
+//! its own ([`AgeRow`]), which is written again now and then: so a retention does not begin again at each start.
+//! It has the outcome that it is of; a build that does not know such rows may have replaced that one.
 //!
 //! The scope of a record is in its snapshot, which had room for it when the format was made. A build of
 //! this format that wrote no scopes refuses such a row (`SnapshotError::Newer`), and with it the file.
@@ -63,6 +65,44 @@ pub(super) enum RowError {
     Key,
     #[error("a row of the older format has an invalid part")]
     Older,
+}
+
+/// How old the outcome of a record is, and of which outcome that is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AgeRow {
+    fencing_token: u64,
+    at_millis: u64,
+    age: Duration,
+}
+
+impl AgeRow {
+    /// The age of a record at the moment `now`; `None` while a run is under way.
+    pub(super) fn of(state: &RecordState, now: Duration) -> Option<Self> {
+        let record = state.record()?;
+        let (fencing_token, age) = (record.fencing_token.get(), now.saturating_sub(record.since));
+        match record.stage {
+            RecordStage::InFlight => None,
+            RecordStage::Done(at_millis, _) | RecordStage::Unknown(at_millis, _) => {
+                Some(Self { fencing_token, at_millis, age })
+            }
+        }
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, RowError> {
+        Ok(postcard::to_allocvec(self)?)
+    }
+
+    pub(super) fn decode(row: &[u8]) -> Result<Self, RowError> {
+        Ok(postcard::from_bytes(row)?)
+    }
+
+    /// The record at this age, at the moment `now`; `None` where the age is of another outcome.
+    pub(super) fn apply(&self, state: &RecordState, now: Duration) -> Option<RecordState> {
+        let fresh = Self::of(state, now)?;
+        let is_of_it = Self { age: self.age, ..fresh } == *self;
+        let aged = || state.map_times(|_| now.saturating_sub(self.age));
+        is_of_it.then(aged)
+    }
 }
 
 /// What of a lock outlives a restart, as of the moment `since`.

@@ -8,8 +8,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
 use super::row::{
-    Head, RowError, append_checksum, decode_format4_lock, decode_format4_record, decode_lock,
-    decode_record, encode_lock, encode_record, lock_key, lock_name, record_key, verify_checksum,
+    AgeRow, Head, RowError, append_checksum, decode_format4_lock, decode_format4_record,
+    decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_key,
+    verify_checksum,
 };
 use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -35,9 +36,14 @@ const CONFIGURE: &str = "
     PRAGMA temp_store = MEMORY;
 ";
 
+const PUT_AGE: &str = "INSERT OR REPLACE INTO head VALUES (?1, ?2)";
+const REMOVE_AGE: &str = "DELETE FROM head WHERE key = ?1";
 const PAGE: usize = 4096;
+const AGES_A_PAGE: usize = 32;
 /// The key of the row in `head`.
 const HEAD: &[u8] = b"head";
+/// What the keys begin with, in the same table, of the rows with the ages of records.
+const AGE: &[u8] = b"age ";
 /// What is written and taken away again to see whether there is room: more than a usual transaction
 /// takes, so that one that fails is not followed by a probe that fits.
 const PROBE_BYTES: usize = 64 * 1024;
@@ -49,6 +55,8 @@ pub(super) const SLICE: usize = 256;
 pub(super) struct BatchChanges {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) records: BTreeMap<RecordKey, RecordState>,
+    /// The ages of records that do not change.
+    pub(super) ages: BTreeMap<RecordKey, AgeRow>,
     /// The last fencing token of each bucket that gave one.
     pub(super) fences: BTreeMap<u8, FencingToken>,
     /// Write or take away what shows whether there is room.
@@ -204,6 +212,11 @@ pub(super) fn write(
     for (key, state) in &changes.records {
         pages += put_record(connection, key.as_bytes(), state)?;
     }
+    for (key, age) in &changes.ages {
+        put(connection, PUT_AGE, &age_key(key.as_bytes()), age.encode()?)?;
+    }
+    // They are next to one another.
+    pages += changes.ages.len() / AGES_A_PAGE;
     pages += match changes.probe {
         Some(Probe::Write) => {
             let row = vec![0; PROBE_BYTES];
@@ -238,6 +251,12 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
             return Ok(false);
         }
     }
+    for (key, age) in &changes.ages {
+        let sql = "SELECT value FROM head WHERE key = ?1";
+        if !says(sql, &age_key(key.as_bytes()), Some(age.encode()?))? {
+            return Ok(false);
+        }
+    }
     // Nothing depends on whether a probe was kept.
     Ok(changes.probe.is_none())
 }
@@ -253,7 +272,20 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         table.install::<RecordState>(&record_key(key)?, decode_record(value, now)?);
         Ok(())
     })?;
+    let sql = "SELECT key, value FROM head WHERE substr(key, 1, 4) = CAST('age ' AS BLOB)";
+    each_row(connection, sql, |key, value| {
+        let key = record_key(key.strip_prefix(AGE).unwrap_or_default())?;
+        let (state, _) = table.look::<RecordState>(&key);
+        if let Some(aged) = AgeRow::decode(value)?.apply(&state, now) {
+            table.install(&key, aged);
+        }
+        Ok(())
+    })?;
     Ok((locks, records))
+}
+
+fn age_key(key: &[u8]) -> Vec<u8> {
+    [AGE, key].concat()
 }
 
 /// Writes every row of a file of format 4 again, and the head, in one transaction.
@@ -311,6 +343,8 @@ fn put_record(
     key: &[u8],
     state: &RecordState,
 ) -> Result<usize, FileError> {
+    // The outcome of another run, or none, has another age.
+    run(connection, REMOVE_AGE, [age_key(key)])?;
     Ok(match encode_record(state)? {
         Some(row) => put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?,
         None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,

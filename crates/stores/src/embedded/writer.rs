@@ -29,7 +29,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::engine::{Engine, Failure};
-use super::row::is_same_lock_at_rest;
+use super::row::{AgeRow, is_same_lock_at_rest};
 use super::tables::{BatchChanges, Probe};
 use crate::table::{Kept, SetStep, Step, Table, step, step_of_set};
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -53,8 +53,8 @@ const END: Duration = Duration::from_millis(900);
 pub(super) enum WriteRequest {
     /// Run a command.
     Step(Command, Answer<Reply>),
-    /// Remove those that are still expired.
-    Sweep(ExpiredKeys, Answer<()>),
+    /// Remove those that are still expired, and write the ages of others down.
+    Sweep(SweptKeys, Answer<()>),
     /// Tell whether the last batch was kept; if not, try whether there is room again.
     Probe(Answer<()>),
     /// Take a step towards a file without room that it does not need.
@@ -70,16 +70,20 @@ impl WriteRequest {
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Entries that have expired.
+/// Entries that a sweep has found.
 #[derive(Debug, Default)]
-pub(super) struct ExpiredKeys {
+pub(super) struct SweptKeys {
+    /// Locks that have expired.
     pub(super) locks: Vec<LockName>,
+    /// Records that have.
     pub(super) records: Vec<RecordKey>,
+    /// Records that have become older.
+    pub(super) aged: Vec<RecordKey>,
 }
 
-impl ExpiredKeys {
+impl SweptKeys {
     pub(super) fn len(&self) -> usize {
-        self.locks.len() + self.records.len()
+        self.locks.len() + self.records.len() + self.aged.len()
     }
 }
 
@@ -185,9 +189,9 @@ impl Writer {
         self.submit(|answer| WriteRequest::Step(command, answer)).await
     }
 
-    /// Removes those that are still expired.
-    pub(super) async fn sweep(&self, expired: ExpiredKeys) -> Result<(), StoreError> {
-        self.submit(|answer| WriteRequest::Sweep(expired, answer)).await
+    /// Removes those that are still expired, and writes the ages of others down.
+    pub(super) async fn sweep(&self, swept: SweptKeys) -> Result<(), StoreError> {
+        self.submit(|answer| WriteRequest::Sweep(swept, answer)).await
     }
 
     /// Whether the last transaction was kept; if not, tries whether there is room again. Waits for
@@ -450,8 +454,8 @@ impl Committer {
                 WriteRequest::Step(command, answer) => {
                     PendingAnswer::Reply(batch.run(&command), answer)
                 }
-                WriteRequest::Sweep(expired, answer) => {
-                    batch.sweep(&expired);
+                WriteRequest::Sweep(swept, answer) => {
+                    batch.sweep(&swept);
                     PendingAnswer::Done(answer)
                 }
                 WriteRequest::Probe(answer) => {
@@ -464,7 +468,7 @@ impl Committer {
                 }
             });
         }
-        let changes = batch.changes;
+        let changes = batch.finish();
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
             let quick = is_alone && started.elapsed() < QUICK;
@@ -514,7 +518,9 @@ impl Committer {
         let is_other_record = |(key, state): (&RecordKey, &RecordState)| {
             *state != self.table.look::<RecordState>(key).0
         };
-        changes.locks.iter().any(is_other_lock) || changes.records.iter().any(is_other_record)
+        !changes.ages.is_empty()
+            || changes.locks.iter().any(is_other_lock)
+            || changes.records.iter().any(is_other_record)
     }
 
     fn install(&self, changes: BatchChanges) {
@@ -641,13 +647,24 @@ impl Batch<'_> {
         E::changed(&mut self.changes).insert(key.clone(), after);
     }
 
-    fn sweep(&mut self, expired: &ExpiredKeys) {
-        for name in &expired.locks {
+    fn sweep(&mut self, swept: &SweptKeys) {
+        for name in &swept.locks {
             self.expire::<LockState>(name);
         }
-        for key in &expired.records {
+        for key in &swept.records {
             self.expire::<RecordState>(key);
         }
+        for key in &swept.aged {
+            let (state, moment) = self.table.look::<RecordState>(key);
+            self.changes.ages.extend(AgeRow::of(&state, moment.now).map(|age| (*key, age)));
+        }
+    }
+
+    /// What the batch comes to. The age of a record that the batch changes is of an outcome before.
+    fn finish(self) -> BatchChanges {
+        let mut changes = self.changes;
+        changes.ages.retain(|key, _| !changes.records.contains_key(key));
+        changes
     }
 
     fn expire<E: BatchEntry>(&mut self, key: &E::Key) {

@@ -21,6 +21,7 @@ mod leader;
 mod migration;
 mod power;
 mod requests;
+mod retention;
 mod room;
 #[expect(unreachable_pub, dead_code, reason = "the file is a part of the test kit too")]
 #[path = "../../../testkit/src/scale.rs"]
