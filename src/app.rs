@@ -1,5 +1,6 @@
 //! The service put together: the only place that knows all of its parts.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Authenticator;
+use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
@@ -79,11 +81,10 @@ impl App {
             // Its requests are not served unguarded.
             return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
         }
-        let authenticator =
-            config.identity_file().map(|file| Authenticator::open(file, &config.jwt));
-        let authenticator = authenticator.transpose()?.map(Arc::new);
+        let authenticator = authenticator(&config)?;
         let tls = config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
         let tls = tls.map(Arc::new);
+        let audit = audit_log(&config)?;
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
@@ -92,13 +93,16 @@ impl App {
             store_kind: profile.kind,
             body_limits: body_limits(&config),
             authenticator: authenticator.clone(),
+            audit: audit.clone(),
             breaks: config.serves_breaks(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
             streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
-        let requests = request_layer(&config, &metrics)?.with_authenticator(authenticator.clone());
+        let requests = request_layer(&config, &metrics)?
+            .with_authenticator(authenticator.clone())
+            .with_audit_log(audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self { config, router, requests, locks, records, authenticator, tls, metrics, closing })
@@ -237,6 +241,21 @@ fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> Result<RequestLayer
     Ok(requests
         .with_access_log(config.log.access, slow)
         .with_origin_policy(OriginPolicy::new(&config.server, &config.cors)))
+}
+
+fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
+    let file = config.identity_file();
+    let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose()?;
+    Ok(opened.map(Arc::new))
+}
+
+fn audit_log(config: &Config) -> Result<Option<Arc<AuditLog>>, Error> {
+    let file = &config.log.audit;
+    if file.is_empty() {
+        return Ok(None);
+    }
+    let failed = |source| Error::Audit { file: file.clone(), source };
+    Ok(Some(Arc::new(AuditLog::open(Path::new(file)).map_err(failed)?)))
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

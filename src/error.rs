@@ -59,6 +59,14 @@ pub enum Error {
     /// Logging cannot be set up.
     #[error("cannot log: {0}")]
     Telemetry(Box<dyn std::error::Error + Send + Sync>),
+    /// The audit log cannot be written.
+    #[error("the audit log in {file}: {source}")]
+    Audit {
+        /// The file.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Signals or the runtime cannot be set up, or standard output is closed.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -47,6 +47,7 @@
 
 pub mod access;
 pub mod app;
+mod audit;
 pub mod config;
 pub mod error;
 mod followed_files;

@@ -24,6 +24,8 @@ pub struct Settings {
     pub access: AccessLog,
     /// From how many milliseconds on a request is slow.
     pub slow_ms: u64,
+    /// The file of the audit log; none where it is empty.
+    pub audit: String,
 }
 
 /// How log lines look.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::{Code, Problem, overloaded};
 use crate::access::{Authenticator, QuotaPlace};
+use crate::audit::AuditLog;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use keylatch_axum::BodyLimits;
 use keylatch_core::idempotency::IdempotencyService;
@@ -35,6 +36,8 @@ pub struct Api {
     pub body_limits: BodyLimits,
     /// Who clients may be; where there are none, clients do not say who they are.
     pub authenticator: Option<Arc<Authenticator>>,
+    /// Where what clients do to the work of others is written, if anywhere.
+    pub audit: Option<Arc<AuditLog>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
     /// How long a client may wait in line.

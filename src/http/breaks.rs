@@ -10,6 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 
 use super::api::Api;
+use super::audit::{Act, Auditor};
 use super::body::{Json, break_command, lock_history};
 use super::caller::Caller;
 use super::extract::{Name, OptionalJson};
@@ -17,7 +18,7 @@ use super::problem::{
     BreakProblems, Code, HistoryProblems, Problem, fence_mismatch, lock_not_held,
 };
 use crate::access::LockAct;
-use keylatch_core::lock::BreakReply;
+use keylatch_core::lock::{BreakCommand, BreakReply, LockName};
 use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 
 /// Break a lease
@@ -37,6 +38,7 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 pub(super) async fn break_lease(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     Name(name): Name,
     OptionalJson(body): OptionalJson<BreakLockRequest>,
 ) -> Result<Json<LockBreak>, Problem> {
@@ -48,12 +50,25 @@ pub(super) async fn break_lease(
     let mut command = break_command(body)?;
     command.by = caller.label("by", command.by)?;
     let fencing_token = command.fencing_token.get();
-    match api.locks.break_lease(&name, command).await? {
-        BreakReply::Broken { ends_in } => {
-            Ok(Json(LockBreak { fencing_token, ends_in_ms: millis(ends_in) }))
+    let act = act(&name, &command);
+    let done = async {
+        match api.locks.break_lease(&name, command).await? {
+            BreakReply::Broken { ends_in } => Ok(millis(ends_in)),
+            BreakReply::NotHeld => Err(lock_not_held()),
+            BreakReply::Mismatch(holding) => Err(fence_mismatch(&holding)),
         }
-        BreakReply::NotHeld => Err(lock_not_held()),
-        BreakReply::Mismatch(holding) => Err(fence_mismatch(&holding)),
+    };
+    let ends_in_ms = auditor.follow(act, done).await?;
+    Ok(Json(LockBreak { fencing_token, ends_in_ms }))
+}
+
+fn act(lock: &LockName, command: &BreakCommand) -> Act {
+    let BreakCommand { fencing_token, reason, by, .. } = command;
+    Act::Break {
+        lock: lock.as_str().to_owned(),
+        fencing_token: fencing_token.get(),
+        by: by.as_ref().map(|by| by.as_str().to_owned()),
+        reason: reason.as_str().to_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod api;
 mod assets;
+mod audit;
 mod body;
 mod breaks;
 mod caller;

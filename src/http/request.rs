@@ -26,12 +26,16 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
+use super::audit::{Act, RequestId, write_refusal};
 use super::idempotency::GuardAccess;
 use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
 use super::system;
-use crate::access::{Authenticator, CertificateNames, KEYLATCH_AUTHORIZATION, RefusedCredential};
+use crate::access::{
+    Authenticator, CertificateNames, Identity, KEYLATCH_AUTHORIZATION, RefusedCredential,
+};
+use crate::audit::AuditLog;
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
 use keylatch_axum::ProblemCause;
@@ -59,6 +63,7 @@ struct Shared {
     logger: AccessLogger,
     origins: OriginPolicy,
     authenticator: Option<Arc<Authenticator>>,
+    audit: Option<Arc<AuditLog>>,
 }
 
 impl RequestLayer {
@@ -78,6 +83,7 @@ impl RequestLayer {
             logger: AccessLogger { log: AccessLog::Errors, slow: Duration::from_secs(1) },
             origins: OriginPolicy::default(),
             authenticator: None,
+            audit: None,
             metrics,
         };
         let guard_access = GuardAccess::Public;
@@ -107,6 +113,15 @@ impl RequestLayer {
     pub fn with_authenticator(mut self, authenticator: Option<Arc<Authenticator>>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.authenticator = authenticator;
+        }
+        self
+    }
+
+    /// Writes to the audit log which requests are refused for who sent them.
+    #[must_use]
+    pub fn with_audit_log(mut self, audit: Option<Arc<AuditLog>>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.audit = audit;
         }
         self
     }
@@ -223,11 +238,12 @@ where
         let RequestLayer { shared, deadline, surface, .. } = &self.layer;
         let route = request.extensions().get::<MatchedPath>().cloned();
         let (in_flight, admitted) = shared.load.admit(route.as_ref().map(MatchedPath::as_str));
-        let ticket = RequestTicket {
+        let mut ticket = RequestTicket {
             started: Instant::now(),
             method: method_label(request.method()),
             route,
             id: shared.ids.id_of(&request),
+            identity: None,
             shared: Arc::clone(shared),
             _in_flight: in_flight,
         };
@@ -235,6 +251,10 @@ where
         let passed = passed.and_then(|()| self.layer.find(&request));
         let route = ticket.route.as_ref().map(MatchedPath::as_str);
         let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
+        if shared.audit.is_some() {
+            ticket.identity = request.extensions().get().cloned();
+            request.extensions_mut().insert(RequestId(ticket.id.clone()));
+        }
         if *surface != Surface::Api {
             // The service behind a guard logs the same id.
             request.headers_mut().insert(X_REQUEST_ID, ticket.id.clone());
@@ -293,6 +313,8 @@ struct RequestTicket {
     method: &'static str,
     route: Option<MatchedPath>,
     id: HeaderValue,
+    /// Who sent it, where there is an audit log to say so.
+    identity: Option<Arc<Identity>>,
     shared: Arc<Shared>,
     _in_flight: InFlight,
 }
@@ -306,6 +328,10 @@ impl RequestTicket {
         self.shared.metrics.request(self.method, route, status, took);
         let entry = AccessEntry { method: self.method, route, id: &self.id, took };
         self.shared.logger.log(entry, &response);
+        if let (Some(audit), 401 | 403) = (&self.shared.audit, status) {
+            let act = Act::Refused { method: self.method, route: route.to_owned(), status };
+            write_refusal(audit, &self.id, self.identity.as_deref(), &act);
+        }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         response
     }

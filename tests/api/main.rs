@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod access_matrix;
+mod audit;
 mod breaks;
 mod client_certificates;
 mod connections;

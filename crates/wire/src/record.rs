@@ -119,6 +119,14 @@ pub struct ResolveRecordRequest {
     /// With `completed`: the answer that every repeat is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<CompleteRecordRequest>,
+    /// How you found out, for the audit log: 1 to 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
+    pub reason: Option<String>,
+    /// A label for people that says who settles it: at most 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 256))]
+    pub by: Option<String>,
 }
 
 /// The record of a key.

@@ -22,6 +22,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::access::KeyAct;
 use crate::http::api::Api;
+use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
 use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
@@ -35,7 +36,7 @@ use keylatch_core::idempotency::{
     OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
     RunEnd, RunRenewal, Scope, StoredResponse,
 };
-use keylatch_core::lock::{FencingToken, Token, TokenHash, Ttl};
+use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
     self as wire, BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer,
     IdempotencyRecord, ResolveRecordRequest, SecretToken, millis,
@@ -257,19 +258,26 @@ pub(crate) async fn find(
 pub(crate) async fn resolve(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     path: RecordKeyPath,
     OptionalJson(body): OptionalJson<ResolveRecordRequest>,
 ) -> Result<Response, Problem> {
-    let (key, _) = path.permitted(&caller, KeyAct::Resolve)?;
-    match api.records()?.resolve(&resolve_command(body, key)?).await? {
-        ResolveReply::Completed(view) => Ok(Json(record(&view)).into_response()),
-        ResolveReply::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
-        ResolveReply::Refused(_) => {
-            let detail = "The outcome is not unknown, or another run than the one you mean.";
-            Err(Problem::new(Code::NothingToResolve, detail))
+    let (key, scope) = path.permitted(&caller, KeyAct::Resolve)?;
+    let settler = settler(&caller, &body)?;
+    let command = resolve_command(body, key)?;
+    let act = resolve_act(&scope, &command, settler);
+    let done = async {
+        match api.records()?.resolve(&command).await? {
+            ResolveReply::Completed(view) => Ok(Json(record(&view)).into_response()),
+            ResolveReply::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
+            ResolveReply::Refused(_) => {
+                let detail = "The outcome is not unknown, or another run than the one you mean.";
+                Err(Problem::new(Code::NothingToResolve, detail))
+            }
+            ResolveReply::Absent => Err(no_record()),
         }
-        ResolveReply::Absent => Err(no_record()),
-    }
+    };
+    auditor.follow(act, done).await
 }
 
 /// The key that the path names, and its scope as the query does.
@@ -425,6 +433,32 @@ fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Proble
         }
     }
     Ok(headers)
+}
+
+/// Who settles an unknown outcome, and why, as people read it.
+struct Settler {
+    by: Option<Owner>,
+    reason: Option<Reason>,
+}
+
+fn settler(caller: &Caller, body: &ResolveRecordRequest) -> Result<Settler, Problem> {
+    let by = Owner::parse(body.by.as_deref().unwrap_or_default());
+    let by = caller.label("by", by.map_err(|error| invalid("by", error))?)?;
+    let reason = body.reason.as_deref().map(Reason::parse).transpose();
+    Ok(Settler { by, reason: reason.map_err(|error| invalid("reason", error))? })
+}
+
+fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) -> Act {
+    let Settler { by, reason } = settler;
+    Act::Resolve {
+        key: scope.key().as_str().to_owned(),
+        method: scope.method().to_owned(),
+        path: scope.path().to_owned(),
+        fencing_token: command.fencing_token.map(FencingToken::get),
+        outcome: if command.end.is_some() { "completed" } else { "not-executed" },
+        by: by.map(|by| by.as_str().to_owned()),
+        reason: reason.map(|reason| reason.as_str().to_owned()),
+    }
 }
 
 /// What a request says about an outcome that was unknown.

@@ -116,6 +116,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("access", _) => "all".into(),
         ("cert" | "key" | "client_ca", _) => "other.pem".into(),
         ("identities", _) => "identities.toml".into(),
+        ("audit", _) => "audit.log".into(),
         ("sandbox" | "break", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),
     }
