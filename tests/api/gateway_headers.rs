@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
+use keylatch::config::Config;
 use keylatch::http::Guard;
-use keylatch_testkit::{Answer, RawConnection, Service, Shop, Upstream, config};
+use keylatch_testkit::{
+    Answer, Authority, RawConnection, Service, Shop, Upstream, config, connect_tls,
+};
 
 /// Sends `POST /orders` under a key, with more headers, and gives those that the upstream has.
 async fn order_with(shop: &Shop, key: &str, headers: &str) -> HeaderMap {
@@ -110,6 +113,33 @@ async fn forwarding_headers_of_a_trusted_proxy_are_continued() {
     let forwarded =
         "for=\"[2001:db8::7]\";host=\"shop.example\";proto=https, for=203.0.113.9, for=127.0.0.1";
     assert_eq!(values(&headers, "forwarded"), [forwarded]);
+}
+
+#[tokio::test]
+async fn request_over_tls_is_one_of_https_to_the_upstream() {
+    let authority = Authority::default();
+    let upstream = Upstream::start().await;
+    let mut config = Config { tls: authority.serve(), ..config("memory:") };
+    config.server.trusted_proxies = vec!["10.0.0.0/8".to_owned()];
+    let (path, to) = ("/orders".to_owned(), upstream.url());
+    config.guard = vec![Guard { path, upstream: to, ..Guard::default() }];
+    let service = Service::start_with(config).await;
+    let mut wire = connect_tls(service.address, &authority.client(&[], None)).await;
+    for head in [
+        "GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST /orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\n\
+         X-Forwarded-Proto: http\r\nContent-Length: 0\r\n\r\n",
+    ] {
+        wire.send(head).await;
+        assert_eq!(wire.answer().await.status, 201, "{head}");
+        let headers = upstream.last().headers;
+        assert_eq!(values(&headers, "x-forwarded-proto"), ["https"], "{head}");
+        assert_eq!(
+            values(&headers, "forwarded"),
+            ["for=127.0.0.1;host=\"localhost\";proto=https"],
+            "{head}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -144,6 +144,21 @@ async fn run_uses_the_key_of_its_environment() {
 }
 
 #[tokio::test]
+async fn healthcheck_asks_without_a_key_and_the_service_ignores_that_of_its_clients() {
+    let mut keyring = Keyring::default();
+    let key = keyring.add("ci", ALL);
+    let path = keyring.path().display().to_string();
+    let around = [(IDENTITIES, path.as_str()), ("KEYLATCH_API_KEY", key.as_str())];
+    let process = KEYLATCH.serve(&[], &around).await;
+    let address = process.address.to_string();
+    for key in [key.as_str(), "kl_wrong", ""] {
+        let variables = [("KEYLATCH_LISTEN", address.as_str()), ("KEYLATCH_API_KEY", key)];
+        let ended = KEYLATCH.run_with(&["healthcheck"], &variables).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+}
+
+#[tokio::test]
 async fn service_starts_off_loopback_only_with_identities_or_when_told() {
     for arguments in [["--listen", "0.0.0.0:0"], ["--listen", "[::]:0"]] {
         let refused = KEYLATCH.run_with(&arguments, &[("KEYLATCH_STORE", "memory:")]).await;
