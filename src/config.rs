@@ -259,8 +259,8 @@ impl Config {
         }
     }
 
-    /// What types alone do not rule out.
-    fn check(&self) -> Result<(), String> {
+    /// Refuses 0 where it would stop everything.
+    fn check_positive(&self) -> Result<(), String> {
         let positive = [
             ("store_timeout_ms", self.store_timeout_ms),
             ("idempotency.max_kept_bytes", self.idempotency.max_kept_bytes),
@@ -273,6 +273,7 @@ impl Config {
             ("server.header_timeout_ms", self.server.header_timeout_ms),
             ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
             ("server.write_timeout_ms", self.server.write_timeout_ms),
+            ("server.upgrade_idle_timeout_ms", self.server.upgrade_idle_timeout_ms),
             ("server.max_headers", self.server.max_headers as u64),
             ("wait.max_waiters_per_lock", self.wait.max_waiters_per_lock),
             ("wait.max_waiters", self.wait.max_waiters as u64),
@@ -285,9 +286,14 @@ impl Config {
             ("redis.connections", u64::from(self.redis.connections)),
             ("redis.connect_timeout_ms", self.redis.connect_timeout_ms),
         ];
-        for (key, value) in positive {
-            check(key, value > 0, "must be more than 0")?;
-        }
+        positive
+            .into_iter()
+            .try_for_each(|(key, value)| check(key, value > 0, "must be more than 0"))
+    }
+
+    /// What types alone do not rule out.
+    fn check(&self) -> Result<(), String> {
+        self.check_positive()?;
         let connections = self.server.max_connections;
         check("server.max_connections", connections <= 10_000_000, "must be at most 10000000")?;
         let silence = self.zookeeper.connect_timeout_ms;

@@ -19,6 +19,7 @@ mod server;
 mod sets;
 mod streams;
 mod system;
+mod tunnel;
 
 use std::sync::Arc;
 

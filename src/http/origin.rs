@@ -131,7 +131,9 @@ impl OriginPolicy {
         let named = SourceHeaders::of(request.headers());
         let host = host_of(request, named.host)?;
         self.check_host(request, host)?;
-        if request.method().is_safe() || surface == Surface::Callback {
+        // A browser opens a WebSocket for every page, and asks no service before it does.
+        let is_safe = request.method().is_safe() && !named.has_upgrade;
+        if is_safe || surface == Surface::Callback {
             return Ok(());
         }
         let origin = named.origin.said();
@@ -246,6 +248,7 @@ struct SourceHeaders<'a> {
     host: Lines<'a>,
     origin: Lines<'a>,
     fetch_site: Lines<'a>,
+    has_upgrade: bool,
 }
 
 impl<'a> SourceHeaders<'a> {
@@ -256,6 +259,10 @@ impl<'a> SourceHeaders<'a> {
                 name if name == header::HOST => &mut named.host,
                 name if name == header::ORIGIN => &mut named.origin,
                 name if name == SEC_FETCH_SITE => &mut named.fetch_site,
+                name if name == header::UPGRADE => {
+                    named.has_upgrade = true;
+                    continue;
+                }
                 _ => continue,
             };
             *lines = if matches!(lines, Lines::None) { Lines::One(value) } else { Lines::Several };

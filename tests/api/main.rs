@@ -17,6 +17,7 @@ mod fencing_tokens;
 mod foreign_pages;
 mod gateway_headers;
 mod gateway_paths;
+mod gateway_upgrades;
 mod gone_clients;
 mod hold;
 mod hold_endings;

@@ -92,6 +92,14 @@ impl RawConnection {
         self.answer().await
     }
 
+    /// Reads the next bytes, which have to be these.
+    pub async fn receives(&mut self, text: &str) {
+        let mut bytes = vec![0; text.len()];
+        let read = soon("bytes", self.stream.read_exact(&mut bytes)).await;
+        read.expect("the connection stays open until then");
+        assert_eq!(String::from_utf8_lossy(&bytes), text);
+    }
+
     /// Waits until the service closes the connection; it must not send another byte before.
     pub async fn closed(&mut self) {
         let rest = self.rest().await;

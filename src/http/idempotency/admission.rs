@@ -18,7 +18,7 @@ use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, write_source,
 };
-use super::headers::{remove_twins, strip, wants_upgrade};
+use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
 use crate::http::problem::{Code, Problem};
@@ -61,7 +61,8 @@ impl Admission {
     fn admit(&self, mut request: Request) -> Result<Request, Problem> {
         self.check_path(request.uri().path())?;
         let is_guarded = self.guarded_methods.contains(request.method());
-        if is_guarded && wants_upgrade(request.headers()) {
+        let protocols = upgrade_of(request.headers());
+        if is_guarded && protocols.is_some() {
             let detail = "A guarded request cannot become another protocol. Nothing was run.";
             return Err(Problem::new(Code::UpgradeRefused, detail).with_field("Upgrade"));
         }
@@ -72,6 +73,9 @@ impl Admission {
             principal.read(&mut request, is_guarded)?;
         }
         write_source(&mut request);
+        if let Some(protocols) = protocols {
+            offer_upgrade(request.headers_mut(), protocols);
+        }
         Ok(request)
     }
 

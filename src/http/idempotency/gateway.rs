@@ -17,11 +17,13 @@ use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::BodyExt as _;
+use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout_at};
 
 use super::forwarding::hide_upstream;
-use super::headers::strip;
+use super::headers::{offer_upgrade, strip, upgrade_of};
 use crate::http::problem::{Code, Problem};
+use crate::http::tunnel::Tunnel;
 use keylatch_axum::{IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::store::Effect;
@@ -117,25 +119,44 @@ impl Gateway {
         tried.unwrap_or_else(SendFailure::into_response)
     }
 
-    async fn send_once(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
+    async fn send_once(&self, mut request: Request, end: Instant) -> Result<Response, SendFailure> {
         let method = request.method().clone();
+        // Admission has left the offer in unguarded requests alone.
+        let client = upgrade_of(request.headers())
+            .and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
         match timeout_at(end, self.client.request(request)).await {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                // It was not asked to, and what it says from now on is no answer.
-                Err(SendFailure::Silent(format!("{method}: the upstream switched protocols")))
+                client.and_then(|client| self.switched(response.map(Body::new), client)).ok_or_else(
+                    // It was not asked to, and what it says from now on is no answer.
+                    || SendFailure::Silent(format!("{method}: the upstream switched protocols")),
+                )
             }
             Ok(Ok(response)) => {
                 let mut response = response.map(Body::new);
                 forget_false_length(response.headers_mut());
-                strip(response.headers_mut(), &[]);
-                if let Some(authority) = self.origin.authority() {
-                    hide_upstream(response.headers_mut(), authority);
-                }
+                self.strip_answer(&mut response);
                 Ok(response)
             }
             Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.to_string())),
             Ok(Err(error)) => Err(SendFailure::Silent(format!("{method}: {error}"))),
             Err(_) => Err(SendFailure::Silent("no answer came in time".to_owned())),
+        }
+    }
+
+    /// An upstream's 101, with the tunnel that the client's connection becomes; `None` where it names no protocol.
+    fn switched(&self, mut response: Response, client: OnUpgrade) -> Option<Response> {
+        let protocol = upgrade_of(response.headers())?;
+        let upstream = hyper::upgrade::on(&mut response);
+        self.strip_answer(&mut response);
+        offer_upgrade(response.headers_mut(), protocol);
+        response.extensions_mut().insert(Tunnel { client, upstream });
+        Some(response)
+    }
+
+    fn strip_answer(&self, response: &mut Response) {
+        strip(response.headers_mut(), &[]);
+        if let Some(authority) = self.origin.authority() {
+            hide_upstream(response.headers_mut(), authority);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! get rid of a header of keylatch's in that way, nor of one that a proxy wrote. Tested in
 //! `tests/api/gateway_headers.rs` and `idempotency_gateway.rs`.
 
-use axum::http::header::{self, HeaderMap, HeaderName};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// What belongs to one connection and not to the next (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [&str; 9] = [
@@ -19,15 +19,26 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Whether a request asks for another protocol on its connection. An offer of HTTP/2, as some libraries make it
-/// with every request, is none that has to be taken.
-pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
-    let has = |name: &HeaderName, is: fn(&str) -> bool| {
+/// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
+/// as some libraries make it with every request, is none that has to be taken.
+pub(in crate::http) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let items = |name: &HeaderName| {
         let lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        lines.flat_map(|list| list.split(',')).any(|item| is(item.trim()))
+        let items = lines.flat_map(|list| list.split(',')).map(str::trim);
+        items.filter(|item| !item.is_empty()).collect::<Vec<_>>()
     };
-    has(&header::CONNECTION, |item| item.eq_ignore_ascii_case("upgrade"))
-        && has(&header::UPGRADE, |protocol| !protocol.eq_ignore_ascii_case("h2c"))
+    if !items(&header::CONNECTION).iter().any(|item| item.eq_ignore_ascii_case("upgrade")) {
+        return None;
+    }
+    let mut protocols = items(&header::UPGRADE);
+    protocols.retain(|protocol| !protocol.eq_ignore_ascii_case("h2c"));
+    HeaderValue::try_from(protocols.join(", ")).ok().filter(|protocols| !protocols.is_empty())
+}
+
+/// Names other protocols for the connection of a message.
+pub(super) fn offer_upgrade(headers: &mut HeaderMap, protocols: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocols);
 }
 
 /// Removes what belongs to the connection that a message came on, but for the `own` headers.

@@ -1,19 +1,20 @@
 //! One connection: what hyper serves on it, and what ends it from outside.
 //!
 //! Beside hyper's own future a connection has four events: the time of a phase may be over, the client
-//! ended its side, the service shuts down, the time for that is over. Invariant: a client that is gone
-//! frees what its request holds, whatever bytes of it are unread. Tested in `tests/api/gone_clients.rs`.
+//! ended its side, the service shuts down, the time for that is over. A connection that changes to another
+//! protocol has the same four. Invariant: a client that is gone frees what its request holds, whatever bytes
+//! of it are unread. Tested in `tests/api/gone_clients.rs` and `gateway_upgrades.rs`.
 
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -36,6 +37,7 @@ use super::settings::Settings;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
 use crate::http::origin::Arrival;
+use crate::http::tunnel::Tunnel;
 use crate::metrics::{GaugeGuard, Metrics};
 
 /// How long a client may send on after the service ended the connection.
@@ -71,6 +73,7 @@ impl Connections {
             keep_alive: Duration::from_millis(settings.keep_alive_timeout_ms),
             write: Duration::from_millis(settings.write_timeout_ms),
             leave: LEAVE_TIME,
+            upgrade_idle: Duration::from_millis(settings.upgrade_idle_timeout_ms),
         };
         let (closing, killed, metrics) = (closing.clone(), killed.clone(), Arc::clone(metrics));
         let settings = settings.clone();
@@ -78,7 +81,7 @@ impl Connections {
     }
 
     /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
-    pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
+    pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: Arc<Self>,
         accepted: AcceptedConnection<I>,
         router: Router,
@@ -152,8 +155,8 @@ impl Serving<'_> {
         done.inspect_err(|error| tracing::debug!(%error, "a client did not agree on TLS")).ok()
     }
 
-    /// Serves HTTP/1.1.
-    async fn http1<I: AsyncRead + AsyncWrite + Unpin>(
+    /// Serves HTTP/1.1, and then the protocol that a request changed to.
+    async fn http1<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &mut self,
         io: I,
         client: Client,
@@ -162,15 +165,30 @@ impl Serving<'_> {
     ) {
         let phases = Arc::clone(&self.phases);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
-        let service = service_fn(|request| answer(router, &phases, &client, request));
+        let tunnel = OnceLock::new();
+        let service = service_fn(|request| {
+            let answering = answer(router, &phases, &client, request);
+            answering.map_ok(|response| {
+                if let Some(to) = response.extensions().get::<Tunnel>() {
+                    // It is the last response, so no other tunnel is there yet.
+                    let _ = tunnel.set(to.clone());
+                }
+                response
+            })
+        });
         let mut http = self.all.http.clone();
-        let connection = pin!(http.keep_alive(keep_alive).serve_connection(io, service));
-        let close = |connection: Pin<&mut http1::Connection<_, _>>| {
+        let connection = http.keep_alive(keep_alive).serve_connection(io, service);
+        let close = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
             connection.graceful_shutdown();
             ControlFlow::Continue(())
         };
         // How a connection ended is its client's affair.
-        let _ = self.watch(connection, close).await;
+        let _ = self.watch(pin!(connection.with_upgrades()), close).await;
+        if let Some(tunnel) = tunnel.into_inner() {
+            phases.upgraded();
+            // What it carries may end by itself until the time for shutting down is over.
+            let _ = self.watch(pin!(tunnel.carry()), |_| ControlFlow::Continue(())).await;
+        }
     }
 
     /// Serves HTTP/2.

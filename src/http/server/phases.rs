@@ -34,12 +34,15 @@ pub(super) struct ConnectionTimeouts {
     pub(super) write: Duration,
     /// Between the service's end of the connection and the client's.
     pub(super) leave: Duration,
+    /// While a connection that changed to another protocol carries nothing.
+    pub(super) upgrade_idle: Duration,
 }
 
 impl ConnectionTimeouts {
     /// How often a connection that is being served is looked at.
     pub(super) fn shortest(&self) -> Duration {
-        self.first_byte.min(self.head).min(self.keep_alive).min(self.write).min(self.leave)
+        let each = [self.head, self.keep_alive, self.write, self.leave, self.upgrade_idle];
+        each.into_iter().fold(self.first_byte, Duration::min)
     }
 }
 
@@ -70,6 +73,7 @@ const IDLE: u8 = 1;
 const HEAD: u8 = 2;
 const BUSY: u8 = 3;
 const LEAVING: u8 = 4;
+const UPGRADED: u8 = 5;
 const FLOWING: u64 = u64::MAX;
 
 impl ConnectionPhases {
@@ -125,6 +129,7 @@ impl ConnectionPhases {
             IDLE => Some(timeouts.keep_alive),
             HEAD => Some(timeouts.head),
             LEAVING => Some(timeouts.leave),
+            UPGRADED => Some(timeouts.upgrade_idle),
             _ => None,
         };
         let after = |millis| self.opened + Duration::from_millis(millis);
@@ -140,6 +145,7 @@ impl ConnectionPhases {
     fn wrote(&self, taken: bool) {
         if taken {
             self.stuck.store(FLOWING, Ordering::Release);
+            self.carried();
         } else if self.stuck.load(Ordering::Acquire) == FLOWING {
             self.stuck.store(self.now(), Ordering::Release);
         }
@@ -150,6 +156,19 @@ impl ConnectionPhases {
         let is_head = !self.has_streams.load(Ordering::Acquire);
         if is_head && matches!(self.phase.load(Ordering::Acquire), FRESH | IDLE) {
             self.enter(HEAD);
+        }
+        self.carried();
+    }
+
+    /// The connection has changed to another protocol.
+    pub(super) fn upgraded(&self) {
+        self.enter(UPGRADED);
+    }
+
+    /// Bytes went by, one way or the other.
+    fn carried(&self) {
+        if self.phase.load(Ordering::Acquire) == UPGRADED {
+            self.enter(UPGRADED);
         }
     }
 

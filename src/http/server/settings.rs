@@ -28,6 +28,8 @@ pub struct Settings {
     pub keep_alive_timeout_ms: u64,
     /// Time for which a client may read nothing of what it is sent, in milliseconds.
     pub write_timeout_ms: u64,
+    /// Time for which a connection that changed to another protocol may carry nothing, in milliseconds.
+    pub upgrade_idle_timeout_ms: u64,
     /// The largest request body, in bytes.
     pub body_limit_bytes: usize,
     /// The largest head of a request, in bytes.
