@@ -167,21 +167,21 @@ impl Meter {
         }
     }
 
-    /// A place for a request that waits for locks.
+    /// A permit for a request that waits for locks.
     ///
     /// # Errors
     ///
     /// As many wait as may.
-    pub fn enter_waiter(&self) -> Result<QuotaPlace, QuotaRefusal> {
+    pub fn enter_waiter(&self) -> Result<QuotaPermit, QuotaRefusal> {
         self.enter(QuotaKind::Waiters, self.quota.waiters, &self.usage.waiters)
     }
 
-    /// A place for a stream of events.
+    /// A permit for a stream of events.
     ///
     /// # Errors
     ///
     /// As many are open as may.
-    pub fn enter_stream(&self) -> Result<QuotaPlace, QuotaRefusal> {
+    pub fn enter_stream(&self) -> Result<QuotaPermit, QuotaRefusal> {
         self.enter(QuotaKind::Streams, self.quota.streams, &self.usage.streams)
     }
 
@@ -250,11 +250,11 @@ impl Meter {
         kind: QuotaKind,
         limit: Option<NonZeroU64>,
         count: &Arc<AtomicU64>,
-    ) -> Result<QuotaPlace, QuotaRefusal> {
-        let Some(limit) = limit.map(NonZeroU64::get) else { return Ok(QuotaPlace(None)) };
+    ) -> Result<QuotaPermit, QuotaRefusal> {
+        let Some(limit) = limit.map(NonZeroU64::get) else { return Ok(QuotaPermit(None)) };
         let more = |count: u64| (count < limit).then_some(count + 1);
         match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(QuotaPlace(Some(Arc::clone(count)))),
+            Ok(_) => Ok(QuotaPermit(Some(Arc::clone(count)))),
             Err(_) => Err(self.refuse(kind, limit, Duration::from_secs(1))),
         }
     }
@@ -292,11 +292,11 @@ impl RecordClaim {
     }
 }
 
-/// A place that is taken for as long as this lives.
+/// A permit that is taken for as long as this lives.
 #[derive(Debug, Default)]
-pub struct QuotaPlace(Option<Arc<AtomicU64>>);
+pub struct QuotaPermit(Option<Arc<AtomicU64>>);
 
-impl Drop for QuotaPlace {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         if let Some(count) = &self.0 {
             count.fetch_sub(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::{Code, Problem, overloaded};
-use crate::access::{Authenticator, QuotaPlace};
+use crate::access::{Authenticator, QuotaPermit};
 use crate::audit::AuditLog;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
 use keylatch_axum::BodyLimits;
@@ -76,11 +76,11 @@ impl Streams {
         Self { places, heartbeat, metrics }
     }
 
-    /// A place for one more stream, which also has one in the quota of its client.
+    /// A permit for one more stream, which has one of its client's quota already.
     pub(super) fn open(
         &self,
         kind: StreamKind,
-        of_quota: QuotaPlace,
+        of_quota: QuotaPermit,
     ) -> Result<StreamPermit, Problem> {
         let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
             self.metrics.shed.inc();
@@ -101,7 +101,7 @@ impl Streams {
 pub(super) struct StreamPermit {
     heartbeat: Duration,
     _counted: GaugeGuard,
-    _of_quota: QuotaPlace,
+    _of_quota: QuotaPermit,
     _permit: OwnedSemaphorePermit,
 }
 

@@ -16,7 +16,7 @@ use super::api::Api;
 use super::body::invalid;
 use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
 use crate::access::{
-    Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPlace, RecordClaim,
+    Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, RecordClaim,
     RefusedCredential,
 };
 use keylatch_core::idempotency::{IdempotencyKey, RecordKey};
@@ -35,7 +35,7 @@ pub(super) enum Caller {
 #[derive(Debug, Default)]
 pub(super) struct LockRoom {
     claim: LockClaim,
-    _place: Option<QuotaPlace>,
+    _permit: Option<QuotaPermit>,
 }
 
 impl LockRoom {
@@ -131,7 +131,7 @@ impl Caller {
         })
     }
 
-    /// Room for these locks in the quota of the client, and a place among those that wait where it `waits`.
+    /// Room for these locks in the quota of the client, and a permit to wait where it `waits`.
     pub(super) fn claim_locks(
         &self,
         names: &[LockName],
@@ -140,8 +140,8 @@ impl Caller {
     ) -> Result<LockRoom, Problem> {
         let Some(meter) = self.meter() else { return Ok(LockRoom::default()) };
         let claim = meter.claim_locks(names, token).map_err(quota_exceeded)?;
-        let place = waits.then(|| meter.enter_waiter()).transpose().map_err(quota_exceeded)?;
-        Ok(LockRoom { claim, _place: place })
+        let permit = waits.then(|| meter.enter_waiter()).transpose().map_err(quota_exceeded)?;
+        Ok(LockRoom { claim, _permit: permit })
     }
 
     /// Notes in the quota of the client that it holds these locks for so long.
@@ -158,10 +158,10 @@ impl Caller {
         }
     }
 
-    /// A place in the quota of the client for one more stream of events.
-    pub(super) fn enter_stream(&self) -> Result<QuotaPlace, Problem> {
-        let place = self.meter().map(Meter::enter_stream).transpose().map_err(quota_exceeded)?;
-        Ok(place.unwrap_or_default())
+    /// A permit of the client's quota for one more stream of events.
+    pub(super) fn enter_stream(&self) -> Result<QuotaPermit, Problem> {
+        let permit = self.meter().map(Meter::enter_stream).transpose().map_err(quota_exceeded)?;
+        Ok(permit.unwrap_or_default())
     }
 
     /// Room in the quota of the client for the record of a key.
