@@ -24,9 +24,11 @@ const PREFIX: &str = "KEYLATCH_";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
-const BESIDE: [&str; 13] = [
+const BESIDE: [&str; 15] = [
     "API_KEY",
     "CA",
+    "CLIENT_CERT",
+    "CLIENT_KEY",
     "URL",
     "SERVER",
     "NAME",

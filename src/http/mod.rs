@@ -114,7 +114,7 @@ fn guarded(
     records: &Arc<IdempotencyService>,
     requests: &RequestLayer,
 ) -> std::io::Result<Router> {
-    let client = https_client(&Trust::System)?;
+    let client = https_client(&Trust::System, None)?;
     let configured = extras.guards.iter().filter_map(|guard| {
         let router = guard.router(extras.guards, Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();

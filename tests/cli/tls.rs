@@ -99,3 +99,58 @@ async fn service_ignores_the_authorities_of_clients() {
     let process = KEYLATCH.serve(&[], &variables).await;
     certificate(&process, &authority).await;
 }
+
+/// A service that knows the client `ci` by its certificate.
+async fn serve_clients(authority: &Authority) -> Process {
+    let tls = authority.serve_clients();
+    let identities = authority.file("identities.toml");
+    let ci = "[[identity]]\nname = \"ci\"\ncertificates = [\"ci.example\"]\n\
+              allow = [{ locks = \"\", may = [\"acquire\", \"read\"] }]\n";
+    std::fs::write(&identities, ci).expect("a file");
+    let identities = identities.display().to_string();
+    let variables = [
+        ("KEYLATCH_TLS_CERT", tls.cert.as_str()),
+        ("KEYLATCH_TLS_KEY", tls.key.as_str()),
+        ("KEYLATCH_TLS_CLIENT_CA", tls.client_ca.as_str()),
+        ("KEYLATCH_IDENTITIES", identities.as_str()),
+        // A client's variables are no settings of a service.
+        ("KEYLATCH_CLIENT_CERT", "/a"),
+        ("KEYLATCH_CLIENT_KEY", "/b"),
+    ];
+    KEYLATCH.serve(&[], &variables).await
+}
+
+#[tokio::test]
+async fn run_shows_the_certificate_of_its_environment() {
+    let authority = Authority::default();
+    let process = serve_clients(&authority).await;
+    let write = |name: &str, pem: &str| {
+        std::fs::write(authority.file(name), pem).expect("a file");
+        authority.file(name).display().to_string()
+    };
+    let client = authority.sign("ci", &["ci.example"]);
+    let (cert, key) = (write("ci.pem", &client.cert), write("ci-key.pem", &client.key));
+    let foreign = write("other-key.pem", &authority.sign("b", &["b"]).key);
+    let url = format!("https://localhost:{}", process.address.port());
+    let ca = authority.ca_file().display().to_string();
+    let run = async |cert: &str, key: &str| {
+        let service = [("KEYLATCH_URL", url.as_str()), ("KEYLATCH_CA", ca.as_str())];
+        let own = [("KEYLATCH_CLIENT_CERT", cert), ("KEYLATCH_CLIENT_KEY", key)];
+        let run = ["run", "--wait", "0s", "nightly", "--", "echo", "ran"];
+        KEYLATCH.run_with(&run, &[service, own].concat()).await
+    };
+    let ran = run(&cert, &key).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
+    for (cert, key, code, why) in [
+        ("", "", 76, "401"),
+        (cert.as_str(), "", 70, "KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY belong together"),
+        ("", key.as_str(), 70, "KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY belong together"),
+        (cert.as_str(), "/absent.pem", 70, "/absent.pem"),
+        (key.as_str(), key.as_str(), 70, "has no certificate"),
+        (cert.as_str(), foreign.as_str(), 70, "do not fit"),
+    ] {
+        let refused = run(cert, key).await;
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(code), ""), "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
+}

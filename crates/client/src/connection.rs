@@ -83,7 +83,7 @@ pub(crate) enum NoReply {
 impl Connection {
     /// A connection to the service at `url`, which is not opened yet.
     pub(crate) fn new(url: &str, security: Security) -> Result<Self, Error> {
-        let Security { api_key, authorities } = security;
+        let Security { api_key, authorities, certificate } = security;
         let (base, transport) = parse(url)?;
         let trust = match (transport, authorities) {
             (Transport::Unix(path), _) => {
@@ -93,7 +93,8 @@ impl Connection {
             (Transport::Tls, Some(file)) => Trust::Authorities(file),
             (Transport::Tls, None) => Trust::System,
         };
-        let http = Http::Network(https_client(&trust).map_err(Error::Certificates)?);
+        let http =
+            Http::Network(https_client(&trust, certificate.as_ref()).map_err(Error::Certificates)?);
         Ok(Self { http, base, api_key })
     }
 

@@ -18,8 +18,8 @@ pub enum Error {
     /// The text is not an API key.
     #[error("the API key has characters that no key has, or is empty")]
     ApiKey,
-    /// The certificates by which the client knows a service with `https` cannot be read.
-    #[error("the certificates of authorities cannot be read: {0}")]
+    /// The certificates by which the client knows a service with `https`, or its own, are of no use.
+    #[error("the certificates cannot be used: {0}")]
     Certificates(io::Error),
     /// The options ask for what cannot be.
     #[error("the options {0}")]

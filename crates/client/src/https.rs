@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::body::Body;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::client::WantsClientCert;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,12 +39,25 @@ pub enum Trust {
     None,
 }
 
-/// A client without connections.
+/// The certificate that a client shows to a service that asks for one, and its key: files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and those that lead from it to its root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// A client without connections, which shows a certificate if it has one.
 ///
 /// # Errors
 ///
-/// The certificates of the system or of the file are to be trusted and cannot be read.
-pub fn https_client<B>(trust: &Trust) -> io::Result<HttpsClient<B>>
+/// The certificates of the system or of the file are to be trusted and cannot be read, or that of the client is
+/// of no use.
+pub fn https_client<B>(
+    trust: &Trust,
+    certificate: Option<&ClientCertificate>,
+) -> io::Result<HttpsClient<B>>
 where
     B: Body + Send,
     B::Data: Send,
@@ -52,12 +66,19 @@ where
     connector.enforce_http(false);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_nodelay(true);
-    let tls = HttpsConnectorBuilder::new();
-    let tls = match trust {
-        Trust::System => tls.with_provider_and_native_roots(default_provider())?,
-        Trust::Authorities(file) => tls.with_tls_config(config(authorities(file)?)?),
-        Trust::None => tls.with_tls_config(config(RootCertStore::empty())?),
+    let config = ClientConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    let config = match trust {
+        Trust::System => config.with_native_roots()?,
+        Trust::Authorities(file) => config.with_root_certificates(authorities(file)?),
+        Trust::None => config.with_root_certificates(RootCertStore::empty()),
     };
+    let config = match certificate {
+        Some(certificate) => show(config, certificate)?,
+        None => config.with_no_client_auth(),
+    };
+    let tls = HttpsConnectorBuilder::new().with_tls_config(config);
     let connector = tls.https_or_http().enable_http1().wrap_connector(connector);
     Ok(legacy::Client::builder(TokioExecutor::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
@@ -65,24 +86,40 @@ where
         .build(connector))
 }
 
-fn config(roots: RootCertStore) -> io::Result<ClientConfig> {
-    let config = ClientConfig::builder_with_provider(default_provider().into())
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+/// The configuration of a client that shows this certificate.
+fn show(
+    config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    ClientCertificate { cert, key }: &ClientCertificate,
+) -> io::Result<ClientConfig> {
+    let key_pem = read(key)?;
+    let found = PrivateKeyDer::from_pem_slice(&key_pem);
+    let found = found.map_err(|_| wrong(key, "it is not a private key in PEM"))?;
+    config
+        .with_client_auth_cert(certificates(cert)?, found)
+        .map_err(|error| wrong(cert, &format!("it and its key do not fit: {error}")))
 }
 
 /// The authorities in a PEM file, of which there is at least one.
 fn authorities(file: &Path) -> io::Result<RootCertStore> {
-    let wrong = |why: &str| io::Error::other(format!("{}: {why}", file.display()));
-    let pem = std::fs::read(file).map_err(|error| wrong(&error.to_string()))?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|_| wrong("it is not certificates in PEM"))?;
-        roots.add(certificate).map_err(|_| wrong("a certificate is not one of an authority"))?;
-    }
-    if roots.is_empty() {
-        return Err(wrong("it has no certificate"));
+    for certificate in certificates(file)? {
+        let added = roots.add(certificate);
+        added.map_err(|_| wrong(file, "a certificate is not one of an authority"))?;
     }
     Ok(roots)
+}
+
+/// The certificates in a PEM file, of which there is at least one.
+fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(file)?).collect();
+    let all = all.map_err(|_| wrong(file, "it is not certificates in PEM"))?;
+    if all.is_empty() { Err(wrong(file, "it has no certificate")) } else { Ok(all) }
+}
+
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    std::fs::read(file).map_err(|error| wrong(file, &error.to_string()))
+}
+
+fn wrong(file: &Path, why: &str) -> io::Error {
+    io::Error::other(format!("{}: {why}", file.display()))
 }

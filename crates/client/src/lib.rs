@@ -108,6 +108,7 @@ pub use api_key::ApiKey;
 pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
 pub use error::Error;
 pub use guard::{Guard, LeaseStatus, LockGuard, LossReason, SetGuard};
+pub use https::ClientCertificate;
 pub use keylatch_core::lock::{
     EntryName, FencingToken, Limit, LockName, LockSet, Owner, ReleaseReply, Slots, Token, Ttl,
 };

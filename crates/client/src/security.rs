@@ -1,11 +1,16 @@
 //! How a service knows the client, and how the client knows the service.
 
+use std::io;
 use std::path::PathBuf;
 
+use crate::https::ClientCertificate;
 use crate::{ApiKey, Error};
 
 /// The variable that names the file of authorities.
-const VARIABLE: &str = "KEYLATCH_CA";
+const AUTHORITIES: &str = "KEYLATCH_CA";
+/// Those that name the client's own certificate and its key.
+const CERTIFICATE: &str = "KEYLATCH_CLIENT_CERT";
+const KEY: &str = "KEYLATCH_CLIENT_KEY";
 
 /// How a service knows the client, and how the client knows the service.
 ///
@@ -13,7 +18,7 @@ const VARIABLE: &str = "KEYLATCH_CA";
 /// use keylatch_client::{Client, Security};
 ///
 /// # fn main() -> Result<(), keylatch_client::Error> {
-/// // The API key in KEYLATCH_API_KEY and the authorities in KEYLATCH_CA, if they are set.
+/// // The key, the authorities and the certificate that the variables KEYLATCH_… have, if they are set.
 /// let client = Client::with_security("http://127.0.0.1:7070", Security::from_environment()?)?;
 /// # Ok(())
 /// # }
@@ -24,16 +29,34 @@ pub struct Security {
     pub api_key: Option<ApiKey>,
     /// A PEM file with the authorities that vouch for a service with `https`, in place of the system's.
     pub authorities: Option<PathBuf>,
+    /// What the client shows to a service with `https` that asks for a certificate.
+    pub certificate: Option<ClientCertificate>,
 }
 
 impl Security {
-    /// The API key in `KEYLATCH_API_KEY` and the file that `KEYLATCH_CA` names; none of what is not set or empty.
+    /// The API key in `KEYLATCH_API_KEY`, the file of authorities that `KEYLATCH_CA` names, and the certificate in
+    /// the files that `KEYLATCH_CLIENT_CERT` and `KEYLATCH_CLIENT_KEY` name; none of what is not set or empty.
     ///
     /// # Errors
     ///
-    /// `KEYLATCH_API_KEY` has something else.
+    /// `KEYLATCH_API_KEY` has something else, or there is a certificate without a key or a key without one.
     pub fn from_environment() -> Result<Self, Error> {
-        let file = std::env::var_os(VARIABLE).filter(|file| !file.is_empty());
-        Ok(Self { api_key: ApiKey::from_environment()?, authorities: file.map(PathBuf::from) })
+        let certificate = match (file(CERTIFICATE), file(KEY)) {
+            (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
+            (None, None) => None,
+            _ => {
+                let both = format!("{CERTIFICATE} and {KEY} belong together");
+                return Err(Error::Certificates(io::Error::other(both)));
+            }
+        };
+        Ok(Self {
+            api_key: ApiKey::from_environment()?,
+            authorities: file(AUTHORITIES),
+            certificate,
+        })
     }
+}
+
+fn file(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|file| !file.is_empty()).map(PathBuf::from)
 }
