@@ -11,7 +11,7 @@ use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use keylatch::config::Config;
 use keylatch::http::Guard;
-use keylatch_testkit::raw_http2::RawHttp2;
+use keylatch_testkit::raw_http2::{RawHttp2, kind};
 use keylatch_testkit::{Authority, Service, Upstream, config, connect_tls, eventually, soon};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -186,6 +186,30 @@ async fn shutdown_answers_what_is_under_way_and_ends_the_connection() {
     assert_eq!(soon("an answer", slow).await.expect("an answer").status(), 201);
     soon("the end", client.ending).await.expect("its connection ends");
     soon("the end", idle.ending).await.expect("its connection ends");
+    soon("the end", stopped).await.expect("the service ends");
+}
+
+#[tokio::test]
+async fn goaway_at_shutdown_loses_no_request_that_is_on_its_way() {
+    let place = Place::start(|_| {}).await;
+    let tls = place.authority.client(&["h2"], None);
+    let stream = keylatch_testkit::handshake(place.service.address, &tls).await.expect("TLS");
+    let mut wire = RawHttp2::begin(stream, &[]).await;
+    wire.get(1, "/livez").await;
+    wire.frame(|frame| frame.kind == kind::HEADERS && frame.stream == 1).await;
+    let stopped = tokio::spawn(place.service.stop());
+    // The last stream that is answered, and why the connection ends: for no error.
+    let goaway = |last: u32| [last.to_be_bytes(), [0; 4]].concat();
+    let first = wire.frame(|frame| frame.kind == kind::GOAWAY).await;
+    assert_eq!(first.payload, goaway(u32::MAX >> 1), "no stream is refused yet");
+    let ping = wire.frame(|frame| frame.kind == kind::PING && frame.flags == 0).await;
+    // The client had not read it when it sent this.
+    wire.get(3, "/livez").await;
+    wire.frame(|frame| frame.kind == kind::HEADERS && frame.stream == 3).await;
+    wire.send(kind::PING, 1, 0, &ping.payload).await;
+    let rest = wire.rest().await;
+    let last = rest.iter().rfind(|frame| frame.kind == kind::GOAWAY).expect("a last GOAWAY");
+    assert_eq!(last.payload, goaway(3));
     soon("the end", stopped).await.expect("the service ends");
 }
 
