@@ -13,8 +13,8 @@ use crate::audit::AuditLog;
 use crate::config::Config;
 use crate::error::Error;
 use crate::http::{
-    self, Api, BodyLimits, BoundListener, Extras, Listener, OriginPolicy, Parts, RequestLayer,
-    Server, Socket, Streams, TlsFiles,
+    self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
+    RequestLayer, Server, Socket, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -218,17 +218,18 @@ impl App {
     }
 }
 
-/// Listens wherever the configuration says. It has the addresses of the listeners then, where it had names.
+/// Listens wherever the configuration says, or on the sockets that a service manager handed over. It has the addresses of the listeners then, where it had names.
 ///
 /// # Errors
 ///
-/// An address or a path cannot be listened on.
+/// An address or a path cannot be listened on, or the sockets do not fit the listeners.
 pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
-    let mut bound = Vec::new();
-    for settings in config.listeners() {
+    let (mut bound, listeners) = (Vec::new(), config.listeners());
+    let mut handed = HandedSockets::of_process(listeners.len())?;
+    for settings in listeners {
         let address = settings.place();
         let listen = |source| Error::Listen { address, source };
-        bound.push(settings.bind().await.map_err(listen)?);
+        bound.push(settings.bind(&mut handed).await.map_err(listen)?);
     }
     config.listener = bound.iter().map(|bound| bound.settings.clone()).collect();
     Ok(bound)

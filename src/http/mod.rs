@@ -52,7 +52,7 @@ pub use server::{
     AcceptedConnection, BoundListener, Listener, ListenerSettings, ServeError, Server, Settings,
     SocketIo, StreamSocket, TlsFileError, TlsFiles, TlsSettings, UnixSocket,
 };
-pub(crate) use server::{Socket, reachable};
+pub(crate) use server::{HandedSockets, Socket, reachable};
 
 pub use crate::telemetry::AccessLog;
 

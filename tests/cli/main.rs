@@ -3,6 +3,7 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
+mod activation;
 mod commands;
 mod config;
 mod demo;

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
+use super::activation::HandedSockets;
 use super::unix_socket::UnixSocket;
 use crate::http::parts::{Part, Parts};
 
@@ -103,22 +104,29 @@ impl ListenerSettings {
         u32::from_str_radix(self.mode.as_deref().unwrap_or(MODE), 8).ok()
     }
 
-    /// Listens.
+    /// Listens, or takes the next of the sockets that were handed over.
     ///
     /// # Errors
     ///
-    /// The address or the path cannot be listened on.
-    pub async fn bind(mut self) -> io::Result<BoundListener> {
-        let socket = match self.path() {
-            Some(path) => {
-                Socket::Unix(UnixSocket::bind(path, self.mode().unwrap_or_default()).await?)
+    /// The address or the path cannot be listened on, or the socket is of another kind.
+    pub(crate) async fn bind(mut self, handed: &mut HandedSockets) -> io::Result<BoundListener> {
+        let socket = if let Some(path) = self.path() {
+            let socket = match handed.next_unix()? {
+                Some(listener) => UnixSocket::handed(listener),
+                None => UnixSocket::bind(path, self.mode().unwrap_or_default()).await?,
+            };
+            if let Some(path) = socket.path() {
+                self.unix = path.display().to_string();
             }
-            None => {
-                let listener = TcpListener::bind(&self.address).await?;
-                // A name leads to one of its addresses, and that one decides what is served.
-                self.address = listener.local_addr()?.to_string();
-                Socket::Tcp(listener)
-            }
+            Socket::Unix(socket)
+        } else {
+            let listener = match handed.next_tcp()? {
+                Some(listener) => listener,
+                None => TcpListener::bind(&self.address).await?,
+            };
+            // A name leads to one of its addresses, and that one decides what is served.
+            self.address = listener.local_addr()?.to_string();
+            Socket::Tcp(listener)
         };
         Ok(BoundListener { socket, settings: self })
     }

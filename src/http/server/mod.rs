@@ -6,6 +6,7 @@
 //! [`Listener`]s of any transport, which share its limits. Tested in `tests/api/connections.rs`, `shutdown.rs`,
 //! `listener.rs` and `listeners.rs`.
 
+mod activation;
 mod connection;
 mod http2;
 mod listener;
@@ -37,6 +38,7 @@ use super::request::RequestLayer;
 use crate::metrics::Metrics;
 use keylatch_core::store::Effect;
 
+pub(crate) use activation::HandedSockets;
 pub use listener::{AcceptedConnection, Listener};
 pub use listeners::{BoundListener, ListenerSettings};
 pub(crate) use listeners::{Socket, reachable};

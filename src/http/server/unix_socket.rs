@@ -22,8 +22,8 @@ use super::socket_io::SocketIo;
 #[derive(Debug)]
 pub struct UnixSocket {
     listener: UnixListener,
-    /// Removes its file at the end.
-    _file: SocketFile,
+    /// Removes its file at the end, unless the file is another's.
+    _file: Option<SocketFile>,
 }
 
 /// The file of a socket, and which file it was when it was made.
@@ -46,7 +46,17 @@ impl UnixSocket {
         // From here on the file is removed if something fails.
         let file = SocketFile { path: path.to_owned(), id };
         fs::set_permissions(path, Permissions::from_mode(mode))?;
-        Ok(Self { listener, _file: file })
+        Ok(Self { listener, _file: Some(file) })
+    }
+
+    /// A socket that is listened on already, and whose file stays.
+    pub(crate) fn handed(listener: UnixListener) -> Self {
+        Self { listener, _file: None }
+    }
+
+    /// Where it listens, if it has a file.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.listener.local_addr().ok()?.as_pathname().map(Path::to_owned)
     }
 }
 
