@@ -27,6 +27,7 @@ mod record_conformance;
 mod record_index;
 mod record_rules;
 mod redis_certificates;
+mod redis_fences;
 mod redis_queue;
 mod redis_records;
 mod redis_tls;

@@ -77,12 +77,23 @@ local function put(row, counter, index, new, span, fence, unfinished)
   return err
 end
 
--- Whether a fencing token, '' for none, is above all that the bucket gave.
+-- Whether a fencing token, '' for none, is above all that the bucket gave. Where the counter is not there, it
+-- may have been lost, with tokens up to this clock. Then it begins with the clock, and the token is refused: the
+-- process that gave it may have thought the clock to be earlier. Gives also the error for which Redis refused
+-- to begin, or nil.
 local function is_above(given, counter)
-  return given == '' or tonumber(given) > tonumber(redis.call('GET', counter) or 0)
+  if given == '' then
+    return true
+  end
+  local last = redis.call('GET', counter)
+  if not last then
+    return false, failure('SET', counter, whole(now))
+  end
+  return tonumber(given) > tonumber(last)
 end
 
--- Whether a change may be carried out; and if not because another row is there, or none, a table of it.
+-- Whether a change may be carried out. If not because another row is there, or none, also a table of it; and
+-- if not because Redis refused a command, its error.
 local function is_met(row, counter, was, from, till, given)
   local found = redis.pcall('GET', row)
   if type(found) == 'table' then
@@ -91,7 +102,10 @@ local function is_met(row, counter, was, from, till, given)
   if (found and string.sub(found, 1, 16) or '') ~= was then
     return false, {found}
   end
-  return now >= tonumber(from) and now < tonumber(till) and is_above(given, counter)
+  if now < tonumber(from) or now >= tonumber(till) then
+    return false
+  end
+  return is_above(given, counter)
 end
 
 -- Carries out a change. Gives the error for which Redis refused it, or nil.

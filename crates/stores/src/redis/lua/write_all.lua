@@ -17,12 +17,13 @@ local function each(visit)
   end
 end
 
-local are_met = true
+local are_met, refusal = true, nil
 each(function(row, counter, was, _, from, till, _, given)
-  are_met = are_met and is_met(row, counter, was, from, till, given)
+  local met, other = is_met(row, counter, was, from, till, given)
+  are_met = are_met and met
+  refusal = refusal or other and other.err and other
 end)
 
-local refusal
 each(function(row, counter, was, new, _, _, lasts, given, relied, said)
   local outcome = 0
   if are_met and not refusal then
