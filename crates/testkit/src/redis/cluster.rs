@@ -1,12 +1,17 @@
 //! A Redis Cluster, with slots that a test can move.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use redis::RedisResult;
+use tokio::time::{interval, timeout};
 
 use super::RedisServer;
 use crate::eventually;
 
 const SLOTS: usize = 16_384;
+/// How long a slot that was moved may have no owner.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// A cluster of masters that share the slots, each with so many replicas.
 #[derive(Debug)]
@@ -133,7 +138,26 @@ impl Cluster {
         for node in [to, from] {
             let () = node.try_run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await?;
         }
+        let settled = self.settle(&slot, [from, to], &target);
+        // A master that lost its role gets no slot.
+        let _ = timeout(SETTLE, settled).await;
         Ok(moved)
+    }
+
+    /// Gives a slot to its target until the target says that it has it. Gossip of before may make the target
+    /// take it for the source's, which has given it up: then no node has the slot, and none ever would.
+    async fn settle(&self, slot: &str, [from, to]: [&RedisServer; 2], target: &str) {
+        let number = slot.parse().expect("a slot");
+        let mut tick = interval(Duration::from_millis(50));
+        while self.owner(number).await.is_none_or(|owner| owner.port() != to.port()) {
+            tick.tick().await;
+            for node in [to, from] {
+                let given: RedisResult<()> =
+                    node.try_run(&["CLUSTER", "SETSLOT", slot, "NODE", target]).await;
+                // The next round gives it again.
+                let _ = given;
+            }
+        }
     }
 
     /// Waits until each node's `CLUSTER INFO` has a line.
