@@ -67,9 +67,11 @@ impl Case<'_> {
             let known = known.filter(|broken| broken.read < event.sent);
             let Some(ends) = known.clone().map(|broken| broken.ends).min() else { continue };
             let read = known.map(|broken| broken.read).min().unwrap_or(event.sent);
-            // A clock that is set moves the end, as it moves that of every lease.
+            // A clock that is set moves the end, as it moves that of every lease, and a lease whose end was
+            // reckoned by the wrong clock is valid for its whole TTL until the right clock comes near.
+            let since = self.grants.get(&key).map_or(read, |grant| grant.sent.min(read));
             let lasts_longer = event.sent + lease.valid_for > ends
-                && !self.history.has_clock_set(read, event.read);
+                && !self.history.has_clock_set(since, event.read);
             if matches!(event.told, Told::Renewed(_)) || lasts_longer {
                 let wrong = self.event(Invariant::Released, event, "valid after it was broken");
                 let by_forgetting = self.history.may_have_forgotten(read, event.read);
