@@ -163,6 +163,8 @@ impl App {
     ) -> Result<(), Error> {
         let of_access = self.authenticator.clone().map(|all| tokio::spawn(all.follow()));
         let of_tls = self.tls.clone().map(|tls| tokio::spawn(tls.follow()));
+        let metrics = Arc::clone(&self.metrics);
+        let of_metrics = tokio::spawn(async move { metrics.recent.sample_all().await });
         let (unconnected, killed) = (CancellationToken::new(), server.killed());
         let connections = async {
             let served = server.run().await;
@@ -176,7 +178,7 @@ impl App {
             self.drain(&unconnected, &killed).await;
         };
         let (served, ()) = tokio::join!(connections, closing);
-        for following in [of_access, of_tls].into_iter().flatten() {
+        for following in [of_access, of_tls, Some(of_metrics)].into_iter().flatten() {
             following.abort();
         }
         Ok(served?)

@@ -55,5 +55,6 @@ pub mod healthcheck;
 pub mod http;
 mod instrumented;
 pub mod metrics;
+mod recent;
 pub mod run;
 pub mod telemetry;

@@ -10,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::access::{Authenticator, Identities, Identity, QuotaKind};
+use crate::recent::Recent;
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -30,6 +31,7 @@ pub struct Metrics {
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
     grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
+    pub(crate) recent: Recent,
     /// Requests that are being answered.
     pub in_flight: Gauge,
     /// Connections that are open.
@@ -48,6 +50,7 @@ impl Metrics {
             store_steps: Family::new_with_constructor(histogram),
             grants: Family::default(),
             streams: Family::default(),
+            recent: Recent::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
             shed: Counter::default(),
@@ -58,6 +61,7 @@ impl Metrics {
 
     /// Counts an answered request. `route` is the matched route, never the path.
     pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        self.recent.count_answer(status, took);
         let status = StatusLabel::of(status);
         let labels = RequestLabels { method, route: route.to_owned(), status };
         self.requests.get_or_create(&labels).observe(took.as_secs_f64());
@@ -65,6 +69,7 @@ impl Metrics {
 
     /// Counts a step of the store.
     pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
+        self.recent.count_step(took);
         let labels = StepLabels { operation, outcome };
         self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
     }
@@ -77,6 +82,11 @@ impl Metrics {
     /// Counts a stream of events for as long as what it gives lives.
     pub fn stream(&self, kind: StreamKind) -> GaugeGuard {
         GaugeGuard::new(&self.streams.get_or_create(&StreamLabels { kind }))
+    }
+
+    /// How many streams of events of a kind are open.
+    pub(crate) fn open_streams(&self, kind: StreamKind) -> i64 {
+        self.streams.get_or_create(&StreamLabels { kind }).get()
     }
 
     /// All metrics in the OpenMetrics text format, with what the core counts by itself.
@@ -196,6 +206,8 @@ pub enum StreamKind {
     Hold,
     /// A lock is watched.
     Watch,
+    /// A console shows the held locks.
+    Console,
 }
 
 impl StreamKind {
@@ -203,6 +215,7 @@ impl StreamKind {
         match self {
             Self::Hold => "hold",
             Self::Watch => "watch",
+            Self::Console => "console",
         }
     }
 }

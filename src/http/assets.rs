@@ -14,7 +14,7 @@ use axum::routing::get;
 use super::problem::{Code, Problem};
 
 /// A file, and the headers that it is served with.
-type File = ([(HeaderName, &'static str); 3], &'static str);
+pub(super) type File = ([(HeaderName, &'static str); 3], &'static str);
 
 /// A page of the service loads nothing from elsewhere, runs nothing that is written into it, and stands
 /// in no frame.
@@ -23,7 +23,9 @@ pub(super) const POLICY: &str = "default-src 'self'; img-src 'self' data:; base-
 /// The same for the Swagger UI, which writes styles into its page.
 pub(super) const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data:; \
      style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
-const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+pub(super) const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+pub(super) const STYLE: &str = "text/css; charset=utf-8";
 
 pub(super) async fn module() -> File {
     file(JAVASCRIPT, include_str!("../../assets/keylatch.js"))
@@ -47,7 +49,7 @@ async fn demo_script() -> File {
 }
 
 async fn demo_style() -> File {
-    file("text/css; charset=utf-8", include_str!("../../assets/demo.css"))
+    file(STYLE, include_str!("../../assets/demo.css"))
 }
 
 /// The shop page. Its form has a new key each time that it is loaded, for browsers without
@@ -61,7 +63,7 @@ async fn demo(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
     Ok((headers, Html(page)))
 }
 
-fn file(content_type: &'static str, text: &'static str) -> File {
+pub(super) fn file(content_type: &'static str, text: &'static str) -> File {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         // After an update of the service, a page has old files for at most this long.

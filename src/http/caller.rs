@@ -178,6 +178,22 @@ impl Caller {
         }
     }
 
+    /// What the client may do.
+    pub(super) fn permissions(&self) -> Permissions {
+        match self {
+            Self::Anyone => Permissions::everything(),
+            Self::Known(identity) => identity.permissions.clone(),
+        }
+    }
+
+    /// The name of the identity.
+    pub(super) fn identity(&self) -> Option<&str> {
+        match self {
+            Self::Anyone => None,
+            Self::Known(identity) => Some(identity.name.as_str()),
+        }
+    }
+
     fn may(&self, cover: impl FnOnce(&Permissions) -> bool) -> bool {
         match self {
             Self::Anyone => true,

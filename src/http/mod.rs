@@ -6,6 +6,7 @@ mod audit;
 mod body;
 mod breaks;
 mod caller;
+mod console;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -92,7 +93,7 @@ pub fn router(
     let (short, rest) = short_routes().split_for_parts();
     let own = short
         .route("/v1/locks/", any(locks::empty_name))
-        .route("/", get(system::index))
+        .merge(console::routes(extras.sandbox))
         .route("/assets/keylatch.js", get(assets::module))
         .route("/assets/keylatch.d.ts", get(assets::module_types))
         .with_state(api)

@@ -1,7 +1,8 @@
 //! The parts of the service, of which a listener serves some or all.
 //!
 //! A path of a part that a listener does not serve is 404 there, as one that does not exist is. `/livez`,
-//! `/readyz` and the pages of the problems are of no part, and served everywhere. Tested in
+//! `/readyz` and the pages of the problems are of no part, and served everywhere; `/` is the console's and
+//! leads to the docs. Tested in
 //! `tests/api/listeners.rs`.
 
 use serde::Deserialize;
@@ -18,6 +19,8 @@ pub enum Part {
     Docs = 4,
     /// `/metrics`.
     Metrics = 8,
+    /// The console, at `/` and below `/console`.
+    Console = 16,
 }
 
 /// Some parts of the service.
@@ -36,7 +39,10 @@ impl Parts {
 
     /// Whether they have the route with this pattern, which is none of a guard.
     pub(super) fn have_route(self, route: &str) -> bool {
-        part_of(route).is_none_or(|part| self.have(part))
+        match route {
+            "/" => self.have(Part::Console) || self.have(Part::Docs),
+            _ => part_of(route).is_none_or(|part| self.have(part)),
+        }
     }
 }
 
@@ -56,11 +62,14 @@ impl From<Vec<Part>> for Parts {
 /// stands here.
 fn part_of(route: &str) -> Option<Part> {
     match route {
-        "/livez" | "/readyz" | "/problems/{code}" => None,
+        "/livez" | "/readyz" | "/problems" | "/problems/{code}" | "/assets/page.css" => None,
         "/metrics" => Some(Part::Metrics),
-        "/" | "/docs" | "/openapi.json" => Some(Part::Docs),
+        "/docs" | "/openapi.json" => Some(Part::Docs),
         "/demo" => Some(Part::Guards),
         _ if route.starts_with("/docs/") => Some(Part::Docs),
+        _ if route.starts_with("/console/") || route.starts_with("/assets/console/") => {
+            Some(Part::Console)
+        }
         _ if route.starts_with("/assets/") => Some(Part::Guards),
         _ => Some(Part::Api),
     }

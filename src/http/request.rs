@@ -203,8 +203,11 @@ impl RequestLayer {
 /// Whether a route is open to clients without an identity: it shows nothing of what clients do. A new route
 /// is not, unless it stands here.
 fn is_open(route: &str) -> bool {
-    let pages = ["/", "/livez", "/readyz", "/openapi.json", "/problems/{code}", "/demo", "/docs"];
-    pages.contains(&route) || route.starts_with("/docs/") || route.starts_with("/assets/")
+    let pages = ["/", "/livez", "/readyz", "/openapi.json", "/problems", "/demo", "/docs"];
+    pages.contains(&route)
+        || route == "/problems/{code}"
+        || route.starts_with("/docs/")
+        || route.starts_with("/assets/")
 }
 
 impl<S> Layer<S> for RequestLayer {

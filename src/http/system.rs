@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::response::{Html, IntoResponse, Response};
 
 use super::api::Api;
 use super::assets::{DOCS_POLICY, POLICY};
@@ -48,7 +48,7 @@ pub(super) async fn info(State(api): State<Arc<Api>>, _: Caller) -> Json<Service
     })
 }
 
-fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
+pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
     let tier = health.as_ref().map(|health| health.tier);
     let (facts, advice) = health.map(|health| (health.facts, health.advice)).unwrap_or_default();
     StoreInfo {
@@ -158,11 +158,6 @@ pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoRe
         advice = code.advice(),
     ));
     Ok((headers, page))
-}
-
-/// A person who opens the service in a browser sees what it can do.
-pub(super) async fn index() -> Redirect {
-    Redirect::to("/docs/")
 }
 
 /// What the Swagger UI answers, under the policy of all pages. A page that it does not have is a

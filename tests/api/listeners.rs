@@ -114,23 +114,26 @@ async fn listener_serves_its_parts_and_no_others() {
         at(LOOPBACK, &[Part::Guards]),
         at(LOOPBACK, &[Part::Metrics]),
         at(LOOPBACK, &[]),
+        at(LOOPBACK, &[Part::Api, Part::Console]),
     ]);
     config.guard = vec![guard("http://127.0.0.1:9".to_owned())];
     let service = Service::start(config).await;
-    let everywhere = ["/livez", "/readyz", "/problems/lock-held"];
+    let everywhere = ["/livez", "/readyz", "/problems/lock-held", "/assets/page.css"];
+    let console = ["/console/glance", "/assets/console/console.js"];
     let api = ["/v1/locks", "/v1/locks/a", "/v1/locks/a/history", "/v1/idempotency/k", "/v1/info"];
     let docs = ["/", "/docs/", "/openapi.json"];
     let guards = ["/orders", "/demo", "/assets/keylatch.js", "/assets/keylatch.d.ts"];
-    let parts: [(&[&str], &[usize]); 5] = [
-        (&everywhere, &[0, 1, 2, 3, 4, 5]),
-        (&api, &[0, 1, 2]),
+    let parts: [(&[&str], &[usize]); 6] = [
+        (&everywhere, &[0, 1, 2, 3, 4, 5, 6]),
+        (&api, &[0, 1, 2, 6]),
         (&docs, &[0, 2]),
         (&guards, &[0, 3]),
         (&["/metrics"], &[0, 4]),
+        (&console, &[0, 6]),
     ];
     for (paths, served_by) in parts {
         for path in paths {
-            for listener in 0..6 {
+            for listener in 0..7 {
                 let answer = service.get(listener, path).await;
                 if served_by.contains(&listener) {
                     assert_ne!(answer.json["code"], "not-found", "{listener} {path}: {answer:?}");

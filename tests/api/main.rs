@@ -11,6 +11,7 @@ mod audit;
 mod breaks;
 mod client_certificates;
 mod connections;
+mod console;
 mod cors;
 mod expiry;
 mod fencing_tokens;

@@ -312,7 +312,7 @@ async fn unsafe_request_id_is_replaced() {
 }
 
 #[tokio::test]
-async fn root_redirects_browsers_to_the_docs() {
+async fn root_redirects_clients_to_the_docs() {
     let service = Service::start("memory:").await;
     let redirect = service.get("/").await;
     assert!(redirect.status.is_redirection(), "{redirect:?}");

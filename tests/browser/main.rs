@@ -3,6 +3,7 @@
 #![warn(clippy::disallowed_methods)]
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
+mod console;
 mod foreign_pages;
 mod keys;
 mod openapi_page;

@@ -279,6 +279,29 @@ impl Page {
         }
     }
 
+    /// Presses a key of the keyboard, such as `Tab` or `Enter`, in the element that has the focus.
+    pub async fn press(&self, key: &str) {
+        let (code, text) = match key {
+            "Tab" => (9, ""),
+            "Enter" => (13, "\r"),
+            "Escape" => (27, ""),
+            " " => (32, " "),
+            other => panic!("no key {other}"),
+        };
+        let mut event =
+            json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "text": text});
+        self.call("Input.dispatchKeyEvent", event.clone()).await;
+        event["type"] = "keyUp".into();
+        self.call("Input.dispatchKeyEvent", event).await;
+    }
+
+    /// Gives the page another size, as on another device.
+    pub async fn resize(&self, width: u64, height: u64) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
     /// Types into the element that has the focus.
     pub async fn type_text(&self, text: &str) {
         self.call("Input.insertText", json!({"text": text})).await;
@@ -325,6 +348,24 @@ impl Page {
     pub async fn hold_answers(&self, url: &str) {
         let pattern = json!({"urlPattern": url, "requestStage": "Response"});
         self.call("Fetch.enable", json!({"patterns": [pattern]})).await;
+    }
+
+    /// Has the test asked in place of the user when a URL that fits wants a password.
+    pub async fn expect_challenge(&self, url: &str) {
+        let pattern = json!({"patterns": [{"urlPattern": url}], "handleAuthRequests": true});
+        self.call("Fetch.enable", pattern).await;
+    }
+
+    /// Answers the next challenge with a password.
+    pub async fn sign_in(&self, password: &str) {
+        let held = self.held().await;
+        self.let_go(held).await;
+        let asked = self.event("Fetch.authRequired").await;
+        let answer =
+            json!({"response": "ProvideCredentials", "username": "any", "password": password});
+        let answer = json!({"requestId": asked["requestId"], "authChallengeResponse": answer});
+        self.call("Fetch.continueWithAuth", answer).await;
+        self.hold_nothing().await;
     }
 
     /// Stops nothing, and lets go of what was stopped.

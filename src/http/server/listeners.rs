@@ -97,6 +97,9 @@ impl ListenerSettings {
         if self.serves.have(Part::Docs) && !self.serves.have(Part::Api) {
             return Err(("serves", "must have \"api\" where it has \"docs\", which tries it"));
         }
+        if self.serves.have(Part::Console) && !self.serves.have(Part::Api) {
+            return Err(("serves", "must have \"api\" where it has \"console\", which uses it"));
+        }
         Ok(())
     }
 

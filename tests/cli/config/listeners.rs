@@ -64,6 +64,7 @@ fn invalid_listener_is_named() {
         ("unix = \"/a\"\nmode = 384", "listener[0].mode"),
         ("unix = \"/a\"\ntls = true", "listener[0].tls"),
         ("unix = \"/a\"\nserves = [\"docs\"]", "listener[0].serves"),
+        ("unix = \"/a\"\nserves = [\"console\"]", "listener[0].serves"),
         ("unix = \"/a\"\nserves = [\"all\"]", "listener[0].serves"),
         ("unix = \"/a\"\nport = 1", "listener[0].port"),
     ] {

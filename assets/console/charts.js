@@ -1,0 +1,50 @@
+// Small charts of the last minutes. Each says in words what it draws.
+
+import { h, svg } from './dom.js';
+
+const WIDTH = 240;
+const HEIGHT = 56;
+
+/** A chart of one or two lines over the samples; `of` gives a sample's value, or null where it has none. */
+export function chart(title, lines, samples, slots, format) {
+  const values = lines.map(({ of }) => samples.map(of));
+  const most = Math.max(0, ...values.flat().filter((value) => value !== null));
+  const now = lines.map(({ name }, i) => `${name}${format(values[i].at(-1) ?? null)}`).join(', ');
+  const words = `${title}: now ${now}; at most ${format(most)}`;
+  return h('figure', { class: 'chart' },
+    h('figcaption', {}, h('span', {}, title), h('b', {}, now)),
+    svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': words },
+      svg('title', {}, words),
+      lines.map(({ kind }, i) => svg('path', { class: `line-of ${kind}`, d: path(values[i], most, slots) }))),
+    h('p', { class: 'hint' }, `at most ${format(most)} in the last ${Math.round(slots / 12)} min`));
+}
+
+/** The newest sample is at the right edge, and a sample without a value is a gap. */
+function path(values, most, slots) {
+  let drawing = false;
+  const points = values.map((value, i) => {
+    if (value === null) {
+      drawing = false;
+      return '';
+    }
+    const x = WIDTH - ((values.length - 1 - i) * WIDTH) / (slots - 1);
+    const y = HEIGHT - 2 - (most > 0 ? (value / most) * (HEIGHT - 6) : 0);
+    const step = drawing ? 'L' : 'M';
+    drawing = true;
+    // A lone point is drawn as a short stroke.
+    return `${step}${x.toFixed(1)} ${y.toFixed(1)}${step === 'M' ? 'h.1' : ''}`;
+  });
+  return points.join('');
+}
+
+export function rate(value) {
+  if (value === null) return '–';
+  return `${value >= 10 ? Math.round(value).toLocaleString('en') : Number(value.toFixed(1))}/s`;
+}
+
+export function duration(us) {
+  if (us === null || us === 0) return '–';
+  if (us < 1000) return `${us} µs`;
+  if (us < 1e6) return `${Number((us / 1000).toPrecision(2))} ms`;
+  return `${Number((us / 1e6).toPrecision(2))} s`;
+}

@@ -1,0 +1,81 @@
+// Elements. What clients wrote becomes text and attributes, and is never read as HTML.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** An element with these attributes and children. `on…` is a listener; null and false leave an attribute out. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? '' : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Writes a text where it is another one, so that nothing is drawn for nothing. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Has screen readers say it. */
+export function say(text) {
+  document.getElementById('said').textContent = text;
+}
+
+/** A list of names and values; a value may be an element. */
+export function facts(pairs) {
+  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  return h('dl', { class: 'facts' }, shown.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+/** The commands for what a page shows, one above the other. */
+export function commands(list) {
+  return h('details', { class: 'commands' },
+    h('summary', {}, 'The same with curl'),
+    list.map(([title, command]) => h('div', {},
+      h('p', { class: 'hint' }, title),
+      h('pre', { tabindex: 0 }, h('code', {}, command)),
+      h('button', { type: 'button', class: 'second small', onclick: () => copy(command) }, 'Copy'))));
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say('Copied.');
+  } catch {
+    say('This page may not copy: select the command.');
+  }
+}
+
+const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+
+/** A span of time for people: its two largest units. */
+export function span(ms) {
+  let seconds = Math.max(0, Math.floor(ms / 1000));
+  const parts = [];
+  for (const [size, unit] of UNITS) {
+    const count = Math.floor(seconds / size);
+    if (count > 0) parts.push(`${count} ${unit}`);
+    seconds -= count * size;
+  }
+  return parts.slice(0, 2).join(' ') || '0 s';
+}
+
+/** A moment for people, or nothing. */
+export function moment(text) {
+  const at = Date.parse(text ?? '');
+  return Number.isNaN(at) ? '' : h('time', { datetime: text, title: text }, new Date(at).toLocaleString());
+}
+
+export function count(number) {
+  return number.toLocaleString('en');
+}

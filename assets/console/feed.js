@@ -1,0 +1,111 @@
+// The held locks, live: one stream of the service, which sends what changed twice a second at most.
+
+import { call, Refusal, session } from './api.js';
+
+/** The lengths that a bar begins with, in seconds: the first of them that a lease fits into. */
+const SPANS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600, 86400];
+
+/** The locks by name. Each has what a row shows, and when its first lease `ends` on this page's clock. */
+export const locks = new Map();
+/** How the stream is: `connecting`, `live`, `trouble` or `closed`, and why it is closed. */
+export const state = { is: 'closed', prefix: null, more: false, refusal: null };
+
+const listeners = new Set();
+let source = null;
+
+/** Calls `listener` after each change, until the function that this gives is called. */
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** Follows the locks below a prefix; nothing happens where it does so already. */
+export function follow(prefix) {
+  if (source && state.prefix === prefix) return;
+  stop();
+  Object.assign(state, { is: 'connecting', prefix, more: false, refusal: null });
+  source = new EventSource(`${location.origin}/console/locks?prefix=${encodeURIComponent(prefix)}`);
+  const opened = source;
+  let is_first = true;
+  // A stream that comes back begins with all locks again.
+  source.onopen = () => { is_first = true; };
+  source.addEventListener('changes', ({ data }) => {
+    if (is_first) locks.clear();
+    is_first = false;
+    take(JSON.parse(data));
+  });
+  source.addEventListener('trouble', () => tell({ is: 'trouble' }));
+  source.onerror = () => (opened.readyState === EventSource.CLOSED ? explain(opened, prefix) : tell({ is: 'connecting' }));
+  tell({});
+}
+
+export function stop() {
+  source?.close();
+  source = null;
+  locks.clear();
+  Object.assign(state, { is: 'closed', prefix: null });
+}
+
+/** How many there are, and whether there are more. */
+export function held() {
+  return `${locks.size.toLocaleString('en')}${state.more ? ' and more' : ''}`;
+}
+
+function take({ held, gone, more }) {
+  const now = performance.now();
+  for (const name of gone) locks.delete(name);
+  for (const lock of held) locks.set(lock.name, row(lock, locks.get(lock.name), now));
+  tell({ is: 'live', more });
+}
+
+/** What a row shows of a lock, be it held by one or by several. */
+function row(lock, before, now) {
+  const holders = lock.holders ?? [lock];
+  const left = Math.min(...holders.map((holder) => holder.expires_in_ms));
+  const ends = now + left;
+  const fence = holders[0].fencing_token;
+  // The bar is full when the lease has just been renewed, as far as this page has seen.
+  const known = before?.fence === fence ? before.full : 0;
+  return {
+    name: lock.name,
+    owners: holders.map((holder) => holder.owner ?? 'without a label'),
+    holding: lock.holding ?? 1,
+    shared: Boolean(lock.holders),
+    since: Math.min(...holders.map((holder) => Date.parse(holder.acquired_at))),
+    waiting: lock.waiting,
+    broken: holders.some((holder) => holder.broken),
+    fence,
+    ends,
+    full: Math.max(known, span(left)),
+  };
+}
+
+function span(left) {
+  return 1000 * (SPANS.find((seconds) => left <= seconds * 1000) ?? left / 1000);
+}
+
+/** A stream says only that it was refused, so a request for the same locks finds out why. */
+async function explain(opened, prefix) {
+  if (opened !== source) return;
+  source = null;
+  try {
+    await call('GET', `/v1/locks?limit=1&prefix=${encodeURIComponent(prefix)}`);
+    tell({ is: 'closed', refusal: new Refusal(503, { detail: 'The service has no room for another stream.' }) });
+  } catch (refusal) {
+    tell({ is: 'closed', refusal });
+  }
+}
+
+function tell(change) {
+  Object.assign(state, change);
+  for (const listener of listeners) listener();
+}
+
+// A page that no one looks at costs the service nothing.
+addEventListener('visibilitychange', () => {
+  const prefix = state.prefix;
+  if (document.hidden) {
+    source?.close();
+    source = null;
+  } else if (prefix !== null && session.glance) follow(prefix);
+});

@@ -1,0 +1,184 @@
+// The held locks, live. The page draws the rows of one page of the list and no others.
+
+import { curl, session } from './api.js';
+import { commands, count, h, span, write } from './dom.js';
+import * as feed from './feed.js';
+
+const ROWS = 50;
+const SORTS = {
+  age: ['held for longest', (one, other) => one.since - other.since],
+  left: ['least time left', (one, other) => one.ends - other.ends],
+  queue: ['longest queue', (one, other) => other.waiting - one.waiting || one.since - other.since],
+  name: ['name', (one, other) => (one.name < other.name ? -1 : 1)],
+};
+
+/** What the user chose, kept while other views are shown. */
+const choice = { prefix: null, sort: 'age', page: 0, paused: false };
+
+export const title = 'Locks';
+
+export function show(view) {
+  choice.prefix ??= session.readable('locks');
+  if (choice.prefix === null) {
+    view.append(h('h1', { tabindex: -1 }, title), h('p', { class: 'note wait' }, 'You may not read locks.'));
+    return () => {};
+  }
+  const list = new List();
+  view.append(h('h1', { tabindex: -1 }, title), list.controls(), list.element, commands([
+    ['The held locks', curl('GET', `/v1/locks?prefix=${encodeURIComponent(choice.prefix)}`)],
+    ['What happens to one lock, as it happens', curl('GET', '/v1/locks/NAME/events')],
+  ]));
+  feed.follow(choice.prefix);
+  list.draw();
+  const forget = feed.listen(() => list.schedule());
+  const timer = setInterval(() => list.tick(), 1000);
+  return () => {
+    forget();
+    clearInterval(timer);
+    list.isGone = true;
+  };
+}
+
+/** The table and what is around it. */
+class List {
+  rows = new Map();
+  isScheduled = false;
+  isGone = false;
+
+  constructor() {
+    this.body = h('tbody');
+    this.status = h('p', { class: 'hint', id: 'locks-status' });
+    this.note = h('p', { class: 'note' });
+    this.previous = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(-1) }, 'Previous');
+    this.next = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(1) }, 'Next');
+    const head = ['Lock', 'Holder', 'Time left', 'Held for', 'Queue'].map((text) => h('th', { scope: 'col' }, text));
+    this.element = h('section', { 'aria-label': 'Held locks' },
+      this.note, this.status,
+      h('table', { class: 'list', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, head)), this.body),
+      h('div', { class: 'buttons' }, this.previous, this.next));
+  }
+
+  controls() {
+    let timer = 0;
+    const prefix = h('input', {
+      type: 'search', id: 'prefix', value: choice.prefix, autocomplete: 'off', spellcheck: 'false',
+      oninput: () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => this.filter(prefix.value), 200);
+      },
+    });
+    const options = Object.entries(SORTS).map(([name, [text]]) => h('option', { value: name, selected: name === choice.sort }, text));
+    const sort = h('select', { id: 'sort', onchange: () => this.choose({ sort: sort.value, page: 0 }) }, options);
+    const pause = h('input', { type: 'checkbox', id: 'pause', checked: choice.paused, onchange: () => this.choose({ paused: pause.checked }) });
+    return h('form', { class: 'controls', onsubmit: (event) => { event.preventDefault(); this.filter(prefix.value); } },
+      h('label', {}, 'Names that begin with ', prefix),
+      h('label', {}, 'First the ', sort),
+      h('label', { class: 'check' }, pause, ' Stand still'));
+  }
+
+  filter(prefix) {
+    if (this.isGone || prefix === choice.prefix) return;
+    this.choose({ prefix, page: 0 });
+    feed.follow(prefix);
+  }
+
+  turn(pages) {
+    this.choose({ page: choice.page + pages });
+  }
+
+  choose(change) {
+    Object.assign(choice, change);
+    this.draw();
+  }
+
+  /** Changes come in batches; each is drawn once. */
+  schedule() {
+    if (this.isScheduled || choice.paused) return;
+    this.isScheduled = true;
+    requestAnimationFrame(() => {
+      this.isScheduled = false;
+      if (!this.isGone && !choice.paused) this.draw();
+    });
+  }
+
+  draw() {
+    const all = [...feed.locks.values()].sort(SORTS[choice.sort][1]);
+    const pages = Math.max(1, Math.ceil(all.length / ROWS));
+    choice.page = Math.min(Math.max(0, choice.page), pages - 1);
+    const from = choice.page * ROWS;
+    this.place(all.slice(from, from + ROWS));
+    const shown = all.length > ROWS ? `, ${count(from + 1)} to ${count(Math.min(from + ROWS, all.length))} shown` : '';
+    write(this.status, feed.state.is === 'connecting' && !all.length ? 'Connecting…' : `${feed.held()} held${shown}`);
+    this.previous.disabled = choice.page === 0;
+    this.next.disabled = choice.page >= pages - 1;
+    this.previous.parentElement.hidden = pages === 1;
+    this.warn();
+  }
+
+  warn() {
+    const { is, more, refusal } = feed.state;
+    const text = refusal ? refusal.message
+      : is === 'trouble' ? 'The store gives no answer: what is shown may be old.'
+        : more ? 'There are more locks than this page shows: type the beginning of a name.' : '';
+    this.note.className = `note ${refusal ? 'bad' : 'wait'}`;
+    write(this.note, text);
+  }
+
+  /** Puts the rows of these locks into the table, and leaves alone what is there already. */
+  place(locks) {
+    const focused = document.activeElement;
+    const before = this.rows;
+    this.rows = new Map(locks.map((lock) => [lock.name, before.get(lock.name) ?? new Row(lock.name)]));
+    for (const [name, row] of before) if (!this.rows.has(name)) row.element.remove();
+    let i = 0;
+    for (const lock of locks) {
+      const row = this.rows.get(lock.name);
+      const there = this.body.children[i];
+      if (there !== row.element) this.body.insertBefore(row.element, there ?? null);
+      row.draw(lock);
+      i += 1;
+    }
+    // A row that moved takes the focus along.
+    if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+  }
+
+  tick() {
+    for (const row of this.rows.values()) row.tick();
+  }
+}
+
+class Row {
+  constructor(name) {
+    const cell = (label, ...children) => h('td', { 'data-label': label }, ...children);
+    this.owner = h('span', { class: 'owner' });
+    this.mark = h('span', { class: 'badge' });
+    this.inner = h('span');
+    this.left = h('span', { class: 'left' });
+    this.age = h('span');
+    this.waiting = h('span');
+    this.element = h('tr', {},
+      h('th', { scope: 'row' }, h('a', { href: `#/locks/${encodeURIComponent(name)}` }, name)),
+      cell('Holder', this.owner, ' ', this.mark),
+      cell('Time left', h('span', { class: 'bar', 'aria-hidden': 'true' }, this.inner), this.left),
+      cell('Held for', this.age),
+      cell('Queue', this.waiting));
+  }
+
+  draw(lock) {
+    this.lock = lock;
+    const others = lock.holding > 1 ? ` and ${count(lock.holding - 1)} more` : '';
+    write(this.owner, `${lock.owners[0]}${others}`);
+    write(this.mark, lock.broken ? 'broken' : lock.shared ? 'shared' : '');
+    this.mark.className = `badge ${lock.broken ? 'bad' : ''}`;
+    write(this.waiting, lock.waiting ? count(lock.waiting) : '–');
+    this.tick();
+  }
+
+  tick() {
+    const left = Math.max(0, this.lock.ends - performance.now());
+    write(this.left, span(left + 500));
+    this.inner.style.transform = `scaleX(${(left / this.lock.full).toFixed(3)})`;
+    this.inner.className = left < 0.15 * this.lock.full ? 'low' : '';
+    write(this.age, span(Date.now() - this.lock.since));
+  }
+}

@@ -1,0 +1,68 @@
+//! What the console shows at a glance: the store, what the instance does now and did in the last minutes, and
+//! what the client may do, so that the page has the buttons that are for it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::Serialize;
+
+use crate::access::Permissions;
+use crate::http::api::Api;
+use crate::http::body::Json;
+use crate::http::caller::Caller;
+use crate::http::system::store_info;
+use crate::metrics::StreamKind;
+use crate::recent::{SAMPLE, Sample};
+use keylatch_wire::{StoreInfo, millis};
+
+/// What an operator sees first.
+#[derive(Debug, Serialize)]
+pub(super) struct Glance {
+    version: &'static str,
+    store: StoreInfo,
+    /// Who asks, where there are identities.
+    identity: Option<String>,
+    permissions: Permissions,
+    /// Whether a lease may be broken here at all.
+    breaks: bool,
+    /// Whether the store keeps records of idempotency keys.
+    records: bool,
+    waiters: usize,
+    connections: i64,
+    in_flight: i64,
+    shed: u64,
+    streams: OpenStreams,
+    sample_ms: u64,
+    samples: Vec<Sample>,
+}
+
+/// The streams of events that are open at this instance.
+#[derive(Debug, Serialize)]
+struct OpenStreams {
+    hold: i64,
+    watch: i64,
+    console: i64,
+}
+
+pub(super) async fn glance(State(api): State<Arc<Api>>, caller: Caller) -> Json<Glance> {
+    let (health, metrics) = (api.locks.health().await.ok(), &api.metrics);
+    Json(Glance {
+        version: env!("CARGO_PKG_VERSION"),
+        store: store_info(&api, health),
+        identity: caller.identity().map(str::to_owned),
+        permissions: caller.permissions(),
+        breaks: api.breaks,
+        records: api.records.is_some(),
+        waiters: api.locks.counts().waiters,
+        connections: metrics.connections.get(),
+        in_flight: metrics.in_flight.get(),
+        shed: metrics.shed.get(),
+        streams: OpenStreams {
+            hold: metrics.open_streams(StreamKind::Hold),
+            watch: metrics.open_streams(StreamKind::Watch),
+            console: metrics.open_streams(StreamKind::Console),
+        },
+        sample_ms: millis(SAMPLE),
+        samples: metrics.recent.samples(),
+    })
+}

@@ -1,0 +1,101 @@
+//! The console: the page at `/` on which an operator sees what the service does, and does what is to be done.
+//!
+//! The page is static and shows nothing of what clients do; its scripts use the API with what the browser
+//! knows of its user, so that whoever may not read something by the API does not read it here either. Beside
+//! the API it has what is for it alone, below `/console`: a glance at the service, and one stream of the held
+//! locks. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs` and in
+//! `tests/browser`, in the modules of the console.
+
+mod changes;
+mod glance;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request};
+use axum::http::{HeaderMap, header};
+use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+
+use super::api::Api;
+use super::assets::{File, JAVASCRIPT, POLICY, STYLE, file};
+use super::caller::Caller;
+use super::origin::Arrival;
+use super::parts::{Part, Parts};
+use super::problem::Problem;
+use super::system::no_resource;
+
+/// The page and what is for it alone. With `shop` it leads to the toy shop.
+pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
+    Router::new()
+        .route("/", get(move |request: Request| index(request, shop)))
+        .route("/assets/page.css", get(page_style))
+        .route("/assets/console/{file}", get(asset))
+        .route("/console/sign-in", get(sign_in))
+        .route("/console/glance", get(glance::glance))
+        .route("/console/locks", get(changes::locks))
+}
+
+/// A browser reads the console, and every other client where the API is described.
+async fn index(request: Request, shop: bool) -> Response {
+    let serves = Arrival::of(&request).map_or(Parts::ALL, |arrival| arrival.serves);
+    if serves.have(Part::Console) && prefers_html(request.headers()) {
+        return page(serves, shop);
+    }
+    if serves.have(Part::Docs) {
+        return Redirect::to("/docs/").into_response();
+    }
+    no_resource().into_response()
+}
+
+fn page(serves: Parts, shop: bool) -> Response {
+    let link = |part, path: &str, text: &str| {
+        if !serves.have(part) {
+            return String::new();
+        }
+        format!("<li><a href=\"{path}\">{text}</a></li>")
+    };
+    let demo = if shop { link(Part::Guards, "/demo", "Demo") } else { String::new() };
+    let links = link(Part::Docs, "/docs/", "API") + &demo;
+    let page = include_str!("../../../assets/console/console.html").replace("{{links}}", &links);
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "Accept"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, Html(page)).into_response()
+}
+
+/// Whether the first media type that the client takes is HTML, as that of a browser is.
+fn prefers_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let first = accept.unwrap_or_default().split([',', ';']).next().unwrap_or_default();
+    first.trim().eq_ignore_ascii_case("text/html")
+}
+
+/// A browser asks its user for the key, because the path is for identities, and shows the console again.
+async fn sign_in(_: Caller) -> Redirect {
+    Redirect::to("/")
+}
+
+/// The style of all pages.
+async fn page_style() -> File {
+    file(STYLE, include_str!("../../../assets/page.css"))
+}
+
+/// A file that the page loads.
+async fn asset(Path(name): Path<String>) -> Result<File, Problem> {
+    let text = match name.as_str() {
+        "console.css" => include_str!("../../../assets/console/console.css"),
+        "console.js" => include_str!("../../../assets/console/console.js"),
+        "api.js" => include_str!("../../../assets/console/api.js"),
+        "dom.js" => include_str!("../../../assets/console/dom.js"),
+        "feed.js" => include_str!("../../../assets/console/feed.js"),
+        "charts.js" => include_str!("../../../assets/console/charts.js"),
+        "glance.js" => include_str!("../../../assets/console/glance.js"),
+        "locks.js" => include_str!("../../../assets/console/locks.js"),
+        _ => return Err(no_resource()),
+    };
+    Ok(file(if name.ends_with(".css") { STYLE } else { JAVASCRIPT }, text))
+}

@@ -1,0 +1,173 @@
+//! Goal: the console is there for browsers and changes nothing for clients of the API; it shows each user what
+//! the API would show, and follows any number of changes with few events.
+//!
+//! Method: the page, what it loads and its two endpoints over HTTP, with and without identities.
+
+use std::collections::BTreeSet;
+
+use keylatch_testkit::{Answer, EventStream, Keyring, Service, config, refusal_of, store_test};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// What a browser says that it takes.
+const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+const SCRIPTS: [&str; 7] = ["console", "api", "dom", "feed", "charts", "glance", "locks"];
+
+async fn root(service: &Service, accept: Option<&str>) -> Answer {
+    let request = service.request(Method::GET, "/");
+    Answer::of(match accept {
+        Some(accept) => request.header("Accept", accept),
+        None => request,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn root_is_the_console_for_a_browser_and_unchanged_for_a_client() {
+    let service = Service::start("memory:").await;
+    for accept in [BROWSER, "text/html", "TEXT/HTML;q=1"] {
+        let page = root(&service, Some(accept)).await;
+        assert_eq!(page.status, 200, "{accept}: {page:?}");
+        assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+        assert_eq!(page.header("vary"), "Accept");
+        assert!(page.text.contains("<main"), "{page:?}");
+    }
+    for accept in [None, Some("*/*"), Some("application/json"), Some("application/json, text/html")]
+    {
+        let redirect = root(&service, accept).await;
+        assert_eq!((redirect.status.as_u16(), redirect.text.as_str()), (303, ""), "{accept:?}");
+        assert_eq!(redirect.header("location"), "/docs/");
+        let headers: BTreeSet<_> = redirect.headers.keys().map(|name| name.as_str()).collect();
+        let before = BTreeSet::from(["content-length", "date", "location", "x-request-id"]);
+        assert_eq!(headers, before, "{accept:?}");
+    }
+}
+
+#[tokio::test]
+async fn page_runs_its_own_scripts_alone() {
+    let service = Service::start("memory:").await;
+    let page = root(&service, Some(BROWSER)).await;
+    let policy = page.header("content-security-policy").to_owned();
+    for rule in ["default-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+        assert!(policy.contains(rule), "{policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    for inline in [" style=", " onclick=", "javascript:", "<script>", "<style", "http:", "https:"] {
+        let text = page.text.replace("http://www.w3.org/2000/svg", "").replace("http%3A", "");
+        assert!(!text.contains(inline), "{inline}");
+    }
+    let texts = page.text.match_indices("=\"/assets/");
+    for (at, _) in texts {
+        let path = page.text[at + 2..].split('"').next().unwrap_or_default();
+        assert_eq!(service.get(path).await.status, 200, "{path}");
+    }
+    for name in SCRIPTS {
+        let script = service.get(&format!("/assets/console/{name}.js")).await;
+        assert_eq!(script.header("content-type"), "text/javascript; charset=utf-8", "{name}");
+        for dangerous in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+        {
+            assert!(!script.text.contains(dangerous), "{name}: {dangerous}");
+        }
+    }
+    service.get("/assets/console/other.js").await.is_problem(404, "not-found");
+}
+
+#[tokio::test]
+async fn page_is_open_and_what_it_shows_asks_for_a_key() {
+    let mut keyring = Keyring::default();
+    let key = keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\"] }]");
+    let service = Service::start_with(keyring.config()).await;
+    assert_eq!(root(&service, Some(BROWSER)).await.status, 200);
+    for path in ["/console/glance", "/console/locks", "/console/sign-in"] {
+        let answer = service.get(path).await;
+        answer.is_problem(401, "unauthenticated");
+        let asks = answer.headers.get_all("www-authenticate").iter();
+        assert!(asks.into_iter().any(|scheme| scheme.as_bytes().starts_with(b"Basic")), "{path}");
+    }
+    let get = |path: &str| service.request(Method::GET, path).basic_auth("any", Some(&key));
+    let entered = Answer::of(get("/console/sign-in")).await;
+    assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));
+    let glance = Answer::of(get("/console/glance")).await.json;
+    assert_eq!(glance["identity"], "team");
+    let allowed = json!({"locks": [{"prefix": "team-a/", "may": ["read"]}], "keys": []});
+    assert_eq!(glance["permissions"], allowed);
+    refusal_of(get("/console/locks")).await.is_problem(403, "forbidden");
+    EventStream::of(get("/console/locks?prefix=team-a/")).await.next("changes").await;
+}
+
+#[tokio::test]
+async fn glance_shows_the_store_and_what_everybody_may_do() {
+    let service = Service::start("memory:").await;
+    let glance = service.get("/console/glance").await.json;
+    let info = service.get("/v1/info").await.json;
+    assert_eq!(glance["store"], info["store"]);
+    assert_eq!((&glance["identity"], &glance["breaks"]), (&Value::Null, &json!(true)));
+    assert_eq!(glance["permissions"]["locks"][0]["prefix"], "");
+    assert!(glance["samples"].as_array().is_some_and(Vec::is_empty), "{glance}");
+}
+
+/// The held names and the gone names of the next event.
+async fn next(events: &mut EventStream) -> (BTreeSet<String>, BTreeSet<String>) {
+    let changes = events.next("changes").await.data;
+    let held = changes["held"].as_array().expect("locks");
+    let held = held.iter().map(|lock| lock["name"].as_str().expect("a name").to_owned());
+    let gone = changes["gone"].as_array().expect("names");
+    let gone = gone.iter().map(|name| name.as_str().expect("a name").to_owned());
+    (held.collect(), gone.collect())
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[store_test(service)]
+async fn stream_sends_what_changed_and_nothing_else(service: &Service) {
+    let path = "/console/locks?prefix=in%2F";
+    let held = service.create("in%2Fa", &json!({"owner": "alice", "ttl_ms": 60_000})).await;
+    service.create("out%2Fb", &json!({})).await;
+    let mut events = EventStream::of(service.request(Method::GET, path)).await;
+    let first = events.next("changes").await.data;
+    let seen = service.look("in%2Fa").await.json;
+    assert_eq!(first["held"].as_array().map(Vec::len), Some(1), "{first}");
+    for member in ["name", "owner", "fencing_token", "acquired_at", "waiting"] {
+        assert_eq!(first["held"][0][member], seen[member], "{member}");
+    }
+    service.create("in%2Fc", &json!({"ttl_ms": 60_000})).await;
+    assert_eq!(next(&mut events).await, (names(&["in/c"]), names(&[])));
+    service.release("in%2Fa", &held.token()).await;
+    assert_eq!(next(&mut events).await, (names(&[]), names(&["in/a"])));
+}
+
+#[tokio::test]
+async fn thousand_changes_are_few_events() {
+    let service = Service::start("memory:").await;
+    let held = service.create("busy", &json!({"ttl_ms": 60_000})).await;
+    let path = "/console/locks";
+    let mut events = EventStream::of(service.request(Method::GET, path)).await;
+    assert_eq!(next(&mut events).await, (names(&["busy"]), names(&[])));
+    for round in 0..1000 {
+        let ttl_ms = if round % 2 == 0 { 30_000 } else { 60_000 };
+        service.renew("busy", &held.token(), &json!({"ttl_ms": ttl_ms})).await;
+    }
+    service.create("last", &json!({})).await;
+    let mut count = 0;
+    while !next(&mut events).await.0.contains("last") {
+        count += 1;
+    }
+    assert!(count < 100, "{count} events for 1000 changes");
+}
+
+#[tokio::test]
+async fn console_counts_as_a_stream_and_ends_with_the_service() {
+    let mut config = config("memory:");
+    config.stream.max_streams = 1;
+    let service = Service::start_with(config).await;
+    let open = || service.request(Method::GET, "/console/locks");
+    let mut events = EventStream::of(open()).await;
+    events.next("changes").await;
+    let glance = service.get("/console/glance").await.json;
+    assert_eq!(glance["streams"], json!({"hold": 0, "watch": 0, "console": 1}));
+    refusal_of(open()).await.is_problem(503, "overloaded");
+    service.stop().await;
+    events.ended().await;
+}

@@ -1,0 +1,172 @@
+//! Goal: an operator reads in the console what is there, by eye, keyboard or phone, and with or without
+//! scripts; and what clients wrote is text there.
+//!
+//! Method: the page at `/` in a real browser, by its own links and fields.
+
+use keylatch_testkit::{Browser, Keyring, Page, Service};
+use serde_json::json;
+
+/// What a page must not run: it stands in names and labels.
+const MARKUP: &str = "<img src=x onerror=\"window.hacked = true\">";
+
+/// A console, and the service that it shows.
+pub(crate) struct Console {
+    pub(crate) service: Service,
+    browser: Browser,
+}
+
+impl Console {
+    pub(crate) async fn open() -> Self {
+        Self::over(Service::start("memory:").await).await
+    }
+
+    pub(crate) async fn over(service: Service) -> Self {
+        Self { service, browser: Browser::start().await }
+    }
+
+    pub(crate) fn url(&self, view: &str) -> String {
+        format!("http://{}/{view}", self.service.address)
+    }
+
+    /// A new tab with this view.
+    pub(crate) async fn visit(&self, view: &str) -> Page {
+        self.browser.open(&self.url(view)).await
+    }
+
+    async fn hold(&self, name: &str, owner: &str) {
+        let name = name.replace('%', "%25").replace('/', "%2F").replace(' ', "%20");
+        let name = name.replace('<', "%3C").replace('>', "%3E").replace('"', "%22");
+        let held = self.service.create(&name, &json!({"owner": owner, "ttl_ms": 60_000})).await;
+        assert_eq!(held.status, 201, "{held:?}");
+    }
+}
+
+/// Waits until the page shows a text.
+pub(crate) async fn shows(page: &Page, text: &str) {
+    let text = serde_json::Value::from(text);
+    page.until(&format!("document.body.innerText.includes({text})")).await;
+}
+
+/// Goes from element to element by Tab until the one that a script describes has the focus.
+pub(crate) async fn tab_to(page: &Page, is_there: &str) {
+    for _ in 0..80 {
+        page.press("Tab").await;
+        if page
+            .eval(&format!("(() => {{ const at = document.activeElement; return {is_there}; }})()"))
+            .await
+            == true
+        {
+            return;
+        }
+    }
+    panic!("Tab does not lead to {is_there}");
+}
+
+#[tokio::test]
+async fn held_locks_come_and_go_without_a_reload() {
+    let console = Console::open().await;
+    console.hold("deploy/shop", "ci runner 7").await;
+    let page = console.visit("#/locks").await;
+    shows(&page, "deploy/shop").await;
+    shows(&page, "ci runner 7").await;
+    let held = console.service.create("short", &json!({"owner": "alice"})).await;
+    shows(&page, "alice").await;
+    shows(&page, "2 held").await;
+    console.service.release("short", &held.token()).await;
+    shows(&page, "1 held").await;
+    assert_eq!(page.eval("document.body.innerText.includes('alice')").await, false);
+}
+
+#[tokio::test]
+async fn filter_and_order_choose_among_many_locks() {
+    let console = Console::open().await;
+    for number in 0..120 {
+        console.hold(&format!("jobs/{number:03}"), "worker").await;
+    }
+    console.hold("deploy/shop", "ci").await;
+    let page = console.visit("#/locks").await;
+    shows(&page, "121 held, 1 to 50 shown").await;
+    assert_eq!(page.eval("document.querySelectorAll('tbody tr').length").await, 50);
+    page.eval("document.querySelector('#sort').value = 'name'").await;
+    page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))").await;
+    page.until("document.querySelector('tbody th').textContent === 'deploy/shop'").await;
+    page.eval("document.querySelector('#prefix').focus()").await;
+    page.type_text("jobs/11").await;
+    shows(&page, "10 held").await;
+    page.until("document.querySelectorAll('tbody tr').length === 10").await;
+}
+
+#[tokio::test]
+async fn names_and_labels_are_text() {
+    let console = Console::open().await;
+    console.hold(&format!("lock {MARKUP}"), &format!("owner {MARKUP}")).await;
+    let page = console.visit("#/locks").await;
+    shows(&page, &format!("lock {MARKUP}")).await;
+    shows(&page, &format!("owner {MARKUP}")).await;
+    assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
+    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+}
+
+#[tokio::test]
+async fn no_view_scrolls_sideways_on_a_phone() {
+    let console = Console::open().await;
+    console.hold(&"a-name-without-an-end-".repeat(8), &"an-owner-likewise-".repeat(8)).await;
+    for (view, text) in [("", "lock held"), ("#/locks", "a-name-without-an-end")] {
+        let page = console.visit(view).await;
+        page.resize(375, 812).await;
+        shows(&page, text).await;
+        page.until("innerWidth === 375").await;
+        let width = page.eval("document.documentElement.scrollWidth").await;
+        assert!(width.as_u64().is_some_and(|width| width <= 375), "{view}: {width}");
+    }
+}
+
+#[tokio::test]
+async fn keyboard_leads_from_the_glance_to_the_locks() {
+    let console = Console::open().await;
+    console.hold("deploy/shop", "ci runner 7").await;
+    let page = console.visit("").await;
+    shows(&page, "1 lock held").await;
+    tab_to(&page, "at.getAttribute('href') === '#/locks'").await;
+    page.press("Enter").await;
+    shows(&page, "deploy/shop").await;
+    // A screen reader reads on from the heading of the view.
+    page.until("document.activeElement.textContent === 'Locks'").await;
+    tab_to(&page, "at.id === 'prefix'").await;
+    tab_to(&page, "at.textContent === 'deploy/shop'").await;
+    assert_eq!(
+        page.eval("document.querySelector('nav [aria-current]').textContent").await,
+        "Locks"
+    );
+}
+
+#[tokio::test]
+async fn without_scripts_the_page_leads_to_the_same_facts() {
+    let console = Console::open().await;
+    let page = console.visit("livez").await;
+    page.disable_javascript().await;
+    page.goto(&console.url("")).await;
+    shows(&page, "live by JavaScript").await;
+    for path in ["/v1/info", "/v1/locks", "/metrics"] {
+        let link = format!("document.querySelector('main a[href=\"{path}\"]')?.offsetHeight > 0");
+        assert_eq!(page.eval(&link).await, true, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn browser_asks_for_the_key_and_shows_what_it_may_read() {
+    let mut keyring = Keyring::default();
+    let key =
+        keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\", \"acquire\"] }]");
+    let console = Console::over(Service::start_with(keyring.config()).await).await;
+    let page = console.visit("livez").await;
+    page.expect_challenge("*/console/glance").await;
+    page.eval("location.href = '/#/locks'").await;
+    page.sign_in(&key).await;
+    shows(&page, "team").await;
+    shows(&page, "0 held").await;
+    assert_eq!(page.eval("document.querySelector('#prefix').value").await, "team-a/");
+    page.eval("document.querySelector('#prefix').value = ''").await;
+    page.eval("document.querySelector('#prefix').dispatchEvent(new Event('input'))").await;
+    shows(&page, "You may not read all locks of this prefix").await;
+}
