@@ -3,11 +3,13 @@
 import { look, session } from './api.js';
 import { h } from './dom.js';
 import * as glance from './glance.js';
+import * as lock from './lock.js';
 import * as locks from './locks.js';
 
 const VIEWS = [
   [/^$/, glance],
   [/^locks$/, locks],
+  [/^locks\/(.+)$/, lock],
 ];
 
 const view = document.getElementById('view');

@@ -238,12 +238,12 @@ impl Terms {
 }
 
 /// The mode as an answer has it: an exclusive lock has none.
-fn mode(limit: Limit) -> Option<LockMode> {
+pub(super) fn mode(limit: Limit) -> Option<LockMode> {
     limit.is_shared().then_some(LockMode::Shared)
 }
 
 /// How many were asked for to hold the lock together, if any number was.
-fn slots(limit: Limit) -> Option<u64> {
+pub(super) fn slots(limit: Limit) -> Option<u64> {
     match limit {
         Limit::Counted(slots) => Some(slots.get().into()),
         Limit::Exclusive | Limit::Shared => None,

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use keylatch_testkit::{Answer, EventStream, Keyring, Service, config, refusal_of, store_test};
+use keylatch_testkit::{
+    Answer, EventStream, Keyring, Service, config, eventually, refusal_of, store_test,
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// What a browser says that it takes.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-const SCRIPTS: [&str; 7] = ["console", "api", "dom", "feed", "charts", "glance", "locks"];
+const SCRIPTS: [&str; 8] = ["console", "api", "dom", "feed", "charts", "glance", "locks", "lock"];
 
 async fn root(service: &Service, accept: Option<&str>) -> Answer {
     let request = service.request(Method::GET, "/");
@@ -78,7 +80,7 @@ async fn page_is_open_and_what_it_shows_asks_for_a_key() {
     let key = keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\"] }]");
     let service = Service::start_with(keyring.config()).await;
     assert_eq!(root(&service, Some(BROWSER)).await.status, 200);
-    for path in ["/console/glance", "/console/locks", "/console/sign-in"] {
+    for path in ["/console/glance", "/console/locks", "/console/queue?name=a", "/console/sign-in"] {
         let answer = service.get(path).await;
         answer.is_problem(401, "unauthenticated");
         let asks = answer.headers.get_all("www-authenticate").iter();
@@ -92,6 +94,7 @@ async fn page_is_open_and_what_it_shows_asks_for_a_key() {
     let allowed = json!({"locks": [{"prefix": "team-a/", "may": ["read"]}], "keys": []});
     assert_eq!(glance["permissions"], allowed);
     refusal_of(get("/console/locks")).await.is_problem(403, "forbidden");
+    Answer::of(get("/console/queue?name=b")).await.is_problem(403, "forbidden");
     EventStream::of(get("/console/locks?prefix=team-a/")).await.next("changes").await;
 }
 
@@ -170,4 +173,29 @@ async fn console_counts_as_a_stream_and_ends_with_the_service() {
     refusal_of(open()).await.is_problem(503, "overloaded");
     service.stop().await;
     events.ended().await;
+}
+
+#[tokio::test]
+async fn queue_shows_who_waits_and_since_when() {
+    let service = Service::start("memory:").await;
+    let path = "/console/queue?name=deploy";
+    assert_eq!(service.get(path).await.json, json!({"waiting": []}));
+    let held = service.create("deploy", &json!({})).await;
+    let body = json!({"owner": "bob", "wait_ms": 60_000, "mode": "shared", "limit": 3});
+    let waits = service.create("deploy", &body);
+    let look = async {
+        let waiter = eventually(async || {
+            let queue = service.get(path).await.json;
+            queue["waiting"].get(0).cloned()
+        });
+        let waiter = waiter.await;
+        assert_eq!((&waiter["owner"], &waiter["mode"]), (&json!("bob"), &json!("shared")));
+        assert_eq!(waiter["limit"], 3);
+        assert!(waiter["waiting_for_ms"].is_u64(), "{waiter}");
+        service.release("deploy", &held.token()).await;
+    };
+    let (granted, ()) = tokio::join!(waits, look);
+    assert_eq!(granted.status, 201);
+    assert_eq!(service.get(path).await.json, json!({"waiting": []}));
+    service.get("/console/queue").await.is_problem(400, "invalid-query");
 }

@@ -22,6 +22,7 @@ mod snapshot;
 mod target;
 mod token;
 mod waiting;
+mod waiting_requests;
 mod watch;
 mod withdrawal;
 
@@ -49,4 +50,5 @@ pub use set::{
 };
 pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
 pub use token::{InvalidToken, Token, TokenHash};
+pub use waiting_requests::WaitingRequest;
 pub use watch::WatchEvent;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::target::{Reply, Target};
 use super::waiting::Patience;
+use super::waiting_requests::{WaitingRequest, WaitingRequests};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
@@ -187,6 +188,7 @@ pub struct LockService {
     /// How many requests for locks there were, from a random number on.
     requests: AtomicU64,
     pub(super) waiters: AtomicUsize,
+    pub(super) waiting_requests: WaitingRequests,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
@@ -215,6 +217,7 @@ impl LockService {
             limits: WaiterLimits { each, ..limits },
             requests: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
+            waiting_requests: WaitingRequests::default(),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
@@ -377,6 +380,12 @@ impl LockService {
     /// The store could not find out.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         with_deadline(self.deadline, self.store.list_locks(query)).await
+    }
+
+    /// The requests of this process that wait for the lock, in the order in which they began to. Other
+    /// instances may have others. It asks no store.
+    pub fn waiting_for(&self, name: &LockName) -> Vec<WaitingRequest> {
+        self.waiting_requests.of(name)
     }
 
     /// What the locks of this process come to now. It asks no store.

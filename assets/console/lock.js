@@ -1,0 +1,217 @@
+// One lock: its holders, its queue, how earlier grants ended; and the break of a lease, which asks twice.
+
+import { call, curl, lockPath, session } from './api.js';
+import { commands, count, facts, h, moment, say, span } from './dom.js';
+import * as feed from './feed.js';
+
+/** The least time between two looks, however fast the lock changes. */
+const PAUSE = 400;
+/** How often to look for who waits, of which no event tells. */
+const PERIOD = 2000;
+
+export const title = 'Lock';
+
+export function show(view, name) {
+  const [holders, queue, history, act] = [h('div'), h('div'), h('div'), h('div')];
+  const shell = h('div');
+  view.append(
+    h('p', {}, h('a', { href: '#/locks' }, '‹ All locks')),
+    h('h1', { tabindex: -1 }, name),
+    h('section', { 'aria-labelledby': 'holders' }, h('h2', { id: 'holders' }, 'Held by'), holders, act),
+    h('section', { 'aria-labelledby': 'queue' }, h('h2', { id: 'queue' }, 'Queue'), queue),
+    h('section', { 'aria-labelledby': 'history' }, h('h2', { id: 'history' }, 'How earlier grants ended'), history),
+    shell);
+  feed.stop();
+  const page = new LockPage(name, { holders, queue, history, act, shell });
+  return page.start();
+}
+
+class LockPage {
+  ticking = [];
+
+  constructor(name, parts) {
+    this.name = name;
+    this.parts = parts;
+  }
+
+  start() {
+    const events = new EventSource(`${location.origin}${lockPath(this.name, '/events')}`);
+    for (const event of ['snapshot', 'acquired', 'renewed', 'broken', 'released', 'expired']) {
+      events.addEventListener(event, () => this.lookSoon());
+    }
+    const looking = setInterval(() => document.hidden || this.lookSoon(), PERIOD);
+    const ticking = setInterval(() => this.tick(), 1000);
+    this.look();
+    return () => {
+      events.close();
+      clearInterval(looking);
+      clearInterval(ticking);
+      clearTimeout(this.timer);
+      this.isGone = true;
+    };
+  }
+
+  lookSoon() {
+    this.timer ??= setTimeout(() => this.look(), PAUSE);
+  }
+
+  async look() {
+    clearTimeout(this.timer);
+    const [lock, waiting, ends] = await Promise.all([
+      call('GET', lockPath(this.name)).catch((refusal) => refusal),
+      call('GET', `/console/queue?name=${encodeURIComponent(this.name)}`).catch((refusal) => refusal),
+      call('GET', lockPath(this.name, '/history')).catch((refusal) => refusal),
+    ]);
+    this.timer = undefined;
+    if (this.isGone) return;
+    this.drawHolders(lock);
+    this.drawQueue(lock, waiting);
+    this.drawHistory(ends);
+    this.drawCommands(lock.holders?.[0] ?? lock);
+    this.tick();
+  }
+
+  drawCommands({ fencing_token = null }) {
+    if (this.fence === fencing_token) return;
+    this.fence = fencing_token;
+    const isOpen = this.parts.shell.firstChild?.open;
+    const command = { reason: 'REASON', fencing_token };
+    this.parts.shell.replaceChildren(commands([
+      ['Who holds it, and how many wait', curl('GET', lockPath(this.name))],
+      ['What happens to it, as it happens', curl('GET', lockPath(this.name, '/events')).replace('curl', 'curl -N')],
+      ['How earlier grants ended', curl('GET', lockPath(this.name, '/history'))],
+      fencing_token && ['Break the lease', curl('POST', lockPath(this.name, '/break'), command)],
+    ].filter(Boolean)));
+    this.parts.shell.firstChild.open = Boolean(isOpen);
+  }
+
+  drawHolders(lock) {
+    this.ticking = [];
+    if (lock instanceof Error) {
+      const isFree = lock.code === 'lock-not-held';
+      this.parts.holders.replaceChildren(h('p', { class: isFree ? 'empty' : 'note bad' }, isFree ? 'No client holds the lock.' : lock.message));
+      return this.offer([]);
+    }
+    const holders = lock.holders ?? [lock];
+    const rest = (lock.holding ?? 1) - holders.length;
+    this.parts.holders.replaceChildren(
+      ...holders.map((holder) => this.holder(lock, holder)),
+      rest > 0 ? h('p', { class: 'hint' }, `and ${count(rest)} more`) : '');
+    this.offer(holders.filter((holder) => !holder.broken));
+  }
+
+  holder(lock, holder) {
+    const [left, age] = [h('span'), h('span')];
+    const ends = performance.now() + holder.expires_in_ms;
+    const since = Date.parse(holder.acquired_at);
+    this.ticking.push(() => {
+      left.textContent = span(ends - performance.now() + 500);
+      age.textContent = span(Date.now() - since);
+    });
+    const { broken } = holder;
+    return h('div', { class: 'holder' },
+      h('p', { class: 'big' }, holder.owner ?? 'A client without a label'),
+      broken && h('p', { class: 'note bad' }, `Broken${broken.by ? ` by ${broken.by}` : ''}: ${broken.reason}`),
+      facts([
+        ['Time left', left],
+        ['Held for', age],
+        ['Since', moment(holder.acquired_at)],
+        ['Fencing token', String(holder.fencing_token)],
+        ['Mode', lock.mode ?? 'exclusive'],
+        ['Limit', holder.limit ?? lock.limit],
+        ['Slot', holder.slot],
+      ]));
+  }
+
+  /** The button to break, where there is something to break and the user may. */
+  offer(holders) {
+    const may = session.glance.breaks && session.may('locks', 'break', this.name) && holders.length > 0;
+    const fences = may ? holders.map((holder) => `${holder.fencing_token}/${holder.slot}`).join() : '';
+    // What a user is about to press stays where it is.
+    if (this.offered === fences) return;
+    this.offered = fences;
+    this.parts.act.replaceChildren(...(may ? holders.map((holder) => h('div', { class: 'buttons' },
+      h('button', { type: 'button', class: 'second', onclick: () => this.ask(holder) },
+        holders.length > 1 ? `Break the lease of ${holder.owner ?? 'the client'}…` : 'Break the lease…'))) : []));
+  }
+
+  ask(holder) {
+    const dialog = breakDialog(this.name, holder, async (body) => {
+      const done = await call('POST', lockPath(this.name, '/break'), body);
+      say(`The lease is broken, and ends in ${span(done.ends_in_ms)} at the latest.`);
+      this.look();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  drawQueue(lock, queue) {
+    const total = lock instanceof Error ? 0 : lock.waiting;
+    const waiting = queue instanceof Error ? [] : queue.waiting;
+    const others = total - waiting.length;
+    const row = (waiter) => h('li', {}, h('b', {}, waiter.owner ?? 'a client without a label'),
+      ` for ${span(waiter.waiting_for_ms)}${waiter.mode ? `, ${waiter.mode}` : ''}${waiter.limit ? `, at most ${waiter.limit} together` : ''}`);
+    this.parts.queue.replaceChildren(
+      waiting.length ? h('ol', { class: 'queue' }, waiting.map(row)) : '',
+      others > 0 ? h('p', { class: 'hint' }, `${count(others)} ${waiting.length ? 'more ' : ''}wait at other instances, or left a moment ago.`) : '',
+      total === 0 && !waiting.length ? h('p', { class: 'empty' }, 'No client waits.') : '');
+  }
+
+  drawHistory(history) {
+    const ends = history instanceof Error ? [] : history.ends.toReversed();
+    const row = (end) => h('li', {},
+      h('span', { class: `badge ${end.how === 'broken' ? 'bad' : 'wait'}` }, end.how), ' ',
+      h('b', {}, end.owner ?? 'a client without a label'), ' ', moment(end.ended_at),
+      h('span', { class: 'detail' }, ` fencing token ${end.fencing_token}${end.by ? `, by ${end.by}` : ''}`),
+      end.reason && h('div', {}, end.reason));
+    this.parts.history.replaceChildren(
+      history instanceof Error ? h('p', { class: 'note wait' }, history.message)
+        : ends.length ? h('ul', { class: 'ends' }, ends.map(row))
+          : h('p', { class: 'empty' }, 'No break and no expiry is remembered. What was released is not here.'));
+  }
+
+  tick() {
+    for (const tick of this.ticking) tick();
+  }
+}
+
+/** Asks for a reason, and then whether that is meant. */
+function breakDialog(name, holder, send) {
+  const reason = h('input', { type: 'text', id: 'reason', required: true, maxlength: 256, autocomplete: 'off' });
+  const by = h('input', { type: 'text', id: 'by', maxlength: 200, autocomplete: 'off' });
+  const soon = h('input', { type: 'checkbox', id: 'at-once' });
+  const note = h('p', { class: 'note bad', role: 'alert' });
+  const button = h('button', { class: 'danger' }, 'Break the lease');
+  const owner = holder.owner ?? 'a client without a label';
+  let isSure = false;
+  const submit = async (event) => {
+    event.preventDefault();
+    if (!isSure) {
+      isSure = true;
+      note.textContent = `${owner} loses ${name}, and may still be at work. Press again if that is meant.`;
+      button.textContent = 'Yes, break it';
+      return;
+    }
+    const body = { reason: reason.value, fencing_token: holder.fencing_token };
+    if (holder.slot !== undefined) body.slot = holder.slot;
+    if (by.value) body.by = by.value;
+    if (soon.checked) body.grace_ms = 0;
+    try {
+      await send(body);
+      dialog.close();
+    } catch (refusal) {
+      note.textContent = refusal.message;
+    }
+  };
+  const dialog = h('dialog', { 'aria-labelledby': 'break-title', onclose: () => dialog.remove() },
+    h('form', { onsubmit: submit },
+      h('h2', { id: 'break-title' }, `Break the lease of ${owner}?`),
+      h('p', { class: 'hint' }, 'The lease cannot be renewed any more. It ends when it would have ended, and the holder reads your reason. Only the fencing token stops a holder that does not look.'),
+      h('label', { class: 'field' }, 'Why (the holder and the history show it)', reason),
+      h('label', { class: 'field' }, session.glance.identity ? `Who, beside ${session.glance.identity} (if you like)` : 'Who breaks it (if you like)', by),
+      h('label', { class: 'field check' }, soon, ' End it at once, even while the holder counts on it'),
+      note,
+      h('div', { class: 'buttons' }, button,
+        h('button', { type: 'button', class: 'second', onclick: () => dialog.close() }, 'Keep it'))));
+  return dialog;
+}

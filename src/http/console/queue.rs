@@ -1,0 +1,54 @@
+//! Who waits for a lock at this instance: what a store does not know, since a queue entry has no label.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Uri;
+use serde::Serialize;
+
+use crate::access::LockAct;
+use crate::http::api::Api;
+use crate::http::body::{Json, mode, slots};
+use crate::http::caller::Caller;
+use crate::http::extract::pairs;
+use crate::http::problem::{Code, Problem};
+use keylatch_core::lock::{LockName, WaitingRequest};
+use keylatch_wire::{LockMode, millis};
+
+/// The requests that wait for a lock at this instance, first come first.
+#[derive(Debug, Serialize)]
+pub(super) struct Queue {
+    waiting: Vec<Waiter>,
+}
+
+#[derive(Debug, Serialize)]
+struct Waiter {
+    owner: Option<String>,
+    waiting_for_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<LockMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+}
+
+pub(super) async fn queue(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Json<Queue>, Problem> {
+    let named = pairs(uri.query().unwrap_or_default()).find(|(parameter, _)| parameter == "name");
+    let name = named.and_then(|(_, name)| LockName::parse(&name).ok());
+    let invalid = || Problem::new(Code::InvalidQuery, "`name` must be the name of a lock.");
+    let name = name.ok_or_else(|| invalid().with_field("name"))?;
+    caller.check_lock(LockAct::Read, &name)?;
+    Ok(Json(Queue { waiting: api.locks.waiting_for(&name).iter().map(waiter).collect() }))
+}
+
+fn waiter(WaitingRequest { owner, since, limit }: &WaitingRequest) -> Waiter {
+    Waiter {
+        owner: owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        waiting_for_ms: millis(since.elapsed()),
+        mode: mode(*limit),
+        limit: slots(*limit),
+    }
+}
