@@ -7,6 +7,7 @@ mod body;
 mod breaks;
 mod caller;
 mod console;
+mod docs;
 mod extract;
 pub mod idempotency;
 mod locks;
@@ -14,6 +15,7 @@ mod openapi;
 mod origin;
 mod parts;
 mod problem;
+mod problem_pages;
 mod request;
 mod sandbox;
 mod server;
@@ -26,7 +28,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::middleware::map_response;
 use axum::routing::{any, get};
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -34,9 +35,7 @@ use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use utoipa_swagger_ui::SwaggerUi;
 
-use self::body::Json;
 use self::idempotency::api as records;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
@@ -98,7 +97,8 @@ pub fn router(
         .route("/assets/keylatch.d.ts", get(assets::module_types))
         .with_state(api)
         .merge(if extras.sandbox { assets::shop() } else { Router::new() })
-        .merge(swagger_ui(extras.document(document.merge_from(rest))))
+        .route("/problems", get(problem_pages::list))
+        .merge(docs::pages(extras.document(document.merge_from(rest))))
         .method_not_allowed_fallback(system::method_not_allowed)
         .fallback(system::not_found);
     let long_poll = layered(long_poll, requests.with_extra_time(max_wait));
@@ -154,16 +154,6 @@ impl Extras<'_> {
     }
 }
 
-/// The Swagger UI, and the document that it shows.
-fn swagger_ui(document: OpenApi) -> Router {
-    // Its default asks a host of the Internet about the document.
-    let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
-    let pages = Router::from(SwaggerUi::new("/docs").config(config));
-    let document = Arc::new(document);
-    let pages = pages.route("/openapi.json", get(async move || Json(document)));
-    pages.layer(map_response(system::docs_page))
-}
-
 /// The routes on which a client may wait for a lock, and what else has their paths.
 fn long_poll_routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
@@ -185,5 +175,5 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))
-        .routes(routes!(system::problem_page))
+        .routes(routes!(problem_pages::problem_page))
 }

@@ -1,4 +1,4 @@
-//! What the service says of itself: `/v1/info`, health, metrics, the pages of the problems, the index.
+//! What the service says of itself: `/v1/info`, health, metrics.
 //!
 //! `/livez` asks no store, so that a store that is away restarts no instance, and fails where a part of the
 //! store in this process has ended; `/readyz` asks the store. Tested in
@@ -7,16 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
 
 use super::api::Api;
-use super::assets::{DOCS_POLICY, POLICY};
 use super::body::Json;
 use super::caller::Caller;
-use super::problem::{Code, HealthProblems, OwnProblems, PageProblems, Problem};
-use keylatch_axum::status_code;
+use super::problem::{Code, HealthProblems, OwnProblems, Problem};
 use keylatch_core::store::{Effect, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
 
@@ -126,49 +124,6 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response 
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
     }
-}
-
-/// What a problem means
-///
-/// The page that a problem's `type` leads to: what happened, and what to do.
-#[utoipa::path(
-    get,
-    path = "/problems/{code}",
-    tag = "system",
-    params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
-    responses(
-        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
-        PageProblems,
-    )
-)]
-pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
-    let mut codes = Code::all().filter(|code| code.slug() == slug);
-    let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
-    let code = codes.next().ok_or_else(unknown)?;
-    let others: String = codes.map(|other| format!(" or {}", status_code(other))).collect();
-    let headers = [(header::CONTENT_SECURITY_POLICY, POLICY)];
-    let page = Html(format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <title>{title} · keylatch</title>\n<h1>{title}</h1>\n\
-         <p>HTTP status {status}{others}, code <code>{slug}</code></p>\n<p>{advice}</p>\n\
-         <p><a href=\"/docs\">The API</a></p>\n</html>\n",
-        title = code.title(),
-        status = status_code(code),
-        slug = code.slug(),
-        advice = code.advice(),
-    ));
-    Ok((headers, page))
-}
-
-/// What the Swagger UI answers, under the policy of all pages. A page that it does not have is a
-/// problem like every other.
-pub(super) async fn docs_page(mut response: Response) -> Response {
-    if response.status() == StatusCode::NOT_FOUND {
-        return Problem::new(Code::NotFound, "There is no such page.").into_response();
-    }
-    let policy = HeaderValue::from_static(DOCS_POLICY);
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    response
 }
 
 pub(super) async fn not_found() -> Problem {

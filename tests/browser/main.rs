@@ -9,3 +9,4 @@ mod foreign_pages;
 mod keys;
 mod openapi_page;
 mod pages;
+mod problem_pages;

@@ -1,4 +1,4 @@
-//! Goal: a person tries the API in Swagger UI, also where it asks for a key.
+//! Goal: a person tries the API in Swagger UI, in the order of the story, also where it asks for a key.
 //!
 //! Method: the page at `/docs/` in a real browser, by its own buttons.
 
@@ -43,4 +43,19 @@ async fn authorize_button_sends_the_key() {
     press(&page, &format!("{LIST} .opblock-summary-control")).await;
     press(&page, &format!("{LIST} .try-out__btn")).await;
     assert_eq!(execute(&page).await, 200);
+}
+
+#[tokio::test]
+async fn page_has_the_title_the_order_and_the_width_of_the_service() {
+    let service = Service::start("memory:").await;
+    let browser = Browser::start().await;
+    let page = browser.open(&format!("http://{}/docs/", service.address)).await;
+    page.resize(375, 812).await;
+    page.until("document.querySelectorAll('#operations-tag-locks').length + document.querySelectorAll('.opblock').length > 10").await;
+    assert_eq!(page.eval("document.title").await, "API · keylatch");
+    assert_eq!(page.eval("innerWidth").await, 375);
+    let of_locks = "[...document.querySelectorAll('[id^=operations-locks-]')].map(({ id }) => id.slice(17)).join()";
+    let order = page.eval(of_locks).await;
+    let order = order.as_str().expect("operations");
+    assert!(order.starts_with("create,renew,release,get,hold,events"), "{order}");
 }

@@ -1,0 +1,59 @@
+//! Swagger UI at `/docs`, on a page of the service's own: its title, its order of the operations, and a width
+//! that fits a phone. Tested in `tests/api/system.rs` and `tests/browser/openapi_page.rs`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use axum::routing::get;
+use utoipa::openapi::OpenApi;
+use utoipa_swagger_ui::Config;
+
+use super::assets::{DOCS_POLICY, File, JAVASCRIPT, file};
+use super::body::Json;
+use super::problem::{Code, Problem};
+
+/// The Swagger UI, and the document that it shows.
+pub(super) fn pages(document: OpenApi) -> Router {
+    let document = Arc::new(document);
+    Router::new()
+        .route("/docs", get(async || Redirect::to("/docs/")))
+        .route("/docs/", get(index))
+        .route("/docs/index.html", get(index))
+        .route("/docs/start.js", get(start))
+        .route("/docs/{*rest}", get(part_of_swagger_ui))
+        .route("/openapi.json", get(async move || Json(document)))
+        .layer(map_response(with_policy))
+}
+
+async fn index() -> Html<&'static str> {
+    Html(include_str!("../../assets/docs.html"))
+}
+
+async fn start() -> File {
+    file(JAVASCRIPT, include_str!("../../assets/docs.js"))
+}
+
+/// A file of Swagger UI. One that it does not have is a problem like every other.
+async fn part_of_swagger_ui(Path(rest): Path<String>) -> Result<Response, Problem> {
+    // It puts this into the page of its own, which is not served.
+    let config = Arc::new(Config::from("/openapi.json"));
+    let found = utoipa_swagger_ui::serve(&rest, config).ok().flatten();
+    let found = found.ok_or_else(|| Problem::new(Code::NotFound, "There is no such page."))?;
+    let bytes = found.bytes.into_owned();
+    let mut response = ([(header::CONTENT_TYPE, found.content_type)], bytes).into_response();
+    if found.gzpipped {
+        let gzip = HeaderValue::from_static("gzip");
+        response.headers_mut().insert(header::CONTENT_ENCODING, gzip);
+    }
+    Ok(response)
+}
+
+async fn with_policy(mut response: Response) -> Response {
+    let policy = HeaderValue::from_static(DOCS_POLICY);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
+}

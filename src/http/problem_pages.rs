@@ -1,0 +1,185 @@
+//! The pages of the problems: what happened, what to do, and the command that helps.
+//!
+//! They are made from the table of `crates/wire/src/problem.rs`, need no script, and are open on every
+//! listener, because every problem leads to its page. Tested in `tests/api/system.rs` and
+//! `tests/browser/problem_pages.rs`.
+
+use axum::extract::Path;
+use axum::http::header;
+use axum::response::{Html, IntoResponse};
+
+use super::assets::POLICY;
+use super::problem::{Code, PageProblems, Problem};
+use keylatch_axum::status_code;
+use keylatch_wire::Retry;
+
+/// What a problem means
+///
+/// The page that a problem's `type` leads to: what happened, and what to do.
+#[utoipa::path(
+    get,
+    path = "/problems/{code}",
+    tag = "system",
+    params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
+    responses(
+        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
+        PageProblems,
+    )
+)]
+pub(super) async fn problem_page(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
+    let mut codes = Code::all().filter(|code| code.slug() == slug);
+    let unknown = || Problem::new(Code::NotFound, "There is no such problem.");
+    let code = codes.next().ok_or_else(unknown)?;
+    let others: String = codes.map(|other| format!(" or {}", status_code(other))).collect();
+    let body = format!(
+        "<p><a href=\"/problems\">‹ All problems</a></p>\n<h1>{title}</h1>\n\
+         <section>\n<p>HTTP status {status}{others}, code <code>{slug}</code></p>\n\
+         <h2>What to do</h2>\n<p>{advice}</p>\n<p>{retry}</p>\n\
+         <h2>With curl</h2>\n<pre tabindex=\"0\"><code>{command}</code></pre>\n</section>\n",
+        title = code.title(),
+        status = status_code(code),
+        advice = with_code(code.advice()),
+        retry = next_request(code.retry()),
+        command = escaped(command_for(code)),
+    );
+    Ok(page(code.title(), &body))
+}
+
+/// All problems, in the order of their statuses.
+pub(super) async fn list() -> impl IntoResponse {
+    let row = |code: Code| {
+        format!(
+            "<tr><td data-label=\"Status\">{status}</td>\
+             <th scope=\"row\"><a href=\"{page}\">{slug}</a></th>\
+             <td data-label=\"What happened\">{title}</td></tr>\n",
+            status = code.status(),
+            page = code.page(),
+            slug = code.slug(),
+            title = code.title(),
+        )
+    };
+    let rows: String = Code::all().map(row).collect();
+    let body = format!(
+        "<h1>Problems</h1>\n<p class=\"lead\">Every error is a document of JSON (RFC 9457) with a \
+         <code>code</code>. This is every code.</p>\n<section>\n<table class=\"list\">\n<thead><tr>\
+         <th scope=\"col\">Status</th><th scope=\"col\">Code</th><th scope=\"col\">What happened</th>\
+         </tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</section>\n",
+    );
+    page("Problems", &body)
+}
+
+/// A whole page; `body` is HTML.
+fn page(title: &str, body: &str) -> impl IntoResponse + use<> {
+    let frame = include_str!("../../assets/problem.html");
+    let page = frame.replace("{{title}}", title).replace("{{body}}", body);
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page))
+}
+
+/// What a client sends next, in words.
+fn next_request(retry: Retry) -> &'static str {
+    match retry {
+        Retry::SameKey => {
+            "<b>Next:</b> the same request again, with the same <code>Idempotency-Key</code> or \
+             <code>Lock-Token</code>."
+        }
+        Retry::NewKey => {
+            "<b>Next:</b> another request. What was wrong is changed, so the key or the token is a \
+             new one."
+        }
+        _ => {
+            "<b>Next:</b> nothing. No repeat helps, or a person has to find out first what happened."
+        }
+    }
+}
+
+/// The text as HTML, with what stands in backticks as code.
+fn with_code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let html = parts.map(|(i, part)| {
+        let part = escaped(part);
+        if i % 2 == 1 { format!("<code>{part}</code>") } else { part }
+    });
+    html.collect()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The command that shows more, or does what helps.
+fn command_for(code: Code) -> &'static str {
+    let mut rows = COMMANDS.iter();
+    rows.find(|(codes, _)| codes.contains(&code)).map_or(OF_SERVICE, |(_, command)| command)
+}
+
+/// The command for all problems but those of [`COMMANDS`]: they are about the service, its store or a service
+/// behind it.
+const OF_SERVICE: &str = "# Can it do its work?\ncurl localhost:7070/readyz\n\
+     # What the store is, and whether it answers\ncurl localhost:7070/v1/info";
+
+/// Commands, each with the problems that it is for.
+const COMMANDS: &[(&[Code], &str)] = &[
+    (&[Code::InvalidName], "curl -X POST localhost:7070/v1/locks/team%2Fdeploy"),
+    (
+        &[Code::InvalidToken, Code::TokenRequired],
+        "curl -X PUT -H \"Lock-Token: $TOKEN\" localhost:7070/v1/locks/deploy",
+    ),
+    (
+        &[Code::InvalidBody, Code::UnsupportedMediaType, Code::PayloadTooLarge],
+        "curl -H 'Content-Type: application/json' -d '{\"ttl_ms\": 30000}' localhost:7070/v1/locks/deploy",
+    ),
+    (&[Code::InvalidQuery], "curl 'localhost:7070/v1/locks?prefix=deploy&limit=100'"),
+    (
+        &[Code::InvalidHost, Code::MisdirectedRequest],
+        "curl -H 'Host: localhost' localhost:7070/livez",
+    ),
+    (
+        &[Code::InvalidKey, Code::KeyRequired, Code::IdempotencyKeyReused, Code::ValidationFailed],
+        "curl -H \"Idempotency-Key: $(uuidgen)\" -H 'Content-Type: application/json' \\\n  \
+             -d '{\"amount\": 1250, \"currency\": \"EUR\"}' localhost:7070/v1/orders",
+    ),
+    (
+        &[Code::RequestInProgress],
+        "curl -H 'Prefer: wait=10' -H 'Idempotency-Key: THE SAME KEY' \\\n  \
+             -d '{\"amount\": 1250, \"currency\": \"EUR\"}' localhost:7070/v1/orders",
+    ),
+    (
+        &[Code::Unauthenticated, Code::Forbidden, Code::QuotaExceeded],
+        "curl -H \"Authorization: Bearer $KEYLATCH_API_KEY\" localhost:7070/v1/info",
+    ),
+    (
+        &[Code::LockHeld, Code::TooManyWaiters, Code::TooManyHolders],
+        "# Who holds it, and how many wait\ncurl localhost:7070/v1/locks/deploy\n\
+             # Wait in its queue\ncurl -d '{\"wait_ms\": 10000}' localhost:7070/v1/locks/deploy",
+    ),
+    (
+        &[
+            Code::LockNotHeld,
+            Code::TokenMismatch,
+            Code::FenceMismatch,
+            Code::LockBroken,
+            Code::BreakDisabled,
+        ],
+        "# Who holds it\ncurl localhost:7070/v1/locks/deploy\n\
+             # How earlier grants ended\ncurl localhost:7070/v1/locks/deploy/history",
+    ),
+    (
+        &[Code::NoRecord, Code::NothingToResolve, Code::AnswerNotKept],
+        "curl 'localhost:7070/v1/idempotency/KEY?method=POST&path=/orders&principal='",
+    ),
+    (
+        &[Code::OutcomeUnknown, Code::UpstreamSilent],
+        "# How the record stands\n\
+             curl 'localhost:7070/v1/idempotency/KEY?method=POST&path=/orders&principal='\n\
+             # It was not done: the next request runs\n\
+             curl -d '{\"outcome\": \"not-executed\", \"reason\": \"WHY\", \"by\": \"WHO\"}' \\\n  \
+             'localhost:7070/v1/idempotency/KEY/resolve?method=POST&path=/orders&principal='\n\
+             # It was done: every repeat reads this answer\n\
+             curl -d '{\"outcome\": \"completed\", \"answer\": {\"status\": 201}, \"reason\": \"WHY\", \"by\": \"WHO\"}' \\\n  \
+             'localhost:7070/v1/idempotency/KEY/resolve?method=POST&path=/orders&principal='",
+    ),
+    (
+        &[Code::NotFound, Code::MethodNotAllowed, Code::CrossOrigin],
+        "curl localhost:7070/openapi.json",
+    ),
+];
