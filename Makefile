@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi redis-server postgresql etcd zookeeper chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi dist dist-check systemd redis-server postgresql etcd zookeeper chromium
 
 run:
 	cargo run --release
@@ -118,6 +118,31 @@ bench: redis-server
 # Writes the committed OpenAPI document anew from the code.
 openapi:
 	cargo run --locked --quiet -- openapi > openapi/openapi.json
+
+# What a release has, in target/dist: archives with stripped binaries, a Debian package, checksums. Then the package is
+# unpacked and started. TARGETS names other targets than this machine's own and the static one.
+CARGO_DEB = 3.8.0
+
+dist: target/cargo-deb-$(CARGO_DEB)
+	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$$PATH" TARGETS="$(TARGETS)" deploy/dist.sh
+	deploy/debian/check.sh target/dist/*.deb
+
+target/cargo-deb-$(CARGO_DEB):
+	cargo install cargo-deb --locked --version $(CARGO_DEB) --root $@.new --target-dir target/tools
+	mv $@.new $@
+
+# The systemd units, and the Debian package if `make dist` has made one.
+dist-check: systemd
+	deploy/systemd/check.sh
+	$(if $(wildcard target/dist/*.deb),deploy/debian/check.sh target/dist/*.deb)
+
+systemd:
+	@command -v systemd-analyze >/dev/null || { \
+		echo "installing systemd-analyze (Debian package systemd)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy systemd; \
+	}
 
 redis-server:
 	@command -v redis-server redis-benchmark >/dev/null || { \
