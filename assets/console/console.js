@@ -3,6 +3,8 @@
 import { look, session } from './api.js';
 import { h } from './dom.js';
 import * as glance from './glance.js';
+import * as key from './key.js';
+import * as keys from './keys.js';
 import * as lock from './lock.js';
 import * as locks from './locks.js';
 
@@ -10,6 +12,8 @@ const VIEWS = [
   [/^$/, glance],
   [/^locks$/, locks],
   [/^locks\/(.+)$/, lock],
+  [/^keys$/, keys],
+  [/^keys\/([^?]+)(?:\?(.*))?$/, key],
 ];
 
 const view = document.getElementById('view');
@@ -26,7 +30,9 @@ async function route() {
   view.replaceChildren();
   if (!session.glance && !(await enter())) return;
   const [pattern, module] = VIEWS.find(([known]) => known.test(path)) ?? VIEWS[0];
-  const args = (pattern.exec(path) ?? []).slice(1).map(decode);
+  // The name is encoded as a whole, and a query behind it part by part.
+  const [name, query] = (pattern.exec(path) ?? []).slice(1);
+  const args = [decode(name), query];
   leave = module.show(view, ...args);
   document.title = `${args[0] || module.title} · keylatch`;
   mark(path);

@@ -1,11 +1,14 @@
 // At a glance: the store and what it promises, what is held now, and what the last minutes were like.
 
-import { curl, look, session } from './api.js';
+import { call, curl, look, session } from './api.js';
 import { chart, duration, rate } from './charts.js';
 import { commands, count, facts, h, write } from './dom.js';
 import * as feed from './feed.js';
+import { listPath } from './keys.js';
 
 const PERIOD = 3000;
+/** How many keys are counted one by one. */
+const COUNTED = 1000;
 /** How many samples the service keeps. */
 const SLOTS = 120;
 
@@ -13,12 +16,12 @@ export const title = 'At a glance';
 
 export function show(view) {
   const held = h('b', { id: 'held' }, '…');
-  const [now, store, charts] = [h('div'), h('div'), h('div', { class: 'charts' })];
+  const [now, store, charts, keys] = [h('div'), h('div'), h('div', { class: 'charts' }), h('div')];
   view.append(
     h('h1', { tabindex: -1 }, title),
     h('div', { class: 'cards' },
       h('section', { 'aria-labelledby': 'now-title' }, h('h2', { id: 'now-title' }, 'Now'),
-        h('p', { class: 'big' }, h('a', { href: '#/locks' }, held, ' held')), now),
+        h('p', { class: 'big' }, h('a', { href: '#/locks' }, held, ' held')), keys, now),
       h('section', { 'aria-labelledby': 'store-title' }, h('h2', { id: 'store-title' }, 'Store'), store)),
     h('section', { 'aria-labelledby': 'charts-title' }, h('h2', { id: 'charts-title' }, 'The last minutes'),
       h('p', { class: 'hint' }, 'Of this instance, every five seconds. An answer contains the wait for a lock; a step of the store does not.'),
@@ -42,10 +45,12 @@ export function show(view) {
   if (prefix !== null) feed.follow(prefix);
   drawHeld();
   draw(session.glance);
+  drawKeys(keys);
   const timer = setInterval(async () => {
     if (document.hidden) return;
     try {
       draw(await look());
+      drawKeys(keys);
     } catch (refusal) {
       now.replaceChildren(h('p', { class: 'note bad' }, refusal.message));
     }
@@ -54,6 +59,18 @@ export function show(view) {
     clearInterval(timer);
     forget();
   };
+}
+
+/** How many keys need a person, and how many are under way. Those that are done may be millions. */
+async function drawKeys(place) {
+  if (!session.glance.records || session.readable('keys') === null) return;
+  const states = ['unknown', 'in-flight'];
+  const pages = await Promise.all(states.map((state) => call('GET', listPath(state, '', COUNTED)).catch(() => null)));
+  const [unknown, inFlight] = pages.map((page) => page && `${count(page.records.length + page.hidden)}${page.next_cursor ? ' and more' : ''}`);
+  place.replaceChildren(
+    h('p', { class: 'big' }, h('a', { href: '#/keys', class: unknown === '0' ? '' : 'is-bad' },
+      unknown === '1' ? '1 unknown outcome' : `${unknown ?? '?'} unknown outcomes`)),
+    facts([['Keys in flight', inFlight ?? '?']]));
 }
 
 function nowOf({ waiters, in_flight, connections, shed, streams }) {

@@ -19,7 +19,7 @@ use crate::access::{
     Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, RecordClaim,
     RefusedCredential,
 };
-use keylatch_core::idempotency::{IdempotencyKey, RecordKey};
+use keylatch_core::idempotency::{IdempotencyKey, RecordKey, RecordSummary};
 use keylatch_core::lock::{LockName, LockSet, Owner, Token};
 
 /// Who sends a request.
@@ -176,6 +176,19 @@ impl Caller {
             Self::Anyone => None,
             Self::Known(identity) => Some(&identity.meter),
         }
+    }
+
+    /// Whether the client may read what a record is about. One whose key is not known may be any.
+    pub(super) fn may_read_record(&self, record: &RecordSummary) -> bool {
+        let (key, principal) = match &record.scope {
+            Some(scope) => (scope.key().as_str(), scope.principal()),
+            None => ("", ""),
+        };
+        let may_act = match self {
+            Self::Anyone => true,
+            Self::Known(identity) => identity.may_act_for(principal),
+        };
+        may_act && self.may(|permissions| permissions.cover_key(KeyAct::Read, key))
     }
 
     /// What the client may do.

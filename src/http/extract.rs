@@ -273,7 +273,7 @@ pub(super) fn unknown_cursor() -> Problem {
     invalid_query("cursor", "is not one that this service gave")
 }
 
-fn invalid_query(parameter: &str, what: &str) -> Problem {
+pub(super) fn invalid_query(parameter: &str, what: &str) -> Problem {
     Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
 }
 

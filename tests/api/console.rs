@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 /// What a browser says that it takes.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-const SCRIPTS: [&str; 8] = ["console", "api", "dom", "feed", "charts", "glance", "locks", "lock"];
+const SCRIPTS: [&str; 11] = [
+    "console", "api", "dom", "feed", "charts", "glance", "locks", "lock", "keys", "key", "records",
+];
 
 async fn root(service: &Service, accept: Option<&str>) -> Answer {
     let request = service.request(Method::GET, "/");

@@ -12,6 +12,7 @@ mod breaks;
 mod client_certificates;
 mod connections;
 mod console;
+mod console_keys;
 mod cors;
 mod expiry;
 mod fencing_tokens;

@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod console;
+mod console_keys;
 mod console_lock;
 mod foreign_pages;
 mod keys;

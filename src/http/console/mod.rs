@@ -3,12 +3,13 @@
 //! The page is static and shows nothing of what clients do; its scripts use the API with what the browser
 //! knows of its user, so that whoever may not read something by the API does not read it here either. Beside
 //! the API it has what is for it alone, below `/console`: a glance at the service, one stream of the held
-//! locks, and who waits for a lock. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs` and in
+//! locks, who waits for a lock, and the records of keys. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs` and in
 //! `tests/browser`, in the modules of the console.
 
 mod changes;
 mod glance;
 mod queue;
+mod records;
 
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
         .route("/console/glance", get(glance::glance))
         .route("/console/locks", get(changes::locks))
         .route("/console/queue", get(queue::queue))
+        .route("/console/keys/{key}", get(records::record))
+        .route("/console/keys", get(records::list))
 }
 
 /// A browser reads the console, and every other client where the API is described.
@@ -96,8 +99,11 @@ async fn asset(Path(name): Path<String>) -> Result<File, Problem> {
         "feed.js" => include_str!("../../../assets/console/feed.js"),
         "charts.js" => include_str!("../../../assets/console/charts.js"),
         "glance.js" => include_str!("../../../assets/console/glance.js"),
+        "key.js" => include_str!("../../../assets/console/key.js"),
+        "keys.js" => include_str!("../../../assets/console/keys.js"),
         "lock.js" => include_str!("../../../assets/console/lock.js"),
         "locks.js" => include_str!("../../../assets/console/locks.js"),
+        "records.js" => include_str!("../../../assets/console/records.js"),
         _ => return Err(no_resource()),
     };
     Ok(file(if name.ends_with(".css") { STYLE } else { JAVASCRIPT }, text))

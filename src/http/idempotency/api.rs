@@ -290,7 +290,11 @@ pub(crate) struct RecordKeyPath {
 
 impl RecordKeyPath {
     /// The record, and what it is about, if the caller may do this with it.
-    fn permitted(self, caller: &Caller, act: KeyAct) -> Result<(RecordKey, RecordScope), Problem> {
+    pub(crate) fn permitted(
+        self,
+        caller: &Caller,
+        act: KeyAct,
+    ) -> Result<(RecordKey, RecordScope), Problem> {
         let Self { key, method, path, principal } = self;
         caller.check_key(act, &key)?;
         let principal = caller.principal(principal)?;
@@ -358,7 +362,7 @@ fn not_yours(view: &RecordView) -> Problem {
     }
 }
 
-fn no_record() -> Problem {
+pub(crate) fn no_record() -> Problem {
     Problem::new(Code::NoRecord, "There is no record of this key in this scope.")
 }
 
@@ -485,7 +489,7 @@ fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> IdempotencyRec
 }
 
 /// The record as any client may see it.
-fn record(view: &RecordView) -> IdempotencyRecord {
+pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
     let (state, ended_at_millis) = match view.phase {
         RecordStatus::InFlight { .. } => ("in-flight", None),
         RecordStatus::Done { at_millis, .. } => ("done", Some(at_millis)),
@@ -542,12 +546,18 @@ fn bare_record(
     }
 }
 
-fn answer_body(answer: &Answer) -> IdempotencyAnswer {
+/// The headers of an answer as text, each with its values.
+pub(crate) fn answer_headers(answer: &Answer) -> BTreeMap<String, Vec<String>> {
     let mut headers: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (name, value) in answer.headers.iter().filter(|(name, _)| name != CHOSEN) {
         let value = String::from_utf8_lossy(value).into_owned();
         headers.entry(name.clone()).or_default().push(value);
     }
+    headers
+}
+
+fn answer_body(answer: &Answer) -> IdempotencyAnswer {
+    let headers = answer_headers(answer);
     let text = std::str::from_utf8(&answer.body);
     IdempotencyAnswer {
         status: answer.status,

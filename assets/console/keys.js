@@ -1,0 +1,185 @@
+// The keys by state: first those that need a person, oldest first; and the settling of many at once.
+
+import { call, curl, session } from './api.js';
+import { commands, count, h, moment, span, write } from './dom.js';
+import { STATES, maySettle, reasonOf, recordPath, requestOf, settleDialog, viewOf } from './records.js';
+
+const PAGE = 200;
+/** How often the list is read again while no row is selected. */
+const PERIOD = 5000;
+
+/** What the user chose, kept while other views are shown. */
+const choice = { state: 'unknown', prefix: '' };
+
+export const title = 'Keys';
+
+export function show(view) {
+  if (!session.glance.records || session.readable('keys') === null) {
+    const why = session.glance.records ? 'You may not read keys.' : 'This store keeps no records of idempotency keys.';
+    view.append(h('h1', { tabindex: -1 }, title), h('p', { class: 'note wait' }, why));
+    return () => {};
+  }
+  const list = new List();
+  view.append(h('h1', { tabindex: -1 }, title), list.controls(), list.element, list.shell);
+  list.read();
+  const timer = setInterval(() => list.isIdle() && list.read(), PERIOD);
+  return () => {
+    clearInterval(timer);
+    list.isGone = true;
+  };
+}
+
+export function listPath(state, prefix, limit, cursor) {
+  const query = new URLSearchParams({ state, limit });
+  if (prefix) query.set('prefix', prefix);
+  if (cursor) query.set('cursor', cursor);
+  return `/console/keys?${query}`;
+}
+
+class List {
+  records = [];
+  selected = new Set();
+  cursor = null;
+  hidden = 0;
+  reads = 0;
+  isGone = false;
+
+  constructor() {
+    this.body = h('tbody');
+    this.status = h('p', { class: 'hint', id: 'keys-status' });
+    this.note = h('p', { class: 'note bad' });
+    this.all = h('input', { type: 'checkbox', onchange: () => this.selectAll(this.all.checked) });
+    this.selector = h('label', { class: 'select-all' }, this.all, 'Select all that are shown');
+    this.settle = h('button', { type: 'button', onclick: () => this.settleSelected() });
+    this.more = h('button', { type: 'button', class: 'second small', onclick: () => this.read(true) }, 'Show more');
+    this.bar = h('div', { class: 'buttons' }, this.settle, this.more);
+    this.when = h('th', { scope: 'col' });
+    this.shell = h('div');
+    const heads = ['Key', 'Request', 'Whose', 'Attempts'].map((text) => h('th', { scope: 'col' }, text));
+    this.element = h('section', { 'aria-label': 'Keys' }, this.note, this.status, this.selector,
+      h('table', { class: 'list', 'aria-describedby': 'keys-status' },
+        h('thead', {}, h('tr', {}, h('td'), heads, this.when, h('th', { scope: 'col' }, 'Why, or what came of it'))),
+        this.body),
+      this.bar);
+  }
+
+  controls() {
+    const tab = ([state, text]) => h('label', { class: 'check' },
+      h('input', { type: 'radio', name: 'state', value: state, checked: state === choice.state, onchange: () => this.choose({ state }) }), ` ${text}`);
+    let timer = 0;
+    const prefix = h('input', {
+      type: 'search', id: 'path-prefix', value: choice.prefix, autocomplete: 'off', spellcheck: 'false',
+      oninput: () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => this.choose({ prefix: prefix.value }), 200);
+      },
+    });
+    return h('form', { class: 'controls', onsubmit: (event) => { event.preventDefault(); this.choose({ prefix: prefix.value }); } },
+      h('fieldset', { class: 'states' }, h('legend', {}, 'Whose outcome is'), Object.entries(STATES).map(tab)),
+      h('label', {}, 'Paths that begin with', prefix));
+  }
+
+  choose(change) {
+    if (this.isGone) return;
+    Object.assign(choice, change);
+    this.selected.clear();
+    this.records = [];
+    this.read();
+  }
+
+  /** Whether reading again takes nothing away from a user who is at work. */
+  isIdle() {
+    return !document.hidden && this.selected.size === 0 && this.records.length <= PAGE && !document.querySelector('dialog');
+  }
+
+  async read(isMore = false) {
+    this.reads += 1;
+    const read = this.reads;
+    try {
+      let records = isMore ? this.records : [];
+      let cursor = isMore ? this.cursor : null;
+      let hidden = isMore ? this.hidden : 0;
+      const wanted = records.length + PAGE;
+      // A page may have fewer than asked for, or none, although more follow.
+      do {
+        const page = await call('GET', listPath(choice.state, choice.prefix, PAGE, cursor));
+        if (read !== this.reads || this.isGone) return;
+        records = [...records, ...page.records];
+        cursor = page.next_cursor ?? null;
+        hidden += page.hidden ?? 0;
+      } while (cursor && records.length < wanted);
+      Object.assign(this, { records, cursor, hidden });
+      write(this.note, '');
+    } catch (refusal) {
+      if (read !== this.reads || this.isGone) return;
+      write(this.note, refusal.message);
+    }
+    this.draw();
+  }
+
+  draw() {
+    const isUnknown = choice.state === 'unknown';
+    const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
+    const records = this.records.toSorted((one, other) => since(one) - since(other));
+    write(this.when, isUnknown ? 'Unknown for' : choice.state === 'done' ? 'Done' : 'Begun');
+    this.body.replaceChildren(...records.map((record) => this.row(record)));
+    const many = `${count(records.length)}${this.cursor ? ' and more' : ''}`;
+    const others = this.hidden ? ` ${count(this.hidden)} more that you may not read.` : '';
+    const none = isUnknown && !others ? 'No outcome is unknown. Nothing needs you.' : 'There is none.';
+    write(this.status, (records.length ? `${many} shown, the oldest first.` : none) + others);
+    this.more.hidden = !this.cursor;
+    this.shell.replaceChildren(commands([['This list', curl('GET', listPath(choice.state, choice.prefix, 100))]]));
+    this.drawSelection();
+  }
+
+  row(record) {
+    const cell = (label, ...children) => h('td', { 'data-label': label }, ...children);
+    const box = choice.state === 'unknown' && record.key && maySettle(record) && h('input', {
+      type: 'checkbox', 'aria-label': `Select ${record.key}`, checked: this.isSelected(record),
+      onchange: ({ target }) => this.select(record, target.checked),
+    });
+    const when = choice.state === 'unknown' ? span(Date.now() - Date.parse(record.ended_at)) : moment(record.ended_at ?? record.begun_at);
+    const end = choice.state === 'done' ? `status ${record.status}` : reasonOf(record);
+    return h('tr', {},
+      h('td', {}, box),
+      h('th', { scope: 'row' }, record.key ? h('a', { href: viewOf(record) }, record.key) : 'not known: an older version began it'),
+      cell('Request', requestOf(record)),
+      cell('Whose', record.principal || '–'),
+      cell('Attempts', String(record.attempts)),
+      cell(this.when.textContent, when),
+      cell('Why, or what came of it', end || '–'));
+  }
+
+  isSelected(record) {
+    return this.selected.has(recordPath(record));
+  }
+
+  select(record, isSelected) {
+    if (isSelected) this.selected.add(recordPath(record));
+    else this.selected.delete(recordPath(record));
+    this.drawSelection();
+  }
+
+  selectAll(isSelected) {
+    this.selected.clear();
+    for (const record of isSelected ? this.records.filter((one) => one.key && maySettle(one)) : []) this.selected.add(recordPath(record));
+    for (const box of this.body.querySelectorAll('input')) box.checked = isSelected;
+    this.drawSelection();
+  }
+
+  drawSelection() {
+    const size = this.selected.size;
+    this.selector.hidden = choice.state !== 'unknown' || !this.body.querySelector('input');
+    this.all.checked = size > 0 && size === this.body.querySelectorAll('input').length;
+    this.settle.hidden = size === 0;
+    write(this.settle, `Settle the ${size === 1 ? 'key that is' : `${count(size)} keys that are`} selected…`);
+  }
+
+  settleSelected() {
+    const records = this.records.filter((record) => this.isSelected(record));
+    settleDialog(records, () => {
+      this.selected.clear();
+      this.read();
+    });
+  }
+}

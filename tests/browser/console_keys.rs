@@ -1,0 +1,195 @@
+//! Goal: an operator who has only the console finds the one payment whose outcome is unknown, and settles it;
+//! and settles many at once. What clients wrote is text.
+//!
+//! Method: records of all states at a service, the page of the keys in a real browser, and what the service says
+//! of the keys after it.
+
+use keylatch_testkit::{Answer, Keyring, Page, Service, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::console::{Console, shows, tab_to};
+
+const MARKUP: &str = "%3Cimg%20src%3Dx%20onerror%3D%22window.hacked%20%3D%20true%22%3E";
+
+async fn send(service: &Service, method: Method, key: &str, path: &str, body: &Value) -> Answer {
+    let url = format!("/v1/idempotency/{key}?method=POST&path={path}");
+    Answer::of(service.request(method, &url).json(body)).await
+}
+
+/// A run that is under way for so long, and then nothing is known of it.
+async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) {
+    let begun = send(service, Method::POST, key, path, &json!({"lease_ms": lease_ms})).await;
+    assert_eq!(begun.status, 201, "{begun:?}");
+}
+
+/// Waits until so many outcomes are unknown.
+async fn lost(service: &Service, count: usize) {
+    eventually(async || {
+        let page = service.get("/console/keys?state=unknown").await.json;
+        (page["records"].as_array().map(Vec::len) == Some(count)).then_some(())
+    })
+    .await;
+}
+
+async fn state_of(service: &Service, key: &str, path: &str) -> Value {
+    let found = service.get(&format!("/v1/idempotency/{key}?method=POST&path={path}")).await;
+    found.json["state"].clone()
+}
+
+async fn choose(page: &Page, outcome: &str) {
+    page.until("document.querySelector('dialog') !== null").await;
+    page.click(&format!("dialog [value={outcome}]"), 1).await;
+}
+
+async fn say_why(page: &Page, reason: &str) {
+    page.eval("document.querySelector('#reason').focus()").await;
+    page.type_text(reason).await;
+}
+
+#[tokio::test]
+async fn one_unknown_payment_among_many_is_found_and_settled() {
+    let console = Console::open().await;
+    let service = &console.service;
+    for number in 0..40 {
+        begin(service, &format!("order-{number}"), "/orders", 60_000).await;
+    }
+    begin(service, "payment-7", "/payments", 100).await;
+    lost(service, 1).await;
+    let page = console.visit("").await;
+    shows(&page, "1 unknown outcome").await;
+    page.click("a[href='#/keys'].is-bad", 1).await;
+    shows(&page, "payment-7").await;
+    assert_eq!(page.eval("document.querySelectorAll('tbody tr').length").await, 1);
+    page.click("tbody a", 1).await;
+    shows(&page, "POST /payments").await;
+    shows(&page, "the run was cut off").await;
+    page.click("section .buttons button", 1).await;
+    choose(&page, "completed").await;
+    page.eval("document.querySelector('#status').value = 201").await;
+    page.eval("document.querySelector('#body').focus()").await;
+    page.type_text("{\"id\": 7}").await;
+    say_why(&page, "the bank has it").await;
+    page.click("dialog .buttons button", 1).await;
+    shows(&page, "The answer that repeats read").await;
+    shows(&page, "application/json").await;
+    let repeat = send(service, Method::POST, "payment-7", "/payments", &json!({})).await;
+    assert_eq!((repeat.status.as_u16(), &repeat.json["answer"]["status"]), (200, &json!(201)));
+    assert_eq!(repeat.json["answer"]["body"], "{\"id\":7}");
+}
+
+#[tokio::test]
+async fn many_keys_are_settled_at_once() {
+    let console = Console::open().await;
+    for number in 0..30 {
+        begin(&console.service, &format!("payment-{number}"), "/payments", 100).await;
+    }
+    lost(&console.service, 30).await;
+    let page = console.visit("#/keys").await;
+    shows(&page, "30 shown").await;
+    page.click("tbody input", 1).await;
+    shows(&page, "Settle the key that is selected…").await;
+    page.click(".select-all input", 1).await;
+    shows(&page, "Settle the 30 keys that are selected…").await;
+    page.click("section .buttons button", 1).await;
+    choose(&page, "not-executed").await;
+    say_why(&page, "the bank was down").await;
+    page.click("dialog .buttons button", 1).await;
+    shows(&page, "Nothing needs you.").await;
+    for key in ["payment-0", "payment-29"] {
+        assert_eq!(
+            state_of(&console.service, key, "/payments").await,
+            Value::Null,
+            "{key} is free"
+        );
+    }
+}
+
+#[tokio::test]
+async fn refusal_is_shown_and_the_others_are_settled() {
+    let console = Console::open().await;
+    for key in ["payment-1", "payment-2"] {
+        begin(&console.service, key, "/payments", 100).await;
+    }
+    lost(&console.service, 2).await;
+    let page = console.visit("#/keys").await;
+    shows(&page, "2 shown").await;
+    page.click(".select-all input", 1).await;
+    page.click("section .buttons button", 1).await;
+    // Another operator is faster.
+    let url = "/v1/idempotency/payment-1/resolve?method=POST&path=/payments";
+    let settled = console.service.request(Method::POST, url).json(&json!({"outcome": "completed"}));
+    assert_eq!(Answer::of(settled).await.status, 200);
+    choose(&page, "not-executed").await;
+    say_why(&page, "the bank was down").await;
+    page.click("dialog .buttons button", 1).await;
+    shows(&page, "1 settled, 1 not. payment-1: The outcome is not unknown").await;
+    assert_eq!(state_of(&console.service, "payment-1", "/payments").await, "done");
+    assert_eq!(state_of(&console.service, "payment-2", "/payments").await, Value::Null);
+}
+
+#[tokio::test]
+async fn key_is_settled_by_keyboard_alone() {
+    let console = Console::open().await;
+    begin(&console.service, "payment-7", "/payments", 100).await;
+    lost(&console.service, 1).await;
+    let page = console.visit("").await;
+    shows(&page, "1 unknown outcome").await;
+    for text in ["Keys", "payment-7", "Settle it…"] {
+        page.until(&format!(
+            "document.querySelector('main').innerText.includes('{text}') || '{text}' === 'Keys'"
+        ))
+        .await;
+        tab_to(&page, &format!("at.textContent === '{text}'")).await;
+        page.press("Enter").await;
+    }
+    page.until("document.querySelector('dialog') !== null").await;
+    tab_to(&page, "at.name === 'outcome'").await;
+    page.press(" ").await;
+    tab_to(&page, "at.id === 'reason'").await;
+    page.type_text("the bank has nothing").await;
+    tab_to(&page, "at.textContent === 'Settle it'").await;
+    page.press("Enter").await;
+    shows(&page, "There is no record of this key").await;
+    assert_eq!(state_of(&console.service, "payment-7", "/payments").await, Value::Null);
+}
+
+#[tokio::test]
+async fn keys_and_paths_are_text_and_fit_a_phone() {
+    let console = Console::open().await;
+    let key = "%3Cimg/src=x/onerror=window.hacked=1%3E";
+    let key = key.replace('/', "%2F").replace('=', "%3D");
+    begin(&console.service, &key, MARKUP, 100).await;
+    lost(&console.service, 1).await;
+    for view in ["#/keys".to_owned(), format!("#/keys/{key}?method=POST&path={MARKUP}&principal=")]
+    {
+        let page = console.visit(&view).await;
+        page.resize(375, 812).await;
+        page.until("innerWidth === 375").await;
+        page.until("document.querySelector('main').innerText.includes('<img/src=x')").await;
+        page.until("document.querySelector('main').innerText.includes('the run was cut off')")
+            .await;
+        assert_eq!(page.eval("document.querySelectorAll('main img').length").await, 0);
+        assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+        let width = page.eval("document.documentElement.scrollWidth").await;
+        assert!(width.as_u64().is_some_and(|width| width <= 375), "{view}: {width}");
+    }
+}
+
+#[tokio::test]
+async fn reader_has_no_button_to_settle() {
+    let mut keyring = Keyring::default();
+    let shop = keyring.add("shop", "allow = [{ keys = \"\", may = [\"use\"] }]");
+    let lines = "act_for = [\"*\"]\nallow = [{ keys = \"\", may = [\"read\"] }]";
+    let reader = keyring.add("reader", lines);
+    let console = Console::over(Service::start_with(keyring.config()).await).await;
+    let begin = console.service.request(Method::POST, "/v1/idempotency/payment-7");
+    let begun = begin.bearer_auth(&shop).json(&json!({"lease_ms": 100}));
+    assert_eq!(Answer::of(begun).await.status, 201);
+    let page = console.visit("livez").await;
+    page.expect_challenge("*/console/glance").await;
+    page.eval("location.href = '/#/keys/payment-7?principal=shop'").await;
+    page.sign_in(&reader).await;
+    shows(&page, "the run was cut off").await;
+    assert_eq!(page.eval("document.querySelectorAll('main .buttons').length").await, 0);
+}
