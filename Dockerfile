@@ -1,35 +1,36 @@
-# The dependencies are built in a layer of their own, which stays until Cargo.toml or Cargo.lock
-# change.
-FROM rust:1.95-bookworm AS build
+# syntax=docker/dockerfile:1
+
+# Each platform is built on its own, natively or emulated: `docker buildx build --platform linux/amd64,linux/arm64 .`
+FROM rust:1.95.0-bookworm AS build
+ARG TARGETARCH
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
-COPY crates/axum/Cargo.toml crates/axum/
-COPY crates/client/Cargo.toml crates/client/
-COPY crates/core/Cargo.toml crates/core/
-COPY crates/stores/Cargo.toml crates/stores/
-COPY crates/testkit/Cargo.toml crates/testkit/
-COPY crates/testkit-macros/Cargo.toml crates/testkit-macros/
-COPY crates/wire/Cargo.toml crates/wire/
-# Stand-ins: Cargo wants every target that a Cargo.toml names to be there.
-RUN for crate in . crates/*; do mkdir -p $crate/src && touch $crate/src/lib.rs; done \
-    && mkdir -p benches/throughput \
-    && echo 'fn main() {}' | tee src/main.rs benches/throughput/main.rs \
-    && cargo build --release --locked
-
 COPY assets assets
+COPY benches benches
 COPY config config
 COPY crates crates
 COPY src src
-# Cargo goes by time, and the copies may be older than what was built from the stand-ins.
-RUN touch src/lib.rs src/main.rs crates/*/src/lib.rs \
-    && cargo build --release --locked \
+# The caches stay with the builder: a change of the sources compiles no dependency again. Nothing of a cache gets into
+# the image but by `cp`.
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,id=keylatch-target-${TARGETARCH},target=/build/target,sharing=locked \
+    cargo build --release --locked --bin keylatch \
+    && strip -o /keylatch target/release/keylatch \
     && mkdir /data
 
 # What the binary links to, the CA certificates that `rediss://` needs, and nothing else: no shell
-# and no package manager that would have to be kept up to date.
-FROM gcr.io/distroless/cc-debian12
-COPY --from=build /build/target/release/keylatch /usr/local/bin/keylatch
+# and no package manager that would have to be kept up to date. It has no versions, so a release names the digest.
+FROM gcr.io/distroless/cc-debian12:nonroot
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="keylatch" \
+      org.opencontainers.image.description="Locks and idempotency keys over HTTP: leases, fencing tokens, honest answers" \
+      org.opencontainers.image.licenses="MIT OR Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="gcr.io/distroless/cc-debian12:nonroot"
+COPY --from=build /keylatch /usr/local/bin/keylatch
 # Where the embedded store keeps its locks: a volume, so that they outlive the container.
 COPY --from=build --chown=65532:65532 /data /data
 VOLUME /data

