@@ -29,6 +29,7 @@ use keylatch_wire::{BreakLockRequest, LockBreak, LockHistory, millis};
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/break",
+    operation_id = "breakLock",
     tag = "locks",
     params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
     request_body(content = BreakLockRequest, description = "Whose lease to break, and why",
@@ -79,6 +80,7 @@ fn act(lock: &LockName, command: &BreakCommand) -> Act {
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}/history",
+    operation_id = "getLockHistory",
     tag = "locks",
     params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
     responses((status = 200, description = "How earlier grants ended", body = LockHistory), HistoryProblems)

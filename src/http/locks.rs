@@ -46,6 +46,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}",
+    operation_id = "createLock",
     tag = "locks",
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy",
@@ -108,6 +109,7 @@ pub(super) async fn create(
 #[utoipa::path(
     put,
     path = "/v1/locks/{name}",
+    operation_id = "renewLock",
     tag = "locks",
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
@@ -150,6 +152,7 @@ pub(super) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/locks/{name}",
+    operation_id = "releaseLock",
     tag = "locks",
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
@@ -191,6 +194,7 @@ pub(super) async fn release(
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}",
+    operation_id = "getLock",
     tag = "locks",
     params(("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock")),
     responses((status = 200, description = "A client holds it", body = HeldLock), GetProblems)
@@ -217,6 +221,7 @@ pub(super) async fn get(
 #[utoipa::path(
     get,
     path = "/v1/locks",
+    operation_id = "listLocks",
     tag = "locks",
     params(
         ("prefix" = Option<String>, Query, example = "deploy", description = "Only locks whose names begin so"),

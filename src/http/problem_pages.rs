@@ -19,6 +19,7 @@ use keylatch_wire::Retry;
 #[utoipa::path(
     get,
     path = "/problems/{code}",
+    operation_id = "getProblemPage",
     tag = "system",
     params(("code" = String, Path, example = "lock-held", description = "The `code` of a problem")),
     responses(

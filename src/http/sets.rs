@@ -35,7 +35,7 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 #[utoipa::path(
     post,
     path = "/v1/locks",
-    operation_id = "create_set",
+    operation_id = "createLockSet",
     tag = "locks",
     params(
         ("Lock-Token" = Option<String>, Header, example = json!(TOKEN_EXAMPLE),
@@ -90,7 +90,7 @@ pub(super) async fn create(
 #[utoipa::path(
     put,
     path = "/v1/locks",
-    operation_id = "renew_set",
+    operation_id = "renewLockSet",
     tag = "locks",
     params(
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token of the leases"),
@@ -127,7 +127,7 @@ pub(super) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/locks",
-    operation_id = "release_set",
+    operation_id = "releaseLockSet",
     tag = "locks",
     params(
         ("name" = Vec<String>, Query, min_items = 2, max_items = 16, example = json!(["account/7", "account/42"]),

@@ -54,6 +54,7 @@ use keylatch_wire::{
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/hold",
+    operation_id = "holdLock",
     tag = "locks",
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),
@@ -176,6 +177,7 @@ fn problem(refused: HoldRefusal) -> Problem {
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}/events",
+    operation_id = "watchLock",
     tag = "locks",
     params(
         ("name" = String, Path, min_length = 1, max_length = 255, example = "deploy", description = "The lock"),

@@ -33,6 +33,7 @@ pub(super) const PROMISE: [&str; 4] = [
 #[utoipa::path(
     get,
     path = "/v1/info",
+    operation_id = "getInfo",
     tag = "system",
     responses((status = 200, description = "What this service is", body = ServiceInfo), OwnProblems)
 )]
@@ -67,6 +68,7 @@ pub(super) fn store_info(api: &Api, health: Option<StoreHealth>) -> StoreInfo {
 #[utoipa::path(
     get,
     path = "/livez",
+    operation_id = "getLiveness",
     tag = "system",
     responses(
         (status = 200, description = "It is", body = String, content_type = "text/plain", example = json!("ok")),
@@ -88,6 +90,7 @@ pub(super) async fn livez(State(api): State<Arc<Api>>) -> Result<&'static str, P
 #[utoipa::path(
     get,
     path = "/readyz",
+    operation_id = "getReadiness",
     tag = "system",
     responses(
         (status = 200, description = "It can", body = String, content_type = "text/plain", example = json!("ok")),
@@ -111,6 +114,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 #[utoipa::path(
     get,
     path = "/metrics",
+    operation_id = "getMetrics",
     tag = "system",
     responses(
         (status = 200, description = "The counters", body = String, content_type = "application/openmetrics-text"),

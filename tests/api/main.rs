@@ -48,6 +48,7 @@ mod lock_names;
 mod locks;
 mod logging;
 mod openapi;
+mod openapi_rules;
 mod permissions;
 mod principals;
 mod queue_across_instances;

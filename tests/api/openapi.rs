@@ -185,7 +185,9 @@ const TOUR: [(&str, &str); 26] = [
 fn committed_document_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi/openapi.json");
     let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let code = openapi(&config("memory:")).to_pretty_json().expect("a document") + "\n";
+    // The toy shop is no part of the API.
+    let code = keylatch::http::openapi(Extras { guards: &[], sandbox: false });
+    let code = code.to_pretty_json().expect("a document") + "\n";
     let differs = committed.lines().zip(code.lines()).position(|(was, is)| was != is);
     assert!(
         committed == code,
@@ -292,8 +294,8 @@ fn every_operation_that_asks_for_a_key_documents_the_schemes() {
     let any = json!([{"apiKey": []}, {"password": []}, {}]);
     for (method, path, operation) in operations(&document) {
         let asks = operation["responses"]["401"].is_object();
-        let expected = if asks { &any } else { &Value::Null };
-        assert_eq!(&operation["security"], expected, "{method} {path}");
+        let expected = if asks { any.clone() } else { json!([]) };
+        assert_eq!(operation["security"], expected, "{method} {path}");
     }
 }
 
@@ -308,7 +310,7 @@ fn guard_that_asks_for_an_identity_documents_its_header() {
     let (asks, open) = (&document["paths"]["/orders"]["post"], &document["paths"]["/open"]["post"]);
     assert_eq!(asks["security"], json!([{"guardKey": []}]));
     assert!(asks["responses"]["401"].is_object() && !open["responses"]["401"].is_object());
-    assert_eq!(open["security"], Value::Null);
+    assert_eq!(open["security"], json!([]));
     let scheme = &document["components"]["securitySchemes"]["guardKey"];
     assert_eq!(
         (&scheme["in"], &scheme["name"]),
@@ -366,15 +368,14 @@ async fn take_the_tour(service: &Service, key: Option<&str>) {
     }
 }
 
+/// Clients that write their absent members as null are understood, although the document has no null there.
 #[tokio::test]
-async fn every_valid_request_of_the_schema_is_accepted() {
+async fn null_stands_for_what_is_absent() {
     let service = Service::start("memory:").await;
-    let create = &document()["paths"]["/v1/locks/{name}"]["post"];
-    assert_ne!(create["requestBody"]["required"], true);
-    let schema = &create["requestBody"]["content"]["application/json"]["schema"];
-    let null = schema["oneOf"].as_array().is_some_and(|any| any.contains(&json!({"type": "null"})));
     let answer = service.create("deploy", &Value::Null).await;
-    assert_eq!(answer.status == 201, null, "a body of null: {answer:?}");
+    assert_eq!(answer.status, 201, "a body of null: {answer:?}");
+    let answer = service.create("another", &json!({"ttl_ms": null, "owner": null})).await;
+    assert_eq!(answer.status, 201, "members of null: {answer:?}");
 }
 
 #[tokio::test]

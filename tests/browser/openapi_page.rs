@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const READER: &str = "allow = [{ locks = \"\", may = [\"read\"] }]";
 /// The operation that lists locks.
-const LIST: &str = "#operations-locks-list";
+const LIST: &str = "#operations-locks-listLocks";
 
 /// Presses Execute and gives the status that the page shows.
 async fn execute(page: &Page) -> Value {

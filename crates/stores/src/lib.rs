@@ -93,6 +93,19 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
     }
 }
 
+/// What the stores call themselves, all features together.
+pub const KINDS: [&str; 9] = [
+    "embedded",
+    "memory",
+    "postgres",
+    "etcd",
+    "zookeeper",
+    "redis",
+    "redis+sentinel",
+    "redis+cluster",
+    "redlock",
+];
+
 /// The scheme of a URL. What has other characters is none, and may be a password.
 pub fn scheme_of(url: &str) -> Option<&str> {
     let (scheme, _) = url.split_once(':')?;

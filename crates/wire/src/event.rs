@@ -15,6 +15,7 @@ use crate::{BreakNote, HeldLock};
 
 /// `waiting` of a hold: the lock is held, and the client waits in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WaitingEvent {
     /// How many waiters are before the client.
     pub ahead: u64,
@@ -22,6 +23,7 @@ pub struct WaitingEvent {
 
 /// `renewed` of a hold: the service renewed the lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewalEvent {
     /// The fencing token of the grant, which a renewal keeps.
     pub fencing_token: u64,
@@ -35,6 +37,7 @@ pub struct RenewalEvent {
 
 /// `lost` of a hold, its last event: the client no longer holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LossEvent {
     /// Why, for programs: `max-hold`, `shutdown`, or the code of a problem.
     pub reason: Cow<'static, str>,
@@ -57,10 +60,12 @@ pub struct SnapshotEvent {
 
 /// `released` or `expired` of a watch: a grant ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndEvent<'a> {
     /// The lock.
     pub name: Cow<'a, str>,
     /// The label of the client that held it.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<Cow<'a, str>>,
     /// The fencing token of the grant.
     pub fencing_token: u64,
@@ -71,6 +76,7 @@ pub struct EndEvent<'a> {
 
 /// `lagged` or `closing` of a watch: an empty object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EmptyEvent {}
 
 #[cfg(test)]

@@ -67,9 +67,8 @@ pub struct CreateLockRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
-    /// `exclusive`, or `shared` with others that ask for `shared`.
+    /// `exclusive`, which is the default, or `shared` with others that ask for `shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
     #[serde(
@@ -140,9 +139,8 @@ pub struct HoldLockRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(default = 86400000, minimum = 1, maximum = 86400000))]
     pub max_hold_ms: Option<u64>,
-    /// `exclusive`, or `shared` with others that ask for `shared`.
+    /// `exclusive`, which is the default, or `shared` with others that ask for `shared`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold the lock at a time, each in a `slot` of its own.
     #[serde(
@@ -196,6 +194,7 @@ pub struct Lease<'a> {
     /// resource compares the tokens of each `slot` by themselves.
     pub fencing_token: u64,
     /// The label that came with the request.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<Cow<'a, str>>,
     /// How long the lease lasts unless renewed.
     pub ttl_ms: u64,
@@ -276,6 +275,7 @@ pub struct SharedLock {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PublicHolder {
     /// The holder's label.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<String>,
     /// The holder's fencing token.
     pub fencing_token: u64,
@@ -298,6 +298,7 @@ pub struct BreakNote {
     /// The reason that was given.
     pub reason: String,
     /// The label of the one who broke it.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub by: Option<String>,
     /// When it was broken by the store's clock (RFC 3339, UTC).
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
@@ -314,7 +315,7 @@ pub struct BreakNote {
 pub struct BreakLockRequest {
     /// Why, for the holder and for the history: 1 to 256 bytes. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(required, min_length = 1, max_length = 256))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, required, min_length = 1, max_length = 256))]
     pub reason: Option<String>,
     /// The fencing token of the grant to break, so that no later grant is broken in its place. Required.
     #[serde(
@@ -322,7 +323,7 @@ pub struct BreakLockRequest {
         deserialize_with = "crate::whole_number",
         skip_serializing_if = "Option::is_none"
     )]
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[cfg_attr(feature = "openapi", schema(value_type = u64, required))]
     pub fencing_token: Option<u64>,
     /// The slot of the holder; all that share the fencing token where it is absent.
     #[serde(
@@ -381,6 +382,7 @@ pub struct GrantEnd {
     /// The fencing token of the grant.
     pub fencing_token: u64,
     /// The label of the client that held the lock.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<String>,
     /// When the lock was granted by the store's clock (RFC 3339, UTC).
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
@@ -421,6 +423,7 @@ pub struct PublicLock {
     /// The lock.
     pub name: String,
     /// The holder's label.
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub owner: Option<String>,
     /// The holder's fencing token.
     pub fencing_token: u64,
@@ -461,7 +464,7 @@ pub struct LockPage {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Holder {
     /// The holder's label.
-    #[cfg_attr(feature = "openapi", schema(example = "ci runner 7"))]
+    #[cfg_attr(feature = "openapi", schema(required, example = "ci runner 7"))]
     pub owner: Option<String>,
     /// The holder's fencing token.
     #[cfg_attr(feature = "openapi", schema(example = 1_779_900_000_000_000_u64))]

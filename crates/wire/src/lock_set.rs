@@ -44,9 +44,8 @@ pub struct CreateLocksRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(default = 0, minimum = 0, maximum = 300000))]
     pub wait_ms: Option<u64>,
-    /// `exclusive`, or `shared` with others that ask for `shared`: the same for all locks.
+    /// `exclusive`, which is the default, or `shared` with others that ask for `shared`: the same for all locks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = "exclusive"))]
     pub mode: Option<LockMode>,
     /// With `shared`: at most so many hold each lock at a time, each in a `slot` of its own.
     #[serde(

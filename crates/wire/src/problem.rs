@@ -234,6 +234,7 @@ impl Code {
 
 /// What a client sends after a request that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Retry {
@@ -247,6 +248,7 @@ pub enum Retry {
 
 /// What a failed request did to the store: the member `outcome` of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Effect {
@@ -311,12 +313,10 @@ pub struct ProblemDocument {
     pub retry_after_ms: Option<u64>,
     /// Whether a request that failed was carried out: `not-executed` or `unknown`.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub outcome: Option<Effect>,
     /// Which Idempotency-Key to use next: `same-key` (send the same again), `new-key` (what is
     /// changed is a new request) or `never` (an operator has to find out what happened).
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub retry: Option<Retry>,
 }
 

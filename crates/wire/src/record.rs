@@ -40,15 +40,15 @@ pub struct BeginRecordRequest {
         schema(default = 86400000_u64, minimum = 1000, maximum = 31536000000_u64)
     )]
     pub retention_ms: Option<u64>,
-    /// What you leave behind if you are gone in the middle: `unknown` (it is not done again before
-    /// an operator has resolved it) or `rerun` (the next one does it, under a higher fencing token).
+    /// What you leave behind if you are gone in the middle: `unknown`, which is the default (it is not
+    /// done again before an operator has resolved it) or `rerun` (the next one does it, under a higher fencing token).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(default = "unknown", value_type = Option<String>))]
     pub on_crash: Option<OnCrash>,
 }
 
 /// What a run leaves behind whose caller went away in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnCrash {
@@ -76,7 +76,6 @@ pub struct CompleteRecordRequest {
     /// has `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` as well, so that
     /// no browser runs what a client chose as a page of the service.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub headers: Option<BTreeMap<String, HeaderValues>>,
     /// The body as text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,12 +85,13 @@ pub struct CompleteRecordRequest {
     pub body_base64: Option<String>,
     /// The body as JSON, in place of `body`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Value))]
     pub json: Option<Value>,
 }
 
 /// The values of one header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum HeaderValues {
     /// A text.
@@ -107,7 +107,7 @@ pub enum HeaderValues {
 pub struct ResolveRecordRequest {
     /// `completed` or `not-executed`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(required, pattern = "^(completed|not-executed)$"))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, required))]
     pub outcome: Option<String>,
     /// The run that you mean, as the record shows it.
     #[serde(

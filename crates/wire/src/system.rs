@@ -31,12 +31,15 @@ pub struct StoreInfo {
     /// Whether it answers now.
     pub reachable: bool,
     /// `strict`, `process`, `best-effort` or `fenced`; null while the store has not said.
-    #[cfg_attr(feature = "openapi", schema(example = "strict"))]
+    #[cfg_attr(feature = "openapi", schema(required, example = "strict"))]
     pub tier: Option<Cow<'static, str>>,
     /// The tier in a sentence.
     #[cfg_attr(
         feature = "openapi",
-        schema(example = "A grant is on disk before it is answered: a crash forgets none.")
+        schema(
+            required,
+            example = "A grant is on disk before it is answered: a crash forgets none."
+        )
     )]
     pub tier_means: Option<Cow<'static, str>>,
     /// The longest TTL that it takes, in milliseconds.

@@ -53,7 +53,7 @@ const YEAR_MILLIS: u64 = 365 * DAY_MILLIS;
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}",
-    operation_id = "begin_record",
+    operation_id = "beginIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The client's name for its intent"),
@@ -111,7 +111,7 @@ pub(crate) async fn begin(
 #[utoipa::path(
     put,
     path = "/v1/idempotency/{key}",
-    operation_id = "complete_record",
+    operation_id = "completeIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -149,7 +149,7 @@ pub(crate) async fn complete(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/renew",
-    operation_id = "renew_record",
+    operation_id = "renewIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -179,7 +179,7 @@ pub(crate) async fn renew(
 #[utoipa::path(
     delete,
     path = "/v1/idempotency/{key}",
-    operation_id = "abandon_record",
+    operation_id = "abandonIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -213,7 +213,7 @@ pub(crate) async fn abandon(
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
-    operation_id = "get_record",
+    operation_id = "getIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
@@ -240,7 +240,7 @@ pub(crate) async fn find(
 #[utoipa::path(
     post,
     path = "/v1/idempotency/{key}/resolve",
-    operation_id = "resolve_record",
+    operation_id = "resolveIdempotency",
     tag = "idempotency",
     params(
         ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),

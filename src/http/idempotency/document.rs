@@ -55,7 +55,7 @@ fn forwarded(guard: &Guard) -> Paths {
             .responses(responses.responses_from_iter(refusals))
             .build();
         add_headers(&mut one);
-        name_operation(&mut one, &method.to_ascii_lowercase(), &guard.path);
+        name_operation(&mut one, id_of(&method.to_ascii_lowercase(), &guard.path));
         paths.add_path_operation(guard.path.clone(), vec![kind], one);
     }
     paths
@@ -71,11 +71,18 @@ fn http_method(method: &str) -> Option<HttpMethod> {
     }
 }
 
-/// Gives an operation its own name, and the guard's path for a tag.
-pub(in crate::http) fn name_operation(operation: &mut Operation, verb: &str, path: &str) {
+/// A verb and the words of a path, such as `postV1Orders`.
+fn id_of(verb: &str, path: &str) -> String {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let id: Vec<_> = std::iter::once(verb).chain(words).collect();
-    operation.operation_id = Some(id.join("_"));
+    words.fold(verb.to_owned(), |id, word| {
+        let (first, rest) = word.split_at(1);
+        id + &first.to_ascii_uppercase() + rest
+    })
+}
+
+/// Gives an operation its own name, and the tag of guarded routes.
+pub(in crate::http) fn name_operation(operation: &mut Operation, id: String) {
+    operation.operation_id = Some(id);
     operation.tags = Some(vec!["guarded".to_owned()]);
 }
 

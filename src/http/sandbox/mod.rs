@@ -121,10 +121,10 @@ fn policy() -> Policy {
 struct NewOrder {
     /// In the smallest unit: 1 to 99999999.
     #[serde(deserialize_with = "keylatch_wire::whole_number")]
-    #[schema(minimum = 1, maximum = 99999999, required)]
+    #[schema(value_type = u64, minimum = 1, maximum = 99999999, required)]
     amount: Option<u64>,
     /// Three capital letters.
-    #[schema(pattern = "^[A-Z]{3}$", required)]
+    #[schema(value_type = String, pattern = "^[A-Z]{3}$", required)]
     currency: Option<String>,
     /// What is bought.
     items: Vec<Item>,
@@ -170,14 +170,15 @@ fn operations(path: &str) -> Paths {
     let is_of_payments = path == PAYMENTS;
     let list =
         if is_of_payments { __path_list_payments::operation() } else { __path_list::operation() };
+    let noun = if is_of_payments { "Payment" } else { "Order" };
     let operations = [
-        (path.to_owned(), HttpMethod::Post, one, "create"),
-        (path.to_owned(), HttpMethod::Get, list, "list"),
-        (format!("{path}/{{id}}"), HttpMethod::Get, __path_look::operation(), "get"),
+        (path.to_owned(), HttpMethod::Post, one, format!("create{noun}")),
+        (path.to_owned(), HttpMethod::Get, list, format!("list{noun}s")),
+        (format!("{path}/{{id}}"), HttpMethod::Get, __path_look::operation(), format!("get{noun}")),
     ];
     let mut paths = Paths::new();
-    for (path_of_one, method, mut operation, verb) in operations {
-        name_operation(&mut operation, verb, path);
+    for (path_of_one, method, mut operation, id) in operations {
+        name_operation(&mut operation, id);
         paths.add_path_operation(path_of_one, vec![method], operation);
     }
     paths

@@ -235,6 +235,9 @@ pub enum UnknownReason {
 }
 
 impl UnknownReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
+
     /// The reason as stores and the API write it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -247,8 +250,7 @@ impl UnknownReason {
 
     /// Reads what [`UnknownReason::as_str`] gives.
     pub fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Interrupted, Self::Failed, Self::Panicked, Self::NoAnswer];
-        all.into_iter().find(|reason| reason.as_str() == text)
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 }
 

@@ -1,15 +1,20 @@
 //! The OpenAPI document as it is served: what the handlers say, and what holds for all of them.
 //!
-//! It is put together from the documents of the routers, so that it cannot leave a route out.
+//! It is put together from the documents of the routers, so that it cannot leave a route out. What a name
+//! alone decides, for every schema and every parameter that has it, is in `members.rs` and `parameters.rs`.
 //! `tests/api/openapi.rs` holds the service to it.
+
+mod events;
+mod members;
+mod parameters;
 
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
 };
 use utoipa::openapi::{
-    HeaderBuilder, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, PathItem, RefOr, Response,
-    schema::Type, tag::TagBuilder,
+    ContactBuilder, HeaderBuilder, Info, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi,
+    PathItem, RefOr, Response, ServerBuilder, schema::Type, tag::TagBuilder,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -19,45 +24,67 @@ use keylatch_wire::ProblemDocument;
 
 /// The document of all routes, with what holds for all of them.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
-    document.info = InfoBuilder::new()
-        .title("keylatch")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(description()))
-        .license(Some(
-            LicenseBuilder::new()
-                .name("MIT OR Apache-2.0")
-                .identifier(Some("MIT OR Apache-2.0"))
-                .build(),
-        ))
-        .build();
+    document.info = info();
+    let server = ServerBuilder::new().url("/").description(Some("The service with this document"));
+    document.servers = Some(vec![server.build()]);
     document.tags = Some(vec![
         TagBuilder::new().name("locks").description(Some("Leases by name")).build(),
         TagBuilder::new().name("idempotency").description(Some("Doing a thing once")).build(),
         TagBuilder::new().name("guarded").description(Some("Routes that run once")).build(),
         TagBuilder::new().name("system").description(Some("The service itself")).build(),
     ]);
+    let mut asks_at_a_guard = false;
     for operation in document.paths.paths.values_mut().flat_map(operations) {
-        // A guard that asks for an identity says so itself.
-        if operation.security.is_none() && operation.responses.responses.contains_key("401") {
-            operation.security = Some(key_or_none());
-        }
-        for response in operation.responses.responses.values_mut() {
-            if let RefOr::T(response) = response {
-                add_request_id(response);
-            }
-        }
+        asks_at_a_guard |= operation.security.is_some();
+        complete_operation(operation);
     }
     let components = document.components.get_or_insert_default();
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
     components.security_schemes.extend([
         (BEARER.to_owned(), RefOr::T(scheme(HttpAuthScheme::Bearer, "An API key"))),
-        (GUARD_KEY.to_owned(), RefOr::T(guard_scheme())),
         (BASIC.to_owned(), RefOr::T(scheme(HttpAuthScheme::Basic, "An API key as a password"))),
     ]);
+    if asks_at_a_guard {
+        components.security_schemes.insert(GUARD_KEY.to_owned(), RefOr::T(guard_scheme()));
+    }
     let mut referenced = Vec::new();
     ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
+    components.schemas.extend(events::schemas());
+    for (name, schema) in &mut components.schemas {
+        members::describe(name, schema);
+    }
     document
+}
+
+fn info() -> Info {
+    let license = LicenseBuilder::new().name("MIT OR Apache-2.0");
+    let license = license.identifier(Some("MIT OR Apache-2.0")).build();
+    let contact = ContactBuilder::new().name(Some("The maintainers of keylatch")).build();
+    InfoBuilder::new()
+        .title("keylatch")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(description()))
+        .contact(Some(contact))
+        .license(Some(license))
+        .build()
+}
+
+/// Completes an operation with what holds for all of them.
+fn complete_operation(operation: &mut Operation) {
+    // A guard that asks for an identity says so itself.
+    if operation.security.is_none() {
+        let asks = operation.responses.responses.contains_key("401");
+        operation.security = Some(if asks { key_or_none() } else { Vec::new() });
+    }
+    events::describe(operation);
+    parameters::describe(operation);
+    members::unwrap_body(operation);
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response {
+            add_request_id(response);
+        }
+    }
 }
 
 /// The names of the ways in which a client says who it is.

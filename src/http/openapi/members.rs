@@ -1,0 +1,142 @@
+//! What the name of a member says of it, wherever it stands.
+//!
+//! A member that may be absent is never null, so that a generated client has one way to leave it out. A
+//! request may have null there all the same, and means that it is absent. A fencing token is a whole number
+//! that every JSON reader keeps, and a word is one of those that the service writes.
+
+use serde_json::Value;
+use utoipa::Number;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{ArrayItems, Object, SchemaType, Type};
+use utoipa::openapi::{RefOr, Required, Schema};
+
+use keylatch_core::idempotency::{PhaseName, UnknownReason};
+use keylatch_core::store::Tier;
+use keylatch_wire::Code;
+
+use super::parameters::{MAX_NAME, NAME};
+
+/// The largest whole number up to which a float tells all apart: 2^53 - 1.
+const MAX_EXACT: usize = 9_007_199_254_740_991;
+/// The last slot: as many as this and one hold a lock together.
+const MAX_SLOT: usize = 999;
+
+/// Completes the schema of this name with what the names of its members say.
+pub(super) fn describe(name: &str, schema: &mut RefOr<Schema>) {
+    let RefOr::T(schema) = schema else { return };
+    match schema {
+        Schema::Object(object) => describe_object(name, object),
+        Schema::Array(array) => {
+            if let ArrayItems::RefOrSchema(items) = &mut array.items {
+                describe(name, items);
+            }
+        }
+        Schema::AllOf(all) => all.items.iter_mut().for_each(|one| describe(name, one)),
+        Schema::OneOf(any) => any.items.iter_mut().for_each(|one| describe(name, one)),
+        _ => {}
+    }
+}
+
+/// Lets a body that may be absent be what it is when it is there.
+pub(super) fn unwrap_body(operation: &mut Operation) {
+    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content
+            && let Some(schema) = &mut content.schema
+            && remove_null(schema)
+        {
+            body.required = Some(Required::False);
+        }
+    }
+}
+
+fn describe_object(schema: &str, object: &mut Object) {
+    let required = std::mem::take(&mut object.required);
+    for (name, member) in &mut object.properties {
+        if !required.contains(name) {
+            remove_null(member);
+        }
+        describe(schema, member);
+        match member {
+            RefOr::T(Schema::Object(member)) => describe_member(schema, name, member),
+            RefOr::T(Schema::Array(names)) if name == "names" => {
+                if let ArrayItems::RefOrSchema(items) = &mut names.items
+                    && let RefOr::T(Schema::Object(item)) = &mut **items
+                {
+                    item.pattern = Some(NAME.to_owned());
+                    (item.min_length, item.max_length) = (Some(1), Some(MAX_NAME));
+                }
+            }
+            _ => {}
+        }
+    }
+    object.required = required;
+}
+
+fn describe_member(schema: &str, name: &str, member: &mut Object) {
+    match name {
+        "fencing_token" => member.maximum = Some(Number::UInt(MAX_EXACT)),
+        "slot" => member.maximum = Some(Number::UInt(MAX_SLOT)),
+        _ => {}
+    }
+    if let Some(words) = words(schema, name) {
+        let null = is_nullable(member).then_some(Value::Null);
+        member.enum_values = Some(words.into_iter().map(Value::from).chain(null).collect());
+    }
+}
+
+/// The words that a member may have.
+fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
+    Some(match (schema, member) {
+        ("Problem", "code") => {
+            // Two codes may share a word, with a status each.
+            let mut codes: Vec<_> = Code::all().map(Code::slug).collect();
+            codes.sort_unstable();
+            codes.dedup();
+            codes
+        }
+        ("ResolveRecord", "outcome") => vec!["completed", "not-executed"],
+        ("StoreInfo", "tier") => {
+            [Tier::Strict, Tier::Process, Tier::BestEffort, Tier::Fenced].map(Tier::as_str).to_vec()
+        }
+        ("StoreInfo", "kind") => keylatch_stores::KINDS.to_vec(),
+        (_, "state") => [PhaseName::InFlight, PhaseName::Done, PhaseName::Unknown]
+            .map(PhaseName::as_str)
+            .to_vec(),
+        ("IdempotencyRecord", "reason") => UnknownReason::ALL.map(UnknownReason::as_str).to_vec(),
+        _ => return None,
+    })
+}
+
+fn is_nullable(member: &Object) -> bool {
+    matches!(&member.schema_type, SchemaType::Array(types) if types.contains(&Type::Null))
+}
+
+/// Takes null from what a schema allows. Gives whether it did.
+pub(super) fn remove_null(schema: &mut RefOr<Schema>) -> bool {
+    match schema {
+        RefOr::T(Schema::Object(object)) => {
+            let SchemaType::Array(types) = &mut object.schema_type else { return false };
+            types.retain(|kind| *kind != Type::Null);
+            if types.len() == 1 {
+                object.schema_type = SchemaType::Type(types.remove(0));
+            }
+            true
+        }
+        RefOr::T(Schema::OneOf(any)) => {
+            let all = any.items.len();
+            any.items.retain(|one| !is_null(one));
+            let has_null = any.items.len() < all;
+            if has_null && any.items.len() == 1 {
+                *schema = any.items.remove(0);
+            }
+            has_null
+        }
+        _ => false,
+    }
+}
+
+fn is_null(schema: &RefOr<Schema>) -> bool {
+    let RefOr::T(Schema::Object(object)) = schema else { return false };
+    matches!(object.schema_type, SchemaType::Type(Type::Null))
+}

@@ -1,0 +1,55 @@
+//! What the name of a parameter says of it, in every operation that has it.
+//!
+//! The patterns are those of ECMA-262, which JSON Schema uses, for the rules that `LockName`, `Token` and
+//! `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes.
+
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
+use utoipa::openapi::schema::Object;
+use utoipa::openapi::{RefOr, Schema};
+
+use super::members::remove_null;
+use keylatch_core::idempotency::IdempotencyKey;
+use keylatch_core::lock::{LockName, Token};
+
+/// A name without control characters.
+pub(super) const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
+/// The longest name.
+pub(super) const MAX_NAME: usize = LockName::MAX_BYTES;
+/// Visible ASCII and spaces, but not spaces alone.
+const KEY: &str = r"^ *[!-~][ -~]*$";
+/// The same in quotes, or bare without a character that means something in a header.
+const KEY_OF_HEADER: &str = r#"^("( |\\["\\]|[!#-\[\]-~])*(\\["\\]|[!#-\[\]-~])( |\\["\\]|[!#-\[\]-~])*"|[!#-+\-.\/0-:<-~]{1,255})$"#;
+const TOKEN: &str = "^[A-Za-z0-9_-]+$";
+
+/// Completes the parameters of an operation with what their names say.
+pub(super) fn describe(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        let rule = rule(parameter);
+        let Some(schema) = &mut parameter.schema else { continue };
+        remove_null(schema);
+        if let (Some((pattern, lengths)), RefOr::T(Schema::Object(schema))) = (rule, schema) {
+            write(schema, pattern, lengths);
+        }
+    }
+}
+
+/// The pattern of a parameter, and the least and the most characters that it has.
+fn rule(parameter: &Parameter) -> Option<(&'static str, Option<[usize; 2]>)> {
+    match (&parameter.parameter_in, parameter.name.as_str()) {
+        (ParameterIn::Header, "Lock-Token") => {
+            Some((TOKEN, Some([Token::MIN_CHARS, Token::MAX_CHARS])))
+        }
+        (ParameterIn::Header, "Idempotency-Key") => Some((KEY_OF_HEADER, None)),
+        (ParameterIn::Path, "name") => Some((NAME, Some([1, MAX_NAME]))),
+        (ParameterIn::Path, "key") => Some((KEY, Some([1, IdempotencyKey::MAX_CHARS]))),
+        _ => None,
+    }
+}
+
+fn write(schema: &mut Object, pattern: &str, lengths: Option<[usize; 2]>) {
+    schema.pattern = Some(pattern.to_owned());
+    if let Some([least, most]) = lengths {
+        (schema.min_length, schema.max_length) = (Some(least), Some(most));
+    }
+}

@@ -1,0 +1,187 @@
+//! Goal: generators of clients take the OpenAPI document as it is.
+//!
+//! Method: rules over the whole document, each of which some generator needs.
+
+use std::collections::BTreeSet;
+
+use keylatch::http::Extras;
+use serde_json::{Map, Value, json};
+
+#[test]
+fn member_is_optional_or_nullable_and_not_both() {
+    for (place, object) in objects() {
+        for (name, member) in members(&object) {
+            let is_required = array(&object["required"]).any(|one| one == name);
+            assert!(is_required || !has_null(member), "{place}: {name} may be absent and null");
+            assert!(!is_required || member["default"].is_null(), "{place}: {name} has a default");
+        }
+    }
+}
+
+#[test]
+fn fencing_tokens_are_numbers_that_every_reader_keeps() {
+    let mut seen = 0;
+    for (place, object) in objects() {
+        for (name, member) in members(&object) {
+            if name == "fencing_token" {
+                seen += 1;
+                assert_eq!(member["maximum"], json!((1_u64 << 53) - 1), "{place}");
+            }
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+#[test]
+fn words_are_enumerated() {
+    let schemas = &document()["components"]["schemas"];
+    for (schema, member) in [
+        ("Problem", "code"),
+        ("Problem", "outcome"),
+        ("Problem", "retry"),
+        ("IdempotencyRecord", "state"),
+        ("IdempotencyRecord", "reason"),
+        ("BeginRecord", "on_crash"),
+        ("ResolveRecord", "outcome"),
+        ("CreateLock", "mode"),
+        ("StoreInfo", "kind"),
+        ("StoreInfo", "tier"),
+    ] {
+        let found = &schemas[schema]["properties"][member];
+        let found = found["$ref"]
+            .as_str()
+            .map_or(found, |reference| &schemas[reference.rsplit('/').next().unwrap_or_default()]);
+        assert!(array(&found["enum"]).count() > 1, "{schema}.{member}: {found}");
+    }
+}
+
+#[test]
+fn body_that_may_be_absent_is_a_reference() {
+    let document = document();
+    for (method, path, operation) in operations(&document) {
+        let body = &operation["requestBody"];
+        if body.is_null() {
+            continue;
+        }
+        let schema = &body["content"]["application/json"]["schema"];
+        assert!(schema["$ref"].is_string(), "{method} {path}: {schema}");
+        assert!(body["required"].is_boolean(), "{method} {path}: {body}");
+    }
+}
+
+#[test]
+fn operation_is_named_by_a_verb_and_a_noun() {
+    let document = document();
+    for (method, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().expect("an id");
+        let is_plain = id.chars().all(|c| c.is_ascii_alphanumeric());
+        let nouns = id.chars().filter(char::is_ascii_uppercase).count();
+        assert!(
+            is_plain && id.starts_with(char::is_lowercase) && nouns > 0,
+            "{method} {path}: {id}"
+        );
+        let statuses = operation["responses"].as_object().expect("responses");
+        assert!(statuses.keys().any(|status| status.starts_with('4')), "{method} {path}");
+    }
+}
+
+#[test]
+fn every_event_of_a_stream_has_a_schema() {
+    let document = document();
+    for (path, method, events) in [
+        ("/v1/locks/{name}/hold", "post", "waiting acquired renewed lost refused"),
+        (
+            "/v1/locks/{name}/events",
+            "get",
+            "snapshot acquired renewed broken released expired lagged closing",
+        ),
+    ] {
+        let content = &document["paths"][path][method]["responses"]["200"]["content"];
+        let schema = &content["text/event-stream"]["schema"];
+        let named: BTreeSet<_> = members(&schema["contentSchema"]).map(|(name, _)| name).collect();
+        assert_eq!(named, events.split(' ').collect(), "{method} {path}");
+    }
+}
+
+#[test]
+fn every_component_is_used() {
+    let document = document();
+    let mut used = BTreeSet::new();
+    walk(&document, &mut |value| {
+        used.extend(value["$ref"].as_str().map(str::to_owned));
+    });
+    for name in document["components"]["schemas"].as_object().expect("schemas").keys() {
+        assert!(used.contains(&format!("#/components/schemas/{name}")), "{name}");
+    }
+}
+
+#[test]
+fn document_says_whose_it_is_and_where_and_in_order() {
+    let document = document();
+    assert!(document["info"]["contact"]["name"].is_string());
+    assert_eq!(document["servers"][0]["url"], "/");
+    let tags: Vec<_> = array(&document["tags"]).map(|tag| &tag["name"]).collect();
+    assert_eq!(tags, ["locks", "idempotency", "guarded", "system"]);
+    let text = serde_json::to_string(&committed()).expect("a document");
+    let place = |path: &str| text.find(&format!("\"{path}\":")).expect("a path");
+    let story = ["/v1/locks/{name}", "/v1/locks", "/v1/idempotency/{key}", "/v1/info", "/livez"];
+    assert!(story.map(place).is_sorted(), "{:?}", story.map(place));
+    assert!(!text.contains(r#""/v1/orders":"#), "the toy shop is in the committed document");
+}
+
+/// The document of the service with its toy shop.
+fn document() -> Value {
+    let document = keylatch::http::openapi(Extras { guards: &[], sandbox: true });
+    serde_json::to_value(document).expect("a document")
+}
+
+/// The document that is committed, in its order.
+fn committed() -> utoipa::openapi::OpenApi {
+    keylatch::http::openapi(Extras { guards: &[], sandbox: false })
+}
+
+/// Every schema that has members, with where it is.
+fn objects() -> Vec<(String, Value)> {
+    let schemas = &document()["components"]["schemas"];
+    let mut found = Vec::new();
+    for (name, schema) in schemas.as_object().expect("schemas") {
+        walk(schema, &mut |value| {
+            if value["properties"].is_object() {
+                found.push((name.clone(), value.clone()));
+            }
+        });
+    }
+    found
+}
+
+fn members(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let members = object["properties"].as_object().into_iter().flat_map(Map::iter);
+    members.map(|(name, member)| (name.as_str(), member))
+}
+
+fn has_null(member: &Value) -> bool {
+    let types = array(&member["type"]).any(|one| one == "null");
+    types || array(&member["oneOf"]).any(|one| one["type"] == "null")
+}
+
+fn array(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Method, path and operation.
+fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().expect("operations").iter();
+        methods.map(move |(method, operation)| (method.as_str(), path.as_str(), operation))
+    })
+}
+
+fn walk(value: &Value, visit: &mut impl FnMut(&Value)) {
+    visit(value);
+    match value {
+        Value::Object(object) => object.values().for_each(|one| walk(one, visit)),
+        Value::Array(all) => all.iter().for_each(|one| walk(one, visit)),
+        _ => {}
+    }
+}
