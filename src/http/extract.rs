@@ -100,9 +100,9 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedSet {
                 return Err(invalid_query(&parameter, "is not a parameter"));
             }
             let name = LockName::parse(&name);
-            names.push(name.map_err(|error| invalid_query("name", &error.to_string()))?);
+            names.push(name.map_err(|error| invalid_name(&error.to_string()))?);
         }
-        let set = LockSet::new(names).map_err(|error| invalid_query("name", &error.to_string()))?;
+        let set = LockSet::new(names).map_err(|error| invalid_name(&error.to_string()))?;
         Ok(Self(set))
     }
 }
@@ -275,6 +275,10 @@ pub(super) fn unknown_cursor() -> Problem {
 
 pub(super) fn invalid_query(parameter: &str, what: &str) -> Problem {
     Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
+}
+
+fn invalid_name(why: &str) -> Problem {
+    Problem::new(Code::InvalidQuery, format!("`name`: {why}.")).with_field("name")
 }
 
 pub(super) fn pairs(query: &str) -> form_urlencoded::Parse<'_> {

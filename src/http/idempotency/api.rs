@@ -472,7 +472,7 @@ fn resolve_command(body: ResolveRecordRequest, key: RecordKey) -> Result<Resolve
         (Some("completed"), given) => Some(answer(given.unwrap_or_default())?),
         (Some("not-executed"), None) => None,
         (Some("not-executed"), Some(_)) => {
-            return Err(invalid("answer", "there is none of what was not executed"));
+            return Err(invalid("answer", "must be absent where nothing was executed"));
         }
         _ => return Err(invalid("outcome", "must be `completed` or `not-executed`")),
     };

@@ -7,17 +7,21 @@
 use serde_json::Value;
 use utoipa::Number;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{ArrayItems, Object, SchemaType, Type};
+use utoipa::openapi::schema::{ArrayItems, Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Required, Schema};
 
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
 use keylatch_core::store::Tier;
 use keylatch_wire::Code;
 
-use super::parameters::{MAX_NAME, NAME};
+use super::parameters::{LABEL, MAX_NAME, NAME};
 
 /// The largest whole number up to which a float tells all apart: 2^53 - 1.
 const MAX_EXACT: usize = 9_007_199_254_740_991;
+/// A token (RFC 9110, section 5.6.2), as a header's name is.
+const HEADER_NAME: &str = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
+/// What a header's value has: no control character but a tab.
+const HEADER_VALUE: &str = r"^[^\u0000-\u0008\u000A-\u001F\u007F]*$";
 /// The last slot: as many as this and one hold a lock together.
 const MAX_SLOT: usize = 999;
 
@@ -25,6 +29,9 @@ const MAX_SLOT: usize = 999;
 pub(super) fn describe(name: &str, schema: &mut RefOr<Schema>) {
     let RefOr::T(schema) = schema else { return };
     match schema {
+        Schema::Object(text) if name == "HeaderValues" => {
+            text.pattern = Some(HEADER_VALUE.to_owned());
+        }
         Schema::Object(object) => describe_object(name, object),
         Schema::Array(array) => {
             if let ArrayItems::RefOrSchema(items) = &mut array.items {
@@ -60,6 +67,7 @@ fn describe_object(schema: &str, object: &mut Object) {
         match member {
             RefOr::T(Schema::Object(member)) => describe_member(schema, name, member),
             RefOr::T(Schema::Array(names)) if name == "names" => {
+                names.unique_items = true;
                 if let ArrayItems::RefOrSchema(items) = &mut names.items
                     && let RefOr::T(Schema::Object(item)) = &mut **items
                 {
@@ -76,6 +84,13 @@ fn describe_object(schema: &str, object: &mut Object) {
 fn describe_member(schema: &str, name: &str, member: &mut Object) {
     match name {
         "fencing_token" => member.maximum = Some(Number::UInt(MAX_EXACT)),
+        "headers" if schema == "CompleteRecord" => {
+            let names = ObjectBuilder::new().schema_type(Type::String).pattern(Some(HEADER_NAME));
+            member.property_names = Some(Box::new(Schema::Object(names.build())));
+        }
+        "owner" | "by" | "reason" | "entry" if member.max_length.is_some() => {
+            member.pattern = Some(LABEL.to_owned());
+        }
         "slot" => member.maximum = Some(Number::UInt(MAX_SLOT)),
         _ => {}
     }

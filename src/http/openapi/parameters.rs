@@ -4,15 +4,17 @@
 //! `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes.
 
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
-use utoipa::openapi::schema::Object;
+use utoipa::openapi::schema::{ArrayItems, Object};
 use utoipa::openapi::{RefOr, Schema};
 
 use super::members::remove_null;
 use keylatch_core::idempotency::IdempotencyKey;
-use keylatch_core::lock::{LockName, Token};
+use keylatch_core::lock::{EntryName, LockName, Token};
 
 /// A name without control characters.
 pub(super) const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
+/// The same, or nothing.
+pub(super) const LABEL: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
 /// The longest name.
 pub(super) const MAX_NAME: usize = LockName::MAX_BYTES;
 /// Visible ASCII and spaces, but not spaces alone.
@@ -28,8 +30,18 @@ pub(super) fn describe(operation: &mut Operation) {
         let rule = rule(parameter);
         let Some(schema) = &mut parameter.schema else { continue };
         remove_null(schema);
-        if let (Some((pattern, lengths)), RefOr::T(Schema::Object(schema))) = (rule, schema) {
-            write(schema, pattern, lengths);
+        let Some((pattern, lengths)) = rule else { continue };
+        match schema {
+            RefOr::T(Schema::Object(schema)) => write(schema, pattern, lengths),
+            RefOr::T(Schema::Array(all)) => {
+                all.unique_items = true;
+                if let ArrayItems::RefOrSchema(item) = &mut all.items
+                    && let RefOr::T(Schema::Object(item)) = &mut **item
+                {
+                    write(item, pattern, lengths);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -41,7 +53,8 @@ fn rule(parameter: &Parameter) -> Option<(&'static str, Option<[usize; 2]>)> {
             Some((TOKEN, Some([Token::MIN_CHARS, Token::MAX_CHARS])))
         }
         (ParameterIn::Header, "Idempotency-Key") => Some((KEY_OF_HEADER, None)),
-        (ParameterIn::Path, "name") => Some((NAME, Some([1, MAX_NAME]))),
+        (ParameterIn::Query, "entry") => Some((LABEL, Some([1, EntryName::MAX_BYTES]))),
+        (ParameterIn::Path | ParameterIn::Query, "name") => Some((NAME, Some([1, MAX_NAME]))),
         (ParameterIn::Path, "key") => Some((KEY, Some([1, IdempotencyKey::MAX_CHARS]))),
         _ => None,
     }

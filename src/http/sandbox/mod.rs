@@ -19,7 +19,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{
     ComponentsBuilder, HttpMethod, OpenApi, OpenApiBuilder, Paths, RefOr, Schema,
 };
@@ -129,12 +129,17 @@ struct NewOrder {
     /// What is bought.
     items: Vec<Item>,
     /// How long to take, in milliseconds: at most 60000.
+    #[serde(deserialize_with = "whole_or_none")]
     #[schema(maximum = 60000)]
     delay_ms: u64,
     /// The status of a failure to play, 400 to 599. Nothing is created then.
     #[serde(deserialize_with = "keylatch_wire::whole_number")]
     #[schema(minimum = 400, maximum = 599)]
     fail: Option<u16>,
+}
+
+fn whole_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(keylatch_wire::whole_number(deserializer)?.unwrap_or_default())
 }
 
 /// The last orders.

@@ -16,8 +16,10 @@ use axum::body::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
+
+use keylatch_wire::whole_number;
 
 use keylatch_core::idempotency::{
     Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError, IdempotencyKey,
@@ -66,12 +68,17 @@ pub(super) struct Item {
     /// What.
     pub(super) name: String,
     /// How many.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole_or_one")]
+    #[schema(value_type = u64, maximum = 4294967295_u64)]
     pub(super) quantity: u32,
 }
 
 fn one() -> u32 {
     1
+}
+
+fn whole_or_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(whole_number(deserializer)?.unwrap_or(1))
 }
 
 /// The orders that were placed at one path.

@@ -1,0 +1,80 @@
+"""What schemathesis leaves out, and why: the document cannot say these rules.
+
+* A stream does not end, so `hold` and `events` are left out as a whole (`run.py`).
+* A cursor is one that the service gave.
+* The service counts bytes where a schema counts characters.
+* `body`, `body_base64` and `json` exclude one another, and so do `not-executed` and an answer.
+* `body_base64` has to be base64.
+* A `limit` is for the mode `shared`.
+* A member of null is absent, though the document has no null for a member that may be absent.
+* A name with a dot segment (`.`, `..`) is gone before the request is sent, and a control character in a path
+  becomes U+FFFD.
+* The toy shop fails when it is asked to (`fail`), and takes its time (`delay_ms`).
+* Waiting takes its time (`wait_ms`).
+"""
+
+import schemathesis
+
+MAX_WAIT_MS = 20
+
+
+def too_long(value, limit):
+    return isinstance(value, str) and len(value.encode("utf-8", "surrogatepass")) > limit
+
+
+def texts(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts(one)
+
+
+def has_surrogate(value):
+    return any("\ud800" <= c <= "\udfff" for text in texts(value) for c in text)
+
+
+def is_left_out(body):
+    if not isinstance(body, dict):
+        return False
+    answer = body.get("answer")
+    if isinstance(answer, dict) and is_left_out(answer):
+        return True
+    one_body = sum(name in body for name in ("body", "body_base64", "json")) > 1
+    no_answer = body.get("outcome") == "not-executed" and "answer" in body
+    no_limit = "limit" in body and body.get("mode") != "shared"
+    has_null = any(value is None for value in body.values())
+    takes_time = any(is_above(body.get(name), MAX_WAIT_MS) for name in ("wait_ms", "delay_ms"))
+    fails = is_above(body.get("fail"), 0)
+    no_base64 = body.get("body_base64") is not None
+    return one_body or no_answer or no_limit or has_null or takes_time or fails or no_base64
+
+
+def is_above(value, limit):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > limit
+
+
+@schemathesis.hook
+def filter_case(context, case):
+    path, query, body = case.path_parameters or {}, case.query or {}, case.body
+    segments = [value for value in path.values() if isinstance(value, str)]
+    if any(segment in (".", "..") or "\ufffd" in segment for segment in segments):
+        return False
+    if query.get("cursor") is not None:
+        return False
+    names = body.get("names") if isinstance(body, dict) else None
+    names = names if isinstance(names, list) else []
+    if any(too_long(name, 255) for name in [path.get("name"), *names]):
+        return False
+    if too_long(query.get("entry"), 64) or too_long(query.get("prefix"), 255):
+        return False
+    if isinstance(body, dict):
+        labels = [body.get(name) for name in ("owner", "by", "reason")]
+        if any(too_long(label, 256) for label in labels) or too_long(body.get("entry"), 64):
+            return False
+        if too_long(body.get("fingerprint"), 1024):
+            return False
+    return not is_left_out(body) and not has_surrogate(body)
