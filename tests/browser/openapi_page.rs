@@ -57,5 +57,8 @@ async fn page_has_the_title_the_order_and_the_width_of_the_service() {
     let of_locks = "[...document.querySelectorAll('[id^=operations-locks-]')].map(({ id }) => id.slice(17)).join()";
     let order = page.eval(of_locks).await;
     let order = order.as_str().expect("operations");
-    assert!(order.starts_with("create,renew,release,get,hold,events"), "{order}");
+    assert!(
+        order.starts_with("createLock,renewLock,releaseLock,getLock,holdLock,watchLock"),
+        "{order}"
+    );
 }
