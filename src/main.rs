@@ -276,6 +276,7 @@ fn pages_to_open(at: &str) -> String {
     format!(
         "keylatch runs on a store of its own, which is removed when you stop it with Ctrl-C. Open:\n\n  \
          {at}/demo          a shop: buy twice, reload in the middle, and one order comes of it\n  \
+         {at}/              the console: what is held, and what needs you\n  \
          {at}/docs          every request, to try in the browser\n  \
          {at}/openapi.json  the same as a document\n  \
          {at}/metrics       the counters\n\n"

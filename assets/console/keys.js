@@ -36,6 +36,16 @@ export function listPath(state, prefix, limit, cursor) {
   return `/console/keys?${query}`;
 }
 
+function canSettle(record) {
+  return record.is_whole && maySettle(record);
+}
+
+/** A record whose scope is not known as a whole has no address. */
+function nameOf(record) {
+  if (record.is_whole) return h('a', { href: viewOf(record) }, record.key);
+  return record.key ? `${record.key} (its path is too long to find it by)` : 'not known: an older version began it';
+}
+
 class List {
   records = [];
   selected = new Set();
@@ -56,8 +66,8 @@ class List {
     this.when = h('th', { scope: 'col' });
     this.shell = h('div');
     const heads = ['Key', 'Request', 'Whose', 'Attempts'].map((text) => h('th', { scope: 'col' }, text));
-    this.element = h('section', { 'aria-label': 'Keys' }, this.note, this.status, this.selector,
-      h('table', { class: 'list', 'aria-describedby': 'keys-status' },
+    this.element = h('section', {}, this.note, this.status, this.selector,
+      h('table', { class: 'list', 'aria-label': 'Keys', 'aria-describedby': 'keys-status' },
         h('thead', {}, h('tr', {}, h('td'), heads, this.when, h('th', { scope: 'col' }, 'Why, or what came of it'))),
         this.body),
       this.bar);
@@ -134,7 +144,7 @@ class List {
 
   row(record) {
     const cell = (label, ...children) => h('td', { 'data-label': label }, ...children);
-    const box = choice.state === 'unknown' && record.key && maySettle(record) && h('input', {
+    const box = choice.state === 'unknown' && canSettle(record) && h('input', {
       type: 'checkbox', 'aria-label': `Select ${record.key}`, checked: this.isSelected(record),
       onchange: ({ target }) => this.select(record, target.checked),
     });
@@ -142,7 +152,7 @@ class List {
     const end = choice.state === 'done' ? `status ${record.status}` : reasonOf(record);
     return h('tr', {},
       h('td', {}, box),
-      h('th', { scope: 'row' }, record.key ? h('a', { href: viewOf(record) }, record.key) : 'not known: an older version began it'),
+      h('th', { scope: 'row' }, nameOf(record)),
       cell('Request', requestOf(record)),
       cell('Whose', record.principal || '–'),
       cell('Attempts', String(record.attempts)),
@@ -162,7 +172,7 @@ class List {
 
   selectAll(isSelected) {
     this.selected.clear();
-    for (const record of isSelected ? this.records.filter((one) => one.key && maySettle(one)) : []) this.selected.add(recordPath(record));
+    for (const record of isSelected ? this.records.filter(canSettle) : []) this.selected.add(recordPath(record));
     for (const box of this.body.querySelectorAll('input')) box.checked = isSelected;
     this.drawSelection();
   }

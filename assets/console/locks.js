@@ -52,9 +52,9 @@ class List {
     this.previous = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(-1) }, 'Previous');
     this.next = h('button', { type: 'button', class: 'second small', onclick: () => this.turn(1) }, 'Next');
     const head = ['Lock', 'Holder', 'Time left', 'Held for', 'Queue'].map((text) => h('th', { scope: 'col' }, text));
-    this.element = h('section', { 'aria-label': 'Held locks' },
+    this.element = h('section', {},
       this.note, this.status,
-      h('table', { class: 'list', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, head)), this.body),
+      h('table', { class: 'list', 'aria-label': 'Held locks', 'aria-describedby': 'locks-status' }, h('thead', {}, h('tr', {}, head)), this.body),
       h('div', { class: 'buttons' }, this.previous, this.next));
   }
 

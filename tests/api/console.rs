@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use keylatch_testkit::{
-    Answer, EventStream, Keyring, Service, config, eventually, refusal_of, store_test,
+    Answer, EventStream, Keyring, RedisServer, Service, config, eventually, refusal_of, store_test,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -160,6 +160,19 @@ async fn thousand_changes_are_few_events() {
         count += 1;
     }
     assert!(count < 100, "{count} events for 1000 changes");
+}
+
+#[tokio::test]
+async fn store_that_is_away_is_said_once_and_its_return_too() {
+    let mut redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    service.create("deploy", &json!({"ttl_ms": 600_000})).await;
+    let mut events = EventStream::of(service.request(Method::GET, "/console/locks")).await;
+    assert_eq!(next(&mut events).await.0, names(&["deploy"]));
+    redis.kill().await;
+    events.next("trouble").await;
+    redis.restart_empty(&[]).await;
+    assert_eq!(next(&mut events).await, (names(&[]), names(&["deploy"])));
 }
 
 #[tokio::test]

@@ -105,6 +105,22 @@ async fn list_has_what_its_reader_may_read_and_the_number_of_the_others() {
 }
 
 #[tokio::test]
+async fn record_that_its_scope_does_not_lead_to_is_marked() {
+    let service = Service::start("memory:").await;
+    let long = format!("/{}", "x".repeat(2000));
+    for (key, path) in [("short", "/orders"), ("long", &*long)] {
+        begin(&service, key, path, 60_000).await;
+    }
+    let mut whole: Vec<_> = list(&service, "state=in-flight")
+        .await
+        .into_iter()
+        .map(|record| (record["key"].clone(), record["is_whole"].clone()))
+        .collect();
+    whole.sort_by_key(|(key, _)| key.to_string());
+    assert_eq!(whole, [(json!("long"), json!(false)), (json!("short"), json!(true))]);
+}
+
+#[tokio::test]
 async fn list_refuses_what_it_does_not_know_by_name() {
     let service = Service::start("memory:").await;
     for (query, field) in [

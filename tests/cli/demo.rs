@@ -24,7 +24,7 @@ async fn demo_serves_pages_that_it_names_and_removes_its_store() {
         .take_while(|line| line.contains("http://"))
         .map(|line| line.split_whitespace().next().expect("a URL").to_owned())
         .collect();
-    for path in ["/demo", "/docs", "/openapi.json"] {
+    for path in ["/demo", "/", "/docs", "/openapi.json"] {
         assert!(pages.iter().any(|page| page.ends_with(path)), "{path}: {pages:?}");
     }
     for page in &pages {

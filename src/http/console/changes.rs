@@ -35,6 +35,8 @@ use keylatch_wire::HeldLock;
 
 /// The least time between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The most.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How many times as long as a look the pause after it is: looks take a twentieth of a core.
 const SHARE: u32 = 19;
 /// How many locks a console has at most. It says when there are more, and a longer prefix shows the others.
@@ -92,13 +94,17 @@ impl Follower {
             sleep_until(self.next).await;
             let began = Instant::now();
             let changes = self.look().await;
-            self.next = Instant::now() + PAUSE.max(began.elapsed() * SHARE);
+            self.next = Instant::now() + PAUSE.max(began.elapsed() * SHARE).min(PAUSE_MAX);
             match changes {
                 Ok(Some(changes)) => return Event::default().event("changes").json_data(changes),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(%error, "the locks of a console cannot be listed");
-                    return Ok(Event::default().event("trouble").data("{}"));
+                    // What took long was the silence of the store.
+                    self.next = Instant::now() + PAUSE;
+                    if self.sent.begin_trouble() {
+                        return Ok(Event::default().event("trouble").data("{}"));
+                    }
                 }
             }
         }
@@ -132,7 +138,19 @@ struct SentLocks {
     looks: u64,
     /// What is to be sent at the end of the look, or of the next one where a look fails.
     unsent: Changes,
-    has_begun: bool,
+    knowledge: Knowledge,
+}
+
+/// What a console knows of the locks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    /// Nothing, before the first look.
+    #[default]
+    None,
+    /// How they were at the last look.
+    Certain,
+    /// That the last look failed.
+    Doubt,
 }
 
 /// What of a lock was sent, as far as it tells whether there is news.
@@ -154,6 +172,11 @@ struct Look<'a> {
 }
 
 impl SentLocks {
+    /// Notes that a look failed; whether that is news to the console.
+    fn begin_trouble(&mut self) -> bool {
+        mem::replace(&mut self.knowledge, Knowledge::Doubt) != Knowledge::Doubt
+    }
+
     fn begin_look(&mut self) -> Look<'_> {
         self.looks += 1;
         Look { sent: self, seen: 0 }
@@ -184,18 +207,21 @@ impl Look<'_> {
         self.seen >= LOCKS_MAX
     }
 
-    /// What changed since the last look; `None` where nothing did. The first look is news in any case.
+    /// What changed since the last look; `None` where nothing did. The first look is news in any case, and so
+    /// is the first after one that failed.
     fn end(self, more: bool) -> Option<Changes> {
-        let SentLocks { locks, looks, unsent, has_begun } = self.sent;
+        let SentLocks { locks, looks, unsent, knowledge } = self.sent;
         locks.retain(|name, lock| {
             if lock.look != *looks {
                 unsent.gone.push(name.as_str().to_owned());
             }
             lock.look == *looks
         });
-        let is_first = !mem::replace(has_begun, true);
-        let is_news =
-            is_first || unsent.more != more || !unsent.held.is_empty() || !unsent.gone.is_empty();
+        let was_certain = mem::replace(knowledge, Knowledge::Certain) == Knowledge::Certain;
+        let is_news = !was_certain
+            || unsent.more != more
+            || !unsent.held.is_empty()
+            || !unsent.gone.is_empty();
         unsent.more = more;
         is_news.then(|| mem::replace(unsent, Changes { more, ..Changes::default() }))
     }

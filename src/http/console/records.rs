@@ -66,6 +66,8 @@ struct ListedRecord {
     method: Option<String>,
     path: Option<String>,
     principal: Option<String>,
+    /// Whether all of it is here, so that it leads to the record: a store cuts a path that is very long.
+    is_whole: bool,
     state: &'static str,
     attempts: u32,
     fencing_token: u64,
@@ -129,6 +131,7 @@ fn listed(record: &RecordSummary) -> ListedRecord {
         method: scope.map(|scope| scope.method().to_owned()),
         path: scope.map(|scope| scope.path().to_owned()),
         principal: scope.map(|scope| scope.principal().to_owned()),
+        is_whole: scope.is_some_and(|scope| scope.leads_to(&record.key)),
         state: record.phase.name().as_str(),
         attempts: record.attempts,
         fencing_token: record.fencing_token.get(),
