@@ -10,6 +10,7 @@ const PATHS = [
   '/v1/idempotency/{key}',
   '/v1/idempotency/{key}/renew',
   '/v1/idempotency/{key}/resolve',
+  '/v1/idempotency',
 ];
 // Create, renew, release, and then look.
 const METHODS = ['post', 'put', 'patch', 'delete', 'get'];

@@ -66,7 +66,7 @@ async function drawKeys(place) {
   if (!session.glance.records || session.readable('keys') === null) return;
   const states = ['unknown', 'in-flight'];
   const pages = await Promise.all(states.map((state) => call('GET', listPath(state, '', COUNTED)).catch(() => null)));
-  const [unknown, inFlight] = pages.map((page) => page && `${count(page.records.length + page.hidden)}${page.next_cursor ? ' and more' : ''}`);
+  const [unknown, inFlight] = pages.map((page) => page && `${count(page.records.length + (page.hidden ?? 0))}${page.next_cursor ? ' and more' : ''}`);
   place.replaceChildren(
     h('p', { class: 'big' }, h('a', { href: '#/keys', class: unknown === '0' ? '' : 'is-bad' },
       unknown === '1' ? '1 unknown outcome' : `${unknown ?? '?'} unknown outcomes`)),

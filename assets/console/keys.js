@@ -33,7 +33,7 @@ export function listPath(state, prefix, limit, cursor) {
   const query = new URLSearchParams({ state, limit });
   if (prefix) query.set('prefix', prefix);
   if (cursor) query.set('cursor', cursor);
-  return `/console/keys?${query}`;
+  return `/v1/idempotency?${query}`;
 }
 
 function canSettle(record) {

@@ -36,7 +36,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::idempotency::api as records;
+use self::idempotency::{api as records, list as record_list};
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
@@ -168,6 +168,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(breaks::history))
         .routes(routes!(streams::hold))
         .routes(routes!(streams::events))
+        .routes(routes!(record_list::list))
         .routes(routes!(records::begin, records::complete, records::abandon, records::find))
         .routes(routes!(records::renew))
         .routes(routes!(records::resolve))

@@ -308,6 +308,10 @@ problems! {
         InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidQuery, NoRecord, Internal,
         NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
     ];
+    RecordListProblems: [
+        InvalidHost, Unauthenticated, QuotaExceeded, InvalidQuery, Internal, NotSupported, StoreUnavailable,
+        Overloaded, Timeout, MisdirectedRequest
+    ];
     ResolveProblems: [
         InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
         RequestTimeout, NothingToResolve, PayloadTooLarge, Internal, NotSupported, StoreUnavailable,

@@ -53,6 +53,7 @@ mod permissions;
 mod principals;
 mod queue_across_instances;
 mod quotas;
+mod record_list;
 mod rust_client;
 mod rust_client_sets;
 mod sandbox;

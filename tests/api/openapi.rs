@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 29] = [
+const STATUSES: [(&str, &str, &[&str]); 30] = [
     (
         "post",
         "/v1/locks/{name}",
@@ -126,6 +126,7 @@ const STATUSES: [(&str, &str, &[&str]); 29] = [
             "500", "501", "503",
         ],
     ),
+    ("get", "/v1/idempotency", &["200", "400", "401", "421", "429", "500", "501", "503"]),
     ("post", "/v1/orders", GUARDED),
     ("get", "/v1/orders", &["200", "400", "421", "500", "503"]),
     ("get", "/v1/orders/{id}", &["200", "400", "404", "421", "500", "503"]),
@@ -152,7 +153,7 @@ const BY_HAND: [(&str, &str); 4] = [
 ];
 
 /// The other operations in an order in which each one's example works.
-const TOUR: [(&str, &str); 26] = [
+const TOUR: [(&str, &str); 27] = [
     ("post", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}"),
     ("get", "/v1/locks"),
@@ -170,6 +171,7 @@ const TOUR: [(&str, &str); 26] = [
     ("delete", "/v1/idempotency/{key}"),
     ("post", "/v1/idempotency/{key}"),
     ("put", "/v1/idempotency/{key}"),
+    ("get", "/v1/idempotency"),
     ("post", "/v1/orders"),
     ("get", "/v1/orders"),
     ("post", "/v1/payments"),

@@ -26,7 +26,7 @@ async fn begin(service: &Service, key: &str, path: &str, lease_ms: u64) {
 /// Waits until so many outcomes are unknown.
 async fn lost(service: &Service, count: usize) {
     eventually(async || {
-        let page = service.get("/console/keys?state=unknown").await.json;
+        let page = service.get("/v1/idempotency?state=unknown").await.json;
         (page["records"].as_array().map(Vec::len) == Some(count)).then_some(())
     })
     .await;

@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 
 use crate::response;
 use crate::submission::Submission;
-use crate::{Policy, Problem, Records};
+use crate::{Policy, Problem, Records, with_resolve};
 use keylatch_core::idempotency::{IdempotencyService, OnceRun, Run};
 use keylatch_core::store::Store;
 
@@ -169,6 +169,8 @@ impl IdempotencyLayer {
             response::in_time(answer, &policy).await
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
+        let (key, scope, resolve_url) =
+            (ask.key, ask.scope.clone(), Arc::clone(&self.policy.resolve_url));
         let response = match self.service.once(ask, work).await {
             Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
             Ok(OnceRun::Found(view)) => response::repeat_response(view),
@@ -176,6 +178,8 @@ impl IdempotencyLayer {
             Ok(OnceRun::Interrupted) => response::interrupted_run_response(on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
+        let leads_back = || scope.leads_to(&key).then(|| resolve_url(&scope)).flatten();
+        let response = with_resolve(response, leads_back);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }
 }

@@ -115,8 +115,10 @@ mod submission;
 
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
-pub use policy::{BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, RetentionPolicy};
-pub use problem::{Problem, ProblemCause, status_code};
+pub use policy::{
+    BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, ResolveUrlFn, RetentionPolicy,
+};
+pub use problem::{Problem, ProblemCause, status_code, with_resolve};
 pub use records::Records;
 pub use response::{CHOSEN, has_body, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

@@ -15,7 +15,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
 
-use keylatch_core::idempotency::OnCrash;
+use keylatch_core::idempotency::{OnCrash, RecordScope};
 
 /// What a server error or a panic of the handler comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -169,7 +169,13 @@ pub struct Policy {
     pub principal: PrincipalFn,
     /// Whether the principal is a credential: then it tells keys apart, and no store keeps it.
     pub principal_is_secret: bool,
+    /// Where an operator settles the unknown outcome of a request, for the problem that says so (`resolve`). It
+    /// has the scope of the request; a problem whose scope is not kept whole has no such member.
+    pub resolve_url: ResolveUrlFn,
 }
+
+/// Where an operator settles the unknown outcome of a request with this scope, if there is such a place.
+pub type ResolveUrlFn = Arc<dyn Fn(&RecordScope) -> Option<String> + Send + Sync>;
 
 impl Default for Policy {
     fn default() -> Self {
@@ -187,6 +193,7 @@ impl Default for Policy {
             ignore: Vec::new(),
             principal: Arc::new(|_| None),
             principal_is_secret: false,
+            resolve_url: Arc::new(|_| None),
         }
     }
 }

@@ -130,6 +130,13 @@ impl Problem {
         self
     }
 
+    /// Says where an operator settles the unknown outcome.
+    #[must_use]
+    pub fn with_resolve(mut self, resolve: Option<String>) -> Self {
+        self.0.document.resolve = resolve;
+        self
+    }
+
     /// Says which key to use next, and where the problem is explained.
     #[must_use]
     pub fn with_retry(mut self) -> Self {
@@ -150,13 +157,32 @@ impl Problem {
     }
 }
 
+/// The problem that says that an outcome is unknown, in the extensions of its response: for the layer, which
+/// knows where it is settled.
+#[derive(Debug, Clone)]
+struct UnknownOutcome(Arc<ProblemDocument>);
+
+/// The response; if it says that an outcome is unknown, then also where an operator settles it.
+pub fn with_resolve(mut response: Response, url: impl FnOnce() -> Option<String>) -> Response {
+    let Some(UnknownOutcome(document)) = response.extensions_mut().remove() else {
+        return response;
+    };
+    let document = ProblemDocument { resolve: url(), ..Arc::unwrap_or_clone(document) };
+    *response.body_mut() = json_of(&document).into();
+    response
+}
+
+fn json_of(document: &ProblemDocument) -> Vec<u8> {
+    let mut json = serde_json::to_vec(document).unwrap_or_default();
+    // People read answers in a terminal: the prompt of the shell belongs on its own line.
+    json.push(b'\n');
+    json
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Parts { code, document, cause } = *self.0;
-        let mut json = serde_json::to_vec(&document).unwrap_or_default();
-        // People read answers in a terminal: the prompt of the shell belongs on its own line.
-        json.push(b'\n');
-        let mut response = (status_code(code), json).into_response();
+        let mut response = (status_code(code), json_of(&document)).into_response();
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);
@@ -176,6 +202,9 @@ impl IntoResponse for Problem {
             let link = format!("<{}>; rel=\"describedby\"; type=\"text/html\"", code.page());
             // A slug is lower case ASCII, which a header always takes.
             headers.extend(HeaderValue::try_from(link).ok().map(|link| (header::LINK, link)));
+        }
+        if matches!(code, Code::OutcomeUnknown | Code::UpstreamSilent) {
+            response.extensions_mut().insert(UnknownOutcome(Arc::new(document)));
         }
         if let Some(cause) = cause {
             response.extensions_mut().insert(cause);

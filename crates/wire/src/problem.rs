@@ -120,7 +120,7 @@ problem_table! {
         "The same request under the same key is under way. Send it again after `Retry-After` seconds, or with `Prefer: wait=10`, to read its answer.";
     OutcomeUnknown = 409 "outcome-unknown" Never
         "It is not known whether the request was carried out"
-        "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it with `POST /v1/idempotency/{key}/resolve`.";
+        "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
     AnswerNotKept = 409 "answer-not-kept" Never
         "The request was carried out, and its answer was not kept"
         "The headers of the answer were too large to keep. It is not run again under this key. Read the resource itself to see what came of it.";
@@ -308,6 +308,16 @@ pub struct ProblemDocument {
     /// How long the request waited for the lock, in milliseconds, where it asked to wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
+    /// Of an unknown outcome: where it is settled, as a path of this service with the whole scope of the key. A
+    /// `POST` of `outcome`, perhaps with `answer`, `reason` and `by`, does it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            example = "/v1/idempotency/pay-17/resolve?method=POST&path=%2Fv1%2Fpayments&principal="
+        )
+    )]
+    pub resolve: Option<String>,
     /// When it is worth trying again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
@@ -337,6 +347,7 @@ impl ProblemDocument {
             holding: None,
             broken: None,
             quota: None,
+            resolve: None,
             ahead: None,
             waited_ms: None,
             retry_after_ms: None,

@@ -170,6 +170,68 @@ pub struct IdempotencyRecord {
     pub token: Option<SecretToken<'static>>,
 }
 
+/// Some of the records, in no order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RecordPage {
+    /// The records. There may be fewer than asked for, or none, although more follow.
+    pub records: Vec<ListedRecord>,
+    /// How many records of this page the identity may not read; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<u64>,
+    /// Pass it as `cursor` to read on; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// A record, and what it is about. An older version kept no key and no scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "key": "pay-17", "method": "POST", "path": "/v1/payments", "principal": "", "is_whole": true, "state": "unknown",
+    "attempts": 1, "fencing_token": 1_779_900_000_000_000_u64, "begun_at": "2026-05-27T16:40:00.000Z",
+    "ended_at": "2026-05-27T16:40:01.000Z", "reason": "no-answer",
+    "resolve": "/v1/idempotency/pay-17/resolve?method=POST&path=%2Fv1%2Fpayments&principal="
+})))]
+pub struct ListedRecord {
+    /// The client's name for its intent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The method of the guarded route; empty for a key of this API's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The path of the guarded route, or its first 1024 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Who sent the request, where the route tells people apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Whether key, method, path and principal lead to the record: a store cuts a path that is very long.
+    pub is_whole: bool,
+    /// How far it is.
+    pub state: Cow<'static, str>,
+    /// How many runs there were.
+    pub attempts: u32,
+    /// The fencing token of the last run.
+    pub fencing_token: u64,
+    /// When it was first begun by the store's clock (RFC 3339, UTC).
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub begun_at: String,
+    /// When it was done, or since when it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    pub ended_at: Option<String>,
+    /// Why the outcome is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'static, str>>,
+    /// The status of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Of an unknown outcome: where it is settled, as a path of this service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolve: Option<String>,
+}
+
 /// An answer that was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -38,7 +38,6 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
         .route("/console/locks", get(changes::locks))
         .route("/console/queue", get(queue::queue))
         .route("/console/keys/{key}", get(records::record))
-        .route("/console/keys", get(records::list))
 }
 
 /// A browser reads the console, and every other client where the API is described.

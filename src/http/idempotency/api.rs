@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::list::resolve_url_of;
 use crate::access::KeyAct;
 use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
@@ -30,7 +31,9 @@ use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
     ResolveProblems, TOKEN_EXAMPLE,
 };
-use keylatch_axum::{CHOSEN, has_body, normalize_path, repeat_response, stored_headers};
+use keylatch_axum::{
+    CHOSEN, has_body, normalize_path, repeat_response, stored_headers, with_resolve,
+};
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
     OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
@@ -93,7 +96,7 @@ pub(crate) async fn begin(
             let detail = "The key was used with another fingerprint.";
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
-        BeginReply::Found(view) => return found(&view),
+        BeginReply::Found(view) => return found(&view, &ask),
     };
     room.keep(key, ask.lease + ask.retention);
     let mut response = (status, Json(begun_record(run, &ask, &token))).into_response();
@@ -128,7 +131,7 @@ pub(crate) async fn complete(
     RequiredToken(token): RequiredToken,
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
-    let (key, _) = path.permitted(&caller, KeyAct::Use)?;
+    let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     let answer = answer(body)?;
     let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
@@ -138,7 +141,7 @@ pub(crate) async fn complete(
             }
             Ok(Json(record(&view)))
         }
-        CompleteReply::Refused(view) => Err(not_yours(&view)),
+        CompleteReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
         CompleteReply::Absent => Err(no_record()),
     }
 }
@@ -193,7 +196,7 @@ pub(crate) async fn abandon(
     path: RecordKeyPath,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
-    let (key, _) = path.permitted(&caller, KeyAct::Use)?;
+    let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
         AbandonReply::Abandoned => {
             if let Some(meter) = caller.meter() {
@@ -201,7 +204,7 @@ pub(crate) async fn abandon(
             }
             Ok(StatusCode::NO_CONTENT)
         }
-        AbandonReply::Refused(view) => Err(not_yours(&view)),
+        AbandonReply::Refused(view) => Err(not_yours(&view, &key, &scope)),
         AbandonReply::Absent => Err(no_record()),
     }
 }
@@ -339,21 +342,23 @@ fn unknown_parameter(parameter: &str, what: &str) -> Problem {
 }
 
 /// The answer to a begin that finds an earlier run.
-fn found(view: &RecordView) -> Result<Response, Problem> {
+fn found(view: &RecordView, begin: &BeginCommand) -> Result<Response, Problem> {
     match view.phase {
         RecordStatus::Done { .. } => Ok(Json(record_with_answer(view)).into_response()),
         RecordStatus::InFlight { .. } | RecordStatus::Unknown { .. } => {
-            Ok(repeat_response(view.clone()))
+            let resolve = || resolve_url_of(&begin.key, &begin.scope);
+            Ok(with_resolve(repeat_response(view.clone()), resolve))
         }
     }
 }
 
 /// The answer to a token that does not have the run.
-fn not_yours(view: &RecordView) -> Problem {
+fn not_yours(view: &RecordView, key: &RecordKey, scope: &RecordScope) -> Problem {
     match view.phase {
         RecordStatus::Unknown { .. } => {
             let detail = "The lease ended before, so the outcome is unknown.";
-            Problem::new(Code::OutcomeUnknown, detail).with_retry()
+            let problem = Problem::new(Code::OutcomeUnknown, detail).with_retry();
+            problem.with_resolve(resolve_url_of(key, scope))
         }
         RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
             let detail = "The run is no longer yours: it has ended, or its lease has.";

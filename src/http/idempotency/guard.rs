@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use super::admission::{Admission, admit};
 use super::gateway::{AnswerTimes, Gateway};
+use super::list::resolve_url;
 use super::principal::{Principal, PrincipalHeader};
 use crate::access::Identity;
 use crate::http::CrossOrigin;
@@ -211,6 +212,7 @@ impl Guard {
             ignore: self.ignore_fields.clone(),
             principal: Arc::new(principal),
             principal_is_secret: self.names_a_credential(),
+            resolve_url: Arc::new(|scope| Some(resolve_url(scope))),
         })
     }
 

@@ -8,6 +8,7 @@ mod forwarding;
 mod gateway;
 mod guard;
 mod headers;
+pub(super) mod list;
 mod path_reading;
 mod principal;
 

@@ -118,7 +118,9 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
         (_, "state") => [PhaseName::InFlight, PhaseName::Done, PhaseName::Unknown]
             .map(PhaseName::as_str)
             .to_vec(),
-        ("IdempotencyRecord", "reason") => UnknownReason::ALL.map(UnknownReason::as_str).to_vec(),
+        ("IdempotencyRecord" | "ListedRecord", "reason") => {
+            UnknownReason::ALL.map(UnknownReason::as_str).to_vec()
+        }
         _ => return None,
     })
 }

@@ -28,12 +28,15 @@ use utoipa::{PartialSchema as _, Path as _, ToSchema};
 use self::orders::{Item, Order, OrderBook, OrderError};
 use super::body::Json;
 use super::extract::parse;
+use super::idempotency::list::resolve_url;
 use super::idempotency::{add_headers, name_operation};
 use super::problem::{
     Code, GuardedProblems, HealthProblems, PageProblems, Problem, SandboxProblems,
 };
 use super::system;
-use keylatch_axum::{BodyLimits, IdempotencyLayer, Policy, RetentionPolicy, read_body};
+use keylatch_axum::{
+    BodyLimits, IdempotencyLayer, Policy, ResolveUrlFn, RetentionPolicy, read_body,
+};
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::FencingToken;
 use keylatch_core::store::{Effect, StoreError};
@@ -109,7 +112,8 @@ fn schemas() -> Vec<(String, RefOr<Schema>)> {
 }
 
 fn policy() -> Policy {
-    Policy { lease: LEASE, body_limits: LIMITS, ..Policy::default() }
+    let resolve_url: ResolveUrlFn = Arc::new(|scope| Some(resolve_url(scope)));
+    Policy { lease: LEASE, body_limits: LIMITS, resolve_url, ..Policy::default() }
 }
 
 /// What to create. All but the amount and the currency may be left out.

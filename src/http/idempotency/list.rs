@@ -1,0 +1,135 @@
+//! The list of records: which ones a query names, for the JSON of the API; and the URL that settles one.
+//!
+//! A list has the records that the client may read, and the number of the others of its page, so that it never
+//! passes for the whole. Tested in `tests/api/record_list.rs`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::http::api::Api;
+use crate::http::body::{Json, at_millis};
+use crate::http::caller::Caller;
+use crate::http::extract::{invalid_query, pairs, unknown_cursor};
+use crate::http::problem::{Problem, RecordListProblems};
+use keylatch_axum::normalize_path;
+use keylatch_core::idempotency::{
+    PhaseName, RecordFilter, RecordKey, RecordPhase, RecordScope, RecordSummary,
+};
+use keylatch_core::store::{Cursor, ListRecords};
+use keylatch_wire::{ListedRecord, RecordPage};
+
+/// What may stand in a URL as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// List records
+///
+/// Page by page, in no order: those that are `in-flight`, `done` or `unknown`, or all. An unknown outcome comes
+/// with the URL at which an operator settles it. The number of unknown and unfinished records decides what a
+/// list of them costs, and not the number of all.
+#[utoipa::path(
+    get,
+    path = "/v1/idempotency",
+    operation_id = "listIdempotency",
+    tag = "idempotency",
+    params(
+        ("state" = Option<String>, Query, example = "unknown", description = "Only records in this state"),
+        ("path" = Option<String>, Query, description = "Only records of this path"),
+        ("prefix" = Option<String>, Query, description = "Only records whose paths begin so"),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
+            description = "At most this many; 100 unless said otherwise"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "Some of the records", body = RecordPage), RecordListProblems)
+)]
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Json<RecordPage>, Problem> {
+    let query = query(uri.query().unwrap_or_default())?;
+    let page = api.records()?.list(&query).await?.ok_or_else(unknown_cursor)?;
+    let all = page.entries.len();
+    let readable = page.entries.iter().filter(|record| caller.may_read_record(record));
+    let records: Vec<_> = readable.map(listed).collect();
+    let hidden = u64::try_from(all - records.len()).ok().filter(|hidden| *hidden > 0);
+    let next_cursor = page.next.map(|cursor| cursor.as_str().to_owned());
+    Ok(Json(RecordPage { records, hidden, next_cursor }))
+}
+
+/// The absolute path, with the whole scope, to which an operator posts how a request with it ended.
+pub(in crate::http) fn resolve_url(scope: &RecordScope) -> String {
+    let plain = |text| utf8_percent_encode(text, PLAIN);
+    let key = match scope.key().as_str() {
+        // As they are, a client would take them for steps in the path (RFC 3986, section 5.2.4).
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        key => plain(key).to_string(),
+    };
+    let [method, path, principal] = [scope.method(), scope.path(), scope.principal()].map(plain);
+    format!("/v1/idempotency/{key}/resolve?method={method}&path={path}&principal={principal}")
+}
+
+/// The same, if the scope is that of the record and kept whole.
+pub(super) fn resolve_url_of(key: &RecordKey, scope: &RecordScope) -> Option<String> {
+    scope.leads_to(key).then(|| resolve_url(scope))
+}
+
+fn query(text: &str) -> Result<ListRecords, Problem> {
+    let mut query = ListRecords { filter: RecordFilter::default(), limit: 100, cursor: None };
+    let mut seen = Vec::new();
+    for (parameter, value) in pairs(text) {
+        if seen.contains(&parameter) {
+            return Err(invalid_query(&parameter, "is there twice"));
+        }
+        match &*parameter {
+            "state" => {
+                let name = PhaseName::parse(&value);
+                let must = "must be `unknown`, `in-flight` or `done`";
+                query.filter.phase = Some(name.ok_or_else(|| invalid_query("state", must))?);
+            }
+            "path" => query.filter.path = Some(normalize_path(&value).into_owned()),
+            "prefix" => query.filter.path_prefix = value.into_owned(),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| (1..=1000).contains(limit));
+                query.limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;
+            }
+            "cursor" => {
+                query.cursor = Some(Cursor::parse(&value).map_err(|_| unknown_cursor())?);
+            }
+            other => return Err(invalid_query(other, "is not a parameter")),
+        }
+        seen.push(parameter);
+    }
+    Ok(query)
+}
+
+fn listed(record: &RecordSummary) -> ListedRecord {
+    let scope = record.scope.as_ref();
+    let (ended_at, reason, status) = match record.phase {
+        RecordPhase::InFlight { .. } => (None, None, None),
+        RecordPhase::Unknown { since_millis, reason } => {
+            (Some(since_millis), Some(reason.as_str().into()), None)
+        }
+        RecordPhase::Done { at_millis, status } => (Some(at_millis), None, Some(status)),
+    };
+    let is_unknown = matches!(record.phase, RecordPhase::Unknown { .. });
+    let whole = scope.filter(|scope| scope.leads_to(&record.key));
+    ListedRecord {
+        key: scope.map(|scope| scope.key().as_str().to_owned()),
+        method: scope.map(|scope| scope.method().to_owned()),
+        path: scope.map(|scope| scope.path().to_owned()),
+        principal: scope.map(|scope| scope.principal().to_owned()),
+        is_whole: whole.is_some(),
+        state: record.phase.name().as_str().into(),
+        attempts: record.attempts,
+        fencing_token: record.fencing_token.get(),
+        begun_at: at_millis(record.begun_at_millis),
+        ended_at: ended_at.map(at_millis),
+        reason,
+        status,
+        resolve: whole.filter(|_| is_unknown).map(resolve_url),
+    }
+}
