@@ -94,6 +94,12 @@ struct Run {
     /// How long to wait for the lock
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     wait: Duration,
+    /// Try once, and do not wait
+    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
+    tries_once: bool,
+    /// Run this text by `sh`, in place of COMMAND
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
+    shell: Option<String>,
     /// A label that says who holds the lock [default: the machine and the process]
     #[arg(long, value_parser = owner)]
     owner: Option<Owner>,
@@ -108,7 +114,7 @@ struct Run {
     #[arg(value_parser = LockName::parse, value_name = "NAME", required = true, num_args = 1..=LockSet::MAX)]
     names: Vec<LockName>,
     /// The program and its arguments
-    #[arg(last = true, required = true)]
+    #[arg(last = true, required_unless_present = "shell")]
     command: Vec<OsString>,
 }
 
@@ -136,14 +142,17 @@ impl Run {
             None if self.shared => Limit::Shared,
             None => Limit::Exclusive,
         };
-        let (ttl, wait) = (self.ttl, self.wait);
+        let wait = if self.tries_once { Duration::ZERO } else { self.wait };
+        let ttl = self.ttl;
         let options = AcquireOptions { ttl, wait, owner, limit, ..AcquireOptions::default() };
         let outer = Reentry::find(&self.server, &locks, |variable| std::env::var(variable).ok());
         let options = match outer {
             Some(outer) => outer.options(&locks, options).map_err(std::io::Error::other)?,
             None => options,
         };
-        Ok(Job { server: self.server, locks, options, command: self.command })
+        let by_shell = |text: String| vec!["sh".into(), "-c".into(), text.into()];
+        let command = self.shell.map_or(self.command, by_shell);
+        Ok(Job { server: self.server, locks, options, command })
     }
 }
 
@@ -177,12 +186,13 @@ struct Demo {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// The address to listen on, or unix:PATH [default: 127.0.0.1:7070]
+    /// The address to listen on, a port of 127.0.0.1, or unix:PATH [env: KEYLATCH_LISTEN]
+    /// [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST,
     /// zookeeper://HOST or redis://HOST:PORT/DB
-    /// [default: embedded:./keylatch-data]
+    /// [env: KEYLATCH_STORE] [default: embedded:./keylatch-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// A file with settings that differ from the defaults
@@ -240,6 +250,11 @@ fn main() -> ExitCode {
 fn wrong_use(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let of_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+    let has_dashes = std::env::args_os().any(|argument| argument == "--");
+    if of_run && !has_dashes && error.kind() == ErrorKind::MissingRequiredArgument {
+        let hint = "\nPut `--` before the command: keylatch run NAME -- COMMAND";
+        let _ = writeln!(std::io::stderr(), "{hint}");
+    }
     match error.exit_code() {
         // The codes of `run` are those of sysexits.h, apart from what commands mostly use.
         2 if of_run => ExitCode::from(64),

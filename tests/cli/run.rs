@@ -45,6 +45,31 @@ async fn command_runs_under_its_lock_and_releases_it() {
 }
 
 #[tokio::test]
+async fn text_runs_by_the_shell() {
+    let service = Service::start("memory:").await;
+    let ended = run(&url(&service), &["-c", "echo $KEYLATCH_NAME; exit 7", "a"]).await;
+    is(&ended, 7, &[]);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("a\n", ""));
+    let both = run(&url(&service), &["-c", "true", "a", "--", "true"]).await;
+    is(&both, 64, &["cannot be used with"]);
+}
+
+#[tokio::test]
+async fn trying_once_does_not_wait() {
+    let service = Service::start("memory:").await;
+    service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
+    let ended = run(&url(&service), &["-n", "a", "--", "true"]).await;
+    is(&ended, 73, &["`a` is held by alice"]);
+    is(&run(&url(&service), &["-n", "--wait", "1s", "a", "--", "true"]).await, 64, &["--wait"]);
+}
+
+#[tokio::test]
+async fn command_without_dashes_is_told_where_they_go() {
+    let ended = run("http://127.0.0.1:1", &["a", "true"]).await;
+    is(&ended, 64, &["Put `--` before the command: keylatch run NAME -- COMMAND"]);
+}
+
+#[tokio::test]
 async fn exit_code_is_that_of_the_command() {
     let service = Service::start("memory:").await;
     for (script, code) in [

@@ -32,12 +32,14 @@ pub struct ListenerSettings {
 }
 
 impl ListenerSettings {
-    /// The listener of `listen`: an address, or `unix:PATH`.
+    /// The listener of `listen`: an address, a port of loopback (`7070` or `:7070`), or `unix:PATH`.
     pub fn at(listen: &str) -> Self {
-        match listen.strip_prefix(UNIX) {
-            Some(path) => Self { unix: path.to_owned(), ..Self::default() },
-            None => Self { address: listen.to_owned(), ..Self::default() },
+        if let Some(path) = listen.strip_prefix(UNIX) {
+            return Self { unix: path.to_owned(), ..Self::default() };
         }
+        let port = listen.strip_prefix(':').unwrap_or(listen).parse::<u16>().ok();
+        let address = port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+        Self { address: address.unwrap_or_else(|| listen.to_owned()), ..Self::default() }
     }
 
     /// Where it listens, as people write it.

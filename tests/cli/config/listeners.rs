@@ -29,6 +29,11 @@ fn listen_is_the_one_listener_of_its_kind() {
             load(None, &[("KEYLATCH_LISTEN", listen)]).unwrap().listeners().try_into().unwrap();
         assert_eq!((only.place().as_str(), only.is_unix()), (listen, is_unix));
     }
+    for port in ["7071", ":7071"] {
+        let [only] =
+            load(None, &[("KEYLATCH_LISTEN", port)]).unwrap().listeners().try_into().unwrap();
+        assert_eq!(only.place(), "127.0.0.1:7071");
+    }
     let [default] = load(None, &[]).unwrap().listeners().try_into().unwrap();
     assert_eq!(default.place(), "127.0.0.1:7070");
 }
