@@ -5,22 +5,26 @@ import { h, svg } from './dom.js';
 const WIDTH = 240;
 const HEIGHT = 56;
 
-/** A chart of one or two lines over the samples; `of` gives a sample's value, or null where it has none. */
+/** A chart of one or two lines over the samples; `of` gives a sample's value, or null where it has none. Durations
+ * are drawn by their logarithm, so that a slow one leaves the others to be seen. */
 export function chart(title, lines, samples, slots, format) {
   const values = lines.map(({ of }) => samples.map(of));
   const most = Math.max(0, ...values.flat().filter((value) => value !== null));
+  const least = Math.min(...values.flat().filter((value) => value > 0)) / 2;
+  const isLog = format === duration && most > least;
+  const height = (value) => (isLog ? Math.log(Math.max(value, least) / least) / Math.log(most / least) : value / (most || 1));
   const now = lines.map(({ name }, i) => `${name}${format(values[i].at(-1) ?? null)}`).join(', ');
   const words = `${title}: now ${now}; at most ${format(most)}`;
   return h('figure', { class: 'chart' },
     h('figcaption', {}, h('span', {}, title), h('b', {}, now)),
     svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': words },
       svg('title', {}, words),
-      lines.map(({ kind }, i) => svg('path', { class: `line-of ${kind}`, d: path(values[i], most, slots) }))),
+      lines.map(({ kind }, i) => svg('path', { class: `line-of ${kind}`, d: path(values[i], height, slots) }))),
     h('p', { class: 'hint' }, `at most ${format(most)} in the last ${Math.round(slots / 12)} min`));
 }
 
 /** The newest sample is at the right edge, and a sample without a value is a gap. */
-function path(values, most, slots) {
+function path(values, height, slots) {
   let drawing = false;
   const points = values.map((value, i) => {
     if (value === null) {
@@ -28,7 +32,7 @@ function path(values, most, slots) {
       return '';
     }
     const x = WIDTH - ((values.length - 1 - i) * WIDTH) / (slots - 1);
-    const y = HEIGHT - 2 - (most > 0 ? (value / most) * (HEIGHT - 6) : 0);
+    const y = HEIGHT - 2 - height(value) * (HEIGHT - 6);
     const step = drawing ? 'L' : 'M';
     drawing = true;
     // A lone point is drawn as a short stroke.

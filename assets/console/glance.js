@@ -76,7 +76,7 @@ async function drawKeys(place) {
 function nowOf({ waiters, in_flight, connections, shed, streams }) {
   return facts([
     ['Requests that wait for a lock', count(waiters)],
-    ['Streams', `${count(streams.hold)} hold, ${count(streams.watch)} watch, ${count(streams.console)} consoles`],
+    ['Streams', `hold ${count(streams.hold)}, watch ${count(streams.watch)}, console ${count(streams.console)}`],
     ['Requests being answered', count(in_flight)],
     ['Connections', count(connections)],
     ['Turned away because full', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
