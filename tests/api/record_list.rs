@@ -102,6 +102,32 @@ async fn problem_of_an_unknown_outcome_leads_to_settling_it(service: &Service) {
 }
 
 #[store_test(service)]
+async fn record_keeps_who_settled_it_and_why(service: &Service) {
+    begin(service, "lost-1", "/payments", 100).await;
+    let url = "/v1/idempotency/lost-1?method=POST&path=/payments";
+    let unknown = eventually(async || {
+        let record = service.get(url).await.json;
+        (record["state"] == "unknown").then_some(record)
+    });
+    assert_eq!(unknown.await["settled"], Value::Null);
+    let resolve = url.replace('?', "/resolve?");
+    let answer = json!({"status": 201, "headers": {"Location": "/payments/17"}});
+    let settle = json!({
+        "outcome": "completed", "answer": answer, "reason": "the bank has it", "by": "ann"
+    });
+    for _ in 0..2 {
+        let settled = Answer::of(service.request(Method::POST, &resolve).json(&settle)).await;
+        assert_eq!(settled.status, 200, "{settled:?}");
+    }
+    let record = service.get(url).await;
+    assert_eq!(record.json["settled"], json!({"by": "ann", "reason": "the bank has it"}));
+    let again = Answer::of(service.request(Method::POST, url)).await;
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!(again.json["answer"]["headers"], json!({"location": ["/payments/17"]}));
+    assert!(!again.text.contains("the bank has it"), "a client reads the note: {again:?}");
+}
+
+#[store_test(service)]
 async fn unknown_outcome_of_a_call_leads_to_settling_it(service: &Service) {
     begin(service, "lost-1", "/payments", 100).await;
     let unknown = eventually(async || {

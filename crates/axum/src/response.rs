@@ -68,6 +68,12 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// upstream gave. No header has such a name.
 pub const CHOSEN: &str = ":chosen";
 
+/// Stands there likewise, with the label of the operator who chose the response.
+pub const CHOSEN_BY: &str = ":chosen-by";
+
+/// Stands there likewise, with how the operator found out.
+pub const CHOSEN_REASON: &str = ":chosen-reason";
+
 /// Stands among the headers of a response whose body was not stored, as [`CHOSEN`] does.
 const WITHOUT_BODY: &str = ":without-body";
 

@@ -52,7 +52,7 @@ pub use number::whole_number;
 pub use problem::{Code, Effect, ProblemDocument, Retry};
 pub use record::{
     BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer, IdempotencyRecord,
-    ListedRecord, OnCrash, RecordPage, ResolveRecordRequest,
+    ListedRecord, OnCrash, RecordPage, ResolveRecordRequest, SettlementNote,
 };
 pub use system::{ServiceInfo, StoreInfo};
 

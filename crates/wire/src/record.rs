@@ -119,7 +119,7 @@ pub struct ResolveRecordRequest {
     /// With `completed`: the answer that every repeat is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<CompleteRecordRequest>,
-    /// How you found out, for the audit log: 1 to 256 bytes.
+    /// How you found out, for the record and the audit log: 1 to 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     pub reason: Option<String>,
@@ -161,6 +161,9 @@ pub struct IdempotencyRecord {
     /// Whether the answer was kept whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_kept: Option<bool>,
+    /// Who settled the outcome when it was unknown, and how they found out; absent where a run ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<SettlementNote>,
     /// The answer, for a client that begins again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<IdempotencyAnswer>,
@@ -168,6 +171,18 @@ pub struct IdempotencyRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub token: Option<SecretToken<'static>>,
+}
+
+/// Who settled an unknown outcome, and why so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SettlementNote {
+    /// The label of the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// How the operator found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Some of the records, in no order.

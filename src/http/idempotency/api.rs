@@ -32,7 +32,8 @@ use crate::http::problem::{
     ResolveProblems, TOKEN_EXAMPLE,
 };
 use keylatch_axum::{
-    CHOSEN, has_body, normalize_path, repeat_response, stored_headers, with_resolve,
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, normalize_path, repeat_response, stored_headers,
+    with_resolve,
 };
 use keylatch_core::idempotency::{
     AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
@@ -42,7 +43,7 @@ use keylatch_core::idempotency::{
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
     self as wire, BeginRecordRequest, CompleteRecordRequest, HeaderValues, IdempotencyAnswer,
-    IdempotencyRecord, ResolveRecordRequest, SecretToken, millis,
+    IdempotencyRecord, ResolveRecordRequest, SecretToken, SettlementNote, millis,
 };
 
 const DAY_MILLIS: u64 = 24 * 60 * 60 * 1000;
@@ -132,7 +133,7 @@ pub(crate) async fn complete(
     OptionalJson(body): OptionalJson<CompleteRecordRequest>,
 ) -> Result<Json<IdempotencyRecord>, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
-    let answer = answer(body)?;
+    let answer = StoredResponse::Answer(Arc::new(answer(body)?));
     let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
         CompleteReply::Kept(view) => {
@@ -267,7 +268,7 @@ pub(crate) async fn resolve(
 ) -> Result<Response, Problem> {
     let (key, scope) = path.permitted(&caller, KeyAct::Resolve)?;
     let settler = settler(&caller, &body)?;
-    let command = resolve_command(body, key)?;
+    let command = resolve_command(body, key, &settler)?;
     let act = resolve_act(&scope, &command, settler);
     let done = async {
         match api.records()?.resolve(&command).await? {
@@ -401,7 +402,7 @@ fn begin_command(
 }
 
 /// The answer that a request says a run came to.
-fn answer(body: CompleteRecordRequest) -> Result<StoredResponse, Problem> {
+fn answer(body: CompleteRecordRequest) -> Result<Answer, Problem> {
     let status = body.status.unwrap_or(200);
     if !(200..600).contains(&status) {
         return Err(invalid("status", "must be 200 to 599"));
@@ -421,7 +422,7 @@ fn answer(body: CompleteRecordRequest) -> Result<StoredResponse, Problem> {
     };
     let mut headers = stored_headers(&headers);
     headers.push((CHOSEN.to_owned(), Bytes::new()));
-    Ok(StoredResponse::Answer(Arc::new(Answer { status, headers, body })))
+    Ok(Answer { status, headers, body })
 }
 
 fn header_map(named: BTreeMap<String, HeaderValues>) -> Result<HeaderMap, Problem> {
@@ -450,6 +451,26 @@ struct Settler {
     reason: Option<Reason>,
 }
 
+impl Settler {
+    /// What the record keeps of it, beside the headers of the answer.
+    fn marks(&self) -> impl Iterator<Item = (String, Bytes)> {
+        let by = self.by.as_ref().map(|by| (CHOSEN_BY, by.as_str()));
+        let reason = self.reason.as_ref().map(|reason| (CHOSEN_REASON, reason.as_str()));
+        let mark =
+            |(name, text): (&str, &str)| (name.to_owned(), Bytes::copy_from_slice(text.as_bytes()));
+        by.into_iter().chain(reason).map(mark)
+    }
+}
+
+/// What a record keeps of who settled it.
+fn settlement(answer: &Answer) -> Option<SettlementNote> {
+    let mark = |mark| answer.headers.iter().find(|(name, _)| name == mark);
+    let text =
+        |mark_name| mark(mark_name).map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+    let note = SettlementNote { by: text(CHOSEN_BY), reason: text(CHOSEN_REASON) };
+    (note != SettlementNote::default()).then_some(note)
+}
+
 fn settler(caller: &Caller, body: &ResolveRecordRequest) -> Result<Settler, Problem> {
     let by = Owner::parse(body.by.as_deref().unwrap_or_default());
     let by = caller.label("by", by.map_err(|error| invalid("by", error))?)?;
@@ -471,10 +492,18 @@ fn resolve_act(scope: &RecordScope, command: &ResolveCommand, settler: Settler) 
 }
 
 /// What a request says about an outcome that was unknown.
-fn resolve_command(body: ResolveRecordRequest, key: RecordKey) -> Result<ResolveCommand, Problem> {
+fn resolve_command(
+    body: ResolveRecordRequest,
+    key: RecordKey,
+    settler: &Settler,
+) -> Result<ResolveCommand, Problem> {
     let fencing_token = body.fencing_token.map(FencingToken::new);
     let end = match (body.outcome.as_deref(), body.answer) {
-        (Some("completed"), given) => Some(answer(given.unwrap_or_default())?),
+        (Some("completed"), given) => {
+            let mut answer = answer(given.unwrap_or_default())?;
+            answer.headers.extend(settler.marks());
+            Some(StoredResponse::Answer(Arc::new(answer)))
+        }
         (Some("not-executed"), None) => None,
         (Some("not-executed"), Some(_)) => {
             return Err(invalid("answer", "must be absent where nothing was executed"));
@@ -510,6 +539,9 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
         RecordStatus::Done { kept, .. } => {
             record.status = Some(kept.status());
             record.answer_kept = Some(has_body(kept));
+            if let StoredResponse::Answer(answer) = kept {
+                record.settled = settlement(answer);
+            }
         }
         RecordStatus::Unknown { reason, .. } => record.reason = Some(reason.as_str().into()),
     }
@@ -526,7 +558,8 @@ fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
         }
         _ => None,
     };
-    IdempotencyRecord { answer, ..record(view) }
+    // How an operator settled it is for those who look.
+    IdempotencyRecord { answer, settled: None, ..record(view) }
 }
 
 fn bare_record(
@@ -546,6 +579,7 @@ fn bare_record(
         reason: None,
         status: None,
         answer_kept: None,
+        settled: None,
         answer: None,
         token: None,
     }
@@ -554,7 +588,7 @@ fn bare_record(
 /// The headers of an answer as text, each with its values.
 pub(crate) fn answer_headers(answer: &Answer) -> BTreeMap<String, Vec<String>> {
     let mut headers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (name, value) in answer.headers.iter().filter(|(name, _)| name != CHOSEN) {
+    for (name, value) in answer.headers.iter().filter(|(name, _)| !name.starts_with(':')) {
         let value = String::from_utf8_lossy(value).into_owned();
         headers.entry(name.clone()).or_default().push(value);
     }
