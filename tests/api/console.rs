@@ -4,6 +4,7 @@
 //! Method: the page, what it loads and its two endpoints over HTTP, with and without identities.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use keylatch_testkit::{
     Answer, EventStream, Keyring, RedisServer, Service, config, eventually, refusal_of, store_test,
@@ -150,6 +151,7 @@ async fn thousand_changes_are_few_events() {
     let path = "/console/locks";
     let mut events = EventStream::of(service.request(Method::GET, path)).await;
     assert_eq!(next(&mut events).await, (names(&["busy"]), names(&[])));
+    let began = Instant::now();
     for round in 0..1000 {
         let ttl_ms = if round % 2 == 0 { 30_000 } else { 60_000 };
         service.renew("busy", &held.token(), &json!({"ttl_ms": ttl_ms})).await;
@@ -159,7 +161,9 @@ async fn thousand_changes_are_few_events() {
     while !next(&mut events).await.0.contains("last") {
         count += 1;
     }
-    assert!(count < 100, "{count} events for 1000 changes");
+    // Two a second, however long the changes take.
+    let most = 2 * began.elapsed().as_secs() + 3;
+    assert!(count <= most, "{count} events for 1000 changes, and {most} fit in the time");
 }
 
 #[tokio::test]

@@ -97,6 +97,27 @@ async fn filter_and_order_choose_among_many_locks() {
 }
 
 #[tokio::test]
+async fn list_is_turned_page_by_page_and_stands_still() {
+    let console = Console::open().await;
+    for number in 0..60 {
+        console.hold(&format!("jobs/{number:03}"), "worker").await;
+    }
+    let page = console.visit("#/locks").await;
+    shows(&page, "60 held, 1 to 50 shown").await;
+    page.click("#pause", 1).await;
+    console.hold("new", "late comer").await;
+    // What the user asks for is drawn, with what has come until then.
+    page.until(
+        "(async () => (await import('/assets/console/feed.js')).locks.size)().then(size => size === 61)",
+    )
+    .await;
+    shows(&page, "60 held, 1 to 50 shown").await;
+    page.click("section .buttons button:last-child", 1).await;
+    shows(&page, "61 held, 51 to 61 shown").await;
+    shows(&page, "late comer").await;
+}
+
+#[tokio::test]
 async fn names_and_labels_are_text() {
     let console = Console::open().await;
     console.hold(&format!("lock {MARKUP}"), &format!("owner {MARKUP}")).await;

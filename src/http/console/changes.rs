@@ -312,6 +312,31 @@ mod tests {
     }
 
     #[test]
+    fn console_that_is_full_is_told_once_that_there_are_more() {
+        let (mut sent, now) = (SentLocks::default(), Instant::now());
+        let mut look = |more| {
+            let mut look = sent.begin_look();
+            look.see(&holding("a", 1, 60_000), now);
+            look.end(more).map(|changes| changes.more)
+        };
+        assert_eq!(
+            [look(true), look(true), look(false), look(false)],
+            [Some(true), None, Some(false), None]
+        );
+    }
+
+    #[test]
+    fn look_that_failed_loses_nothing() {
+        let (mut sent, now) = (SentLocks::default(), Instant::now());
+        look(&mut sent, now, &[]);
+        sent.begin_look().see(&holding("a", 1, 60_000), now);
+        assert!(sent.begin_trouble());
+        assert!(!sent.begin_trouble(), "it was said before");
+        let both = [holding("a", 1, 60_000), holding("b", 2, 60_000)];
+        assert_eq!(look(&mut sent, now, &both), Some((names(&["a", "b"]), names(&[]))));
+    }
+
+    #[test]
     fn queue_that_grows_is_sent() {
         let (mut sent, now) = (SentLocks::default(), Instant::now());
         let mut lock = holding("a", 1, 60_000);
