@@ -71,10 +71,11 @@ function stateOf(record, found) {
 }
 
 /** The status and the headers of the answer. The body may be anything, and is for the client alone. */
-function answerOf({ status, headers, answer_kept }) {
+function answerOf({ status, headers, answer_kept, settled }) {
   if (status === undefined) return '';
   const pairs = Object.entries(headers ?? {}).flatMap(([name, values]) => values.map((value) => [name, value]));
   return h('section', { 'aria-label': 'The answer' }, h('h2', {}, 'The answer that repeats read'),
+    settled && h('p', { class: 'note good' }, `Settled by ${settled.by ?? 'an operator'}${settled.reason ? `: ${settled.reason}` : ''}`),
     facts([['Status', String(status)], ['Body', answer_kept ? 'kept' : 'not kept'], ...pairs]));
 }
 

@@ -72,6 +72,7 @@ async fn one_unknown_payment_among_many_is_found_and_settled() {
     say_why(&page, "the bank has it").await;
     page.click("dialog .buttons button", 1).await;
     shows(&page, "The answer that repeats read").await;
+    shows(&page, "Settled by an operator: the bank has it").await;
     shows(&page, "application/json").await;
     let repeat = send(service, Method::POST, "payment-7", "/payments", &json!({})).await;
     assert_eq!((repeat.status.as_u16(), &repeat.json["answer"]["status"]), (200, &json!(201)));
