@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use jiff::SignedDuration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -54,6 +55,13 @@ enum Command {
     Demo(Demo),
     /// Print the OpenAPI document.
     Openapi,
+    /// Print what lets a shell complete the arguments of keylatch.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual, for `man`.
+    Man,
     /// API keys, by which the service knows its clients.
     #[command(subcommand)]
     Key(KeyCommand),
@@ -231,6 +239,8 @@ fn main() -> ExitCode {
         Command::Healthcheck(flags) => check_health(flags),
         Command::Demo(flags) => demo(flags),
         Command::Openapi => print_openapi(),
+        Command::Completions { shell } => print_completions(shell),
+        Command::Man => print_manual(),
         Command::Key(KeyCommand::Create { name }) => create_key(&name),
         Command::Run(run) => match run_under_lock(run) {
             Ok(code) => return code,
@@ -340,6 +350,28 @@ fn create_key(name: &IdentityName) -> Result<(), Error> {
         key = key.expose(),
         hash = key.hash(),
     )?)
+}
+
+fn print_completions(shell: Shell) -> Result<(), Error> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), env!("CARGO_BIN_NAME"), &mut text);
+    Ok(std::io::stdout().write_all(&text)?)
+}
+
+/// The manual of the command and, one after the other, of its subcommands.
+fn print_manual() -> Result<(), Error> {
+    let mut command = Cli::command();
+    command.build();
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    for subcommand in command.get_subcommands().filter(|one| one.get_name() != "help") {
+        let manual = clap_mangen::Man::new(subcommand.clone());
+        manual.render_name_section(&mut text)?;
+        manual.render_synopsis_section(&mut text)?;
+        manual.render_description_section(&mut text)?;
+        manual.render_options_section(&mut text)?;
+    }
+    Ok(std::io::stdout().write_all(&text)?)
 }
 
 fn print_openapi() -> Result<(), Error> {

@@ -248,3 +248,20 @@ async fn free_address() -> String {
 fn own((host, port): (&str, &str)) -> (String, String) {
     (host.to_owned(), port.to_owned())
 }
+
+#[tokio::test]
+async fn shells_and_man_learn_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let printed = KEYLATCH.run(&["completions", shell]).await;
+        assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""), "{shell}: {printed:?}");
+        for word in ["healthcheck", "run", "completions"] {
+            assert!(printed.stdout.contains(word), "{shell}: {word}");
+        }
+    }
+    let manual = KEYLATCH.run(&["man"]).await;
+    assert_eq!((manual.code, manual.stderr.as_str()), (Some(0), ""), "{manual:?}");
+    assert!(manual.stdout.starts_with(".ie"), "roff: {}", &manual.stdout[..40]);
+    for word in [".TH keylatch 1", "\\-\\-listen", "Run a command for as long as it holds a lock"] {
+        assert!(manual.stdout.contains(word), "{word}");
+    }
+}
