@@ -26,6 +26,19 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Puts other children into a place. What had the focus has it again, by its address or its label. */
+export function redraw(place, ...children) {
+  const focused = place.contains(document.activeElement) ? labelOf(document.activeElement) : null;
+  place.replaceChildren(...children);
+  if (focused === null) return;
+  const all = [...place.querySelectorAll('a, button, input, summary')];
+  all.find((element) => labelOf(element) === focused)?.focus({ preventScroll: true });
+}
+
+function labelOf(element) {
+  return `${element.tagName} ${element.getAttribute('href') ?? element.getAttribute('aria-label') ?? element.textContent}`;
+}
+
 /** Has screen readers say it. */
 export function say(text) {
   document.getElementById('said').textContent = text;

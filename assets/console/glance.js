@@ -2,7 +2,7 @@
 
 import { call, curl, look, session } from './api.js';
 import { chart, duration, rate } from './charts.js';
-import { commands, count, facts, h, write } from './dom.js';
+import { commands, count, facts, h, redraw, write } from './dom.js';
 import * as feed from './feed.js';
 import { listPath } from './keys.js';
 
@@ -67,7 +67,7 @@ async function drawKeys(place) {
   const states = ['unknown', 'in-flight'];
   const pages = await Promise.all(states.map((state) => call('GET', listPath(state, '', COUNTED)).catch(() => null)));
   const [unknown, inFlight] = pages.map((page) => page && `${count(page.records.length + (page.hidden ?? 0))}${page.next_cursor ? ' and more' : ''}`);
-  place.replaceChildren(
+  redraw(place,
     h('p', { class: 'big' }, h('a', { href: '#/keys', class: unknown === '0' ? '' : 'is-bad' },
       unknown === '1' ? '1 unknown outcome' : `${unknown ?? '?'} unknown outcomes`)),
     facts([['Keys in flight', inFlight ?? '?']]));

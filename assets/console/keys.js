@@ -1,7 +1,7 @@
 // The keys by state: first those that need a person, oldest first; and the settling of many at once.
 
 import { call, curl, session } from './api.js';
-import { commands, count, h, moment, span, write } from './dom.js';
+import { commands, count, h, moment, redraw, span, write } from './dom.js';
 import { STATES, maySettle, reasonOf, recordPath, requestOf, settleDialog, viewOf } from './records.js';
 
 const PAGE = 200;
@@ -132,14 +132,21 @@ class List {
     const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
     const records = this.records.toSorted((one, other) => since(one) - since(other));
     write(this.when, isUnknown ? 'Unknown for' : choice.state === 'done' ? 'Done' : 'Begun');
-    this.body.replaceChildren(...records.map((record) => this.row(record)));
+    redraw(this.body, ...records.map((record) => this.row(record)));
     const many = `${count(records.length)}${this.cursor ? ' and more' : ''}`;
     const others = this.hidden ? ` ${count(this.hidden)} more that you may not read.` : '';
     const none = isUnknown && !others ? 'No outcome is unknown. Nothing needs you.' : 'There is none.';
     write(this.status, (records.length ? `${many} shown, the oldest first.` : none) + others);
     this.more.hidden = !this.cursor;
-    this.shell.replaceChildren(commands([['This list', curl('GET', listPath(choice.state, choice.prefix, 100))]]));
+    this.drawCommand(curl('GET', listPath(choice.state, choice.prefix, 100)));
     this.drawSelection();
+  }
+
+  /** The command changes with what the user chooses, and is left alone otherwise: it may be open. */
+  drawCommand(command) {
+    if (this.command === command) return;
+    this.command = command;
+    this.shell.replaceChildren(commands([['This list', command]]));
   }
 
   row(record) {

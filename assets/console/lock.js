@@ -1,7 +1,7 @@
 // One lock: its holders, its queue, how earlier grants ended; and the break of a lease, which asks twice.
 
 import { call, curl, lockPath, session } from './api.js';
-import { commands, count, facts, h, moment, say, span } from './dom.js';
+import { commands, count, facts, h, moment, redraw, say, span } from './dom.js';
 import * as feed from './feed.js';
 
 /** The least time between two looks, however fast the lock changes. */
@@ -76,7 +76,7 @@ class LockPage {
     this.fence = fencing_token;
     const isOpen = this.parts.shell.firstChild?.open;
     const command = { reason: 'REASON', fencing_token };
-    this.parts.shell.replaceChildren(commands([
+    redraw(this.parts.shell, commands([
       ['Who holds it, and how many wait', curl('GET', lockPath(this.name))],
       ['What happens to it, as it happens', curl('GET', lockPath(this.name, '/events')).replace('curl', 'curl -N')],
       ['How earlier grants ended', curl('GET', lockPath(this.name, '/history'))],

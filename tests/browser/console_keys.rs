@@ -174,6 +174,19 @@ async fn key_is_settled_by_keyboard_alone() {
 }
 
 #[tokio::test]
+async fn glance_that_is_drawn_again_leaves_the_focus_where_it_is() {
+    let console = Console::open().await;
+    begin(&console.service, "payment-7", "/payments", 100).await;
+    lost(&console.service, 1).await;
+    let page = console.visit("").await;
+    shows(&page, "1 unknown outcome").await;
+    tab_to(&page, "at.textContent === '1 unknown outcome'").await;
+    begin(&console.service, "payment-8", "/payments", 100).await;
+    shows(&page, "2 unknown outcomes").await;
+    assert_eq!(page.eval("document.activeElement.textContent").await, "2 unknown outcomes");
+}
+
+#[tokio::test]
 async fn keys_and_paths_are_text_and_fit_a_phone() {
     let console = Console::open().await;
     let key = "%3Cimg/src=x/onerror=window.hacked=1%3E";
