@@ -20,6 +20,7 @@ use keylatch_core::lock::{
     WaiterLimits,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
+use keylatch_stores::conditional::ConditionalStore as _;
 use keylatch_stores::optimistic;
 use keylatch_testkit::{Dice, FakeEngine, Faults, scaled, seed};
 use tokio::task::JoinSet;
@@ -121,6 +122,8 @@ struct Client {
     seed: u64,
     dice: Dice,
     is_exclusive: bool,
+    /// Whether the engine keeps no row that has nothing in it.
+    forgets: bool,
 }
 
 /// What a client asks for in one round, always with the same token: one lock, or two at once.
@@ -230,10 +233,15 @@ impl Client {
     /// Gives up a wish that was not granted: the token never holds the lock after that.
     async fn leave(&mut self, wish: &Wish, is_in_doubt: bool) {
         if is_in_doubt {
-            if !matches!(timeout(PATIENCE, wish.withdraw()).await, Ok(Ok(()))) {
-                return;
+            // What was lost on its way may still arrive, and finds nothing to do. An engine that forgets keeps
+            // no trace of the withdrawal of what was not there, so it is withdrawn again, as the service does.
+            let pauses: &[u64] = if self.forgets { &[0, 1000, 5000] } else { &[0] };
+            for pause in pauses {
+                pass(Duration::from_millis(*pause)).await;
+                if !matches!(timeout(PATIENCE, wish.withdraw()).await, Ok(Ok(()))) {
+                    return;
+                }
             }
-            // What was lost on its way may still arrive, and finds nothing to do.
             self.rest(6000).await;
         }
         let released = timeout(PATIENCE, wish.release()).await;
@@ -316,7 +324,8 @@ async fn run(make: MakeEngine, fault: ClockFault, seed: u64) {
     for number in 0..CLIENTS {
         let (stores, ledger) = (Arc::clone(&stores), Arc::clone(&ledger));
         let (seed, is_exclusive) = (seed * 1000 + number, fault != ClockFault::SetForward);
-        let client = Client { stores, ledger, seed, dice: Dice(seed), is_exclusive };
+        let (dice, forgets) = (Dice(seed), engine.forgets());
+        let client = Client { stores, ledger, seed, dice, is_exclusive, forgets };
         clients.spawn(client.work());
     }
     let disturbing = tokio::spawn(disturb(engine.clone(), fault, seed));
