@@ -8,6 +8,8 @@ use crate::requests::Acquire;
 
 /// What is left at rest may be so many halves of what there was before.
 const HALVES: u64 = 3;
+/// How many requests come at once: fewer than the queue of the writer takes.
+const AT_ONCE: usize = 10_000;
 /// How many pages of the file one step returns.
 const SLICE: usize = 256;
 
@@ -28,13 +30,18 @@ async fn locks_that_were_held_at_once_return_their_room_step_by_step() {
     let before = disk.used();
     let locks = (0..20_000).map(|number| Acquire::new(&format!("lock {number}"), "one"));
     let locks: Vec<_> = locks.collect();
-    let granted = join_all(locks.iter().map(|lock| lock.run(store.port()))).await;
-    assert!(granted.iter().all(Result::is_ok));
+    for some in locks.chunks(AT_ONCE) {
+        let granted = join_all(some.iter().map(|lock| lock.run(store.port()))).await;
+        assert!(granted.iter().all(Result::is_ok));
+    }
     rest(&store).await;
     let held = disk.used();
     assert!(held > 50 * before, "{held} bytes with all locks held");
-    let releases = locks.iter().map(|lock| store.port().release(&lock.name, &lock.command.token));
-    assert!(join_all(releases).await.iter().all(Result::is_ok));
+    for some in locks.chunks(AT_ONCE) {
+        let releases =
+            some.iter().map(|lock| store.port().release(&lock.name, &lock.command.token));
+        assert!(join_all(releases).await.iter().all(Result::is_ok));
+    }
     let (mut steps, most) = (0, disk.content()["locks"].len() / 4096 / SLICE + 1);
     while store.compact().await.unwrap() {
         steps += 1;
