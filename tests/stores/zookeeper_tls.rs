@@ -3,7 +3,7 @@
 //!
 //! Method: a ZooKeeper with a certificate of the test's own, which is in no system's store.
 
-use keylatch_testkit::{Api, ZookeeperServer, listening_port};
+use keylatch_testkit::{Api, ZookeeperServer, free_port};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -52,7 +52,7 @@ struct TlsZookeeper {
 
 impl TlsZookeeper {
     async fn start(name: &str) -> Self {
-        let (directory, port) = (tempfile::tempdir().unwrap(), listening_port());
+        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
         let identity = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         let (certificate, key) = (identity.cert.pem(), identity.signing_key.serialize_pem());
         std::fs::write(directory.path().join("root.pem"), &certificate).unwrap();

@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use crate::full_disk::limit_files;
+use crate::port::free_port;
 use crate::postgres::spawn_beside_a_shell;
-use crate::redis::free_port;
 use crate::{LIMIT, Proxy, eventually};
 
 /// An etcd member on free ports; it ends when it is dropped, and with the process.

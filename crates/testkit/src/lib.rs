@@ -59,6 +59,7 @@ mod full_disk;
 mod keyring;
 mod log_capture;
 mod orders;
+mod port;
 mod postgres;
 mod postgres_pair;
 mod program;
@@ -86,6 +87,7 @@ pub use keylatch_testkit_macros::store_test;
 pub use keyring::Keyring;
 pub use log_capture::LogCapture;
 pub use orders::{Shop, guard_orders};
+pub use port::free_port;
 pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer};
 pub use postgres_pair::PostgresPair;
 pub use program::{Exit, Process, Program, RunningCommand};
@@ -93,7 +95,7 @@ pub use proxy::Proxy;
 pub use random::Dice;
 pub use raw_http::{RawConnection, get_request, post_head};
 pub use redis::{
-    Cluster, RedisServer, RedlockNodes, Sentinels, free_port, open_redlock, redlock_url,
+    Cluster, RedisServer, RedlockNodes, Sentinels, open_redlock, redlock_url,
     with_generous_timeouts,
 };
 pub use scale::{scaled, seed};
@@ -103,7 +105,7 @@ pub use stores::{Acquire, FromStore, Locks, OpenStore, Records, TestStore, store
 pub use tls::{Authority, Certificate, connect_tls, handshake};
 pub use upstream::{ReceivedRequest, Upstream, created, raw_upstream};
 pub use wall_clock::WallClock;
-pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer, listening_port};
+pub use zookeeper::{Ensemble, ZookeeperRoot, ZookeeperServer};
 
 /// How long anything that has to happen may take, on the slowest machine.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -20,7 +20,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::eventually;
 use crate::full_disk::limit_files;
-use crate::redis::free_port;
+use crate::port::free_port;
 use crate::stores::pass_for_store;
 
 /// The role of the tests.

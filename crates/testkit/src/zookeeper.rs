@@ -5,7 +5,6 @@
 //! tokio's clock, because ZooKeeper has none. A test that stops or kills a server starts one of its own.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command as Program};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +19,7 @@ use tokio::time::timeout;
 use zookeeper_client::Client;
 
 use crate::full_disk::limit_files;
+use crate::port::free_port;
 use crate::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::stores::pass_for_store;
 use crate::{Proxy, eventually};
@@ -68,7 +68,7 @@ impl ZookeeperServer {
 
     /// The same with more settings, a line each.
     pub async fn start_with(settings: &str) -> Self {
-        let server = Self::spawn(listening_port(), settings, 1, Vec::new());
+        let server = Self::spawn(free_port(), settings, 1, Vec::new());
         server.serves().await;
         server
     }
@@ -163,19 +163,6 @@ impl ZookeeperServer {
     pub async fn restart(&mut self) {
         eventually(async || self.shell.try_wait().expect("a shell was started")).await;
         self.shell = run(self.directory.path(), &self.environment);
-    }
-}
-
-/// A port that is free, and stays so until a JVM listens on it: it is none of those that connections get.
-pub fn listening_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let number = std::process::id().wrapping_mul(61).wrapping_add(next);
-        let port = u16::try_from(12_000 + number % 18_000).expect("a port");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 
@@ -310,7 +297,7 @@ impl Ensemble {
 
 /// For each of three members a port for clients, one for the member that leads, and one for elections.
 fn three_ports() -> [[u16; 3]; 3] {
-    [(); 3].map(|()| [(); 3].map(|()| listening_port()))
+    [(); 3].map(|()| [(); 3].map(|()| free_port()))
 }
 
 /// A node of the shared server.

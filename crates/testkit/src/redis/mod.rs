@@ -8,4 +8,4 @@ mod server;
 pub use cluster::Cluster;
 pub use redlock::{RedlockNodes, open_redlock, redlock_url, with_generous_timeouts};
 pub use sentinel::Sentinels;
-pub use server::{RedisServer, free_port};
+pub use server::RedisServer;

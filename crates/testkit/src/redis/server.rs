@@ -4,7 +4,6 @@
 //! that can be set ([`RedisServer::advance`]). A node of Redlock, whose uptime counts too, gets older keys
 //! instead ([`RedisServer::age`]).
 
-use std::net::TcpListener;
 use std::process::{Command as Program, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::WallClock;
+use crate::port::free_port;
 
 /// A redis-server for one test, on a free port; it ends with the test.
 #[derive(Debug)]
@@ -207,17 +207,6 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         // The process is killed on drop, which a stopped one takes as well.
         let _ = self.process.start_kill();
-    }
-}
-
-/// A port that is free, with one for the bus of a cluster 10,000 above it.
-pub fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        if port < u16::MAX - 10_000 {
-            return port;
-        }
     }
 }
 
