@@ -53,6 +53,9 @@ fn words_are_enumerated() {
             .map_or(found, |reference| &schemas[reference.rsplit('/').next().unwrap_or_default()]);
         assert!(array(&found["enum"]).count() > 1, "{schema}.{member}: {found}");
     }
+    let parameters = &document()["paths"]["/v1/idempotency"]["get"]["parameters"];
+    let state = array(parameters).find(|one| one["name"] == "state").unwrap();
+    assert_eq!(array(&state["schema"]["enum"]).count(), 3, "{state}");
 }
 
 #[test]

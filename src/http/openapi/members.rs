@@ -100,6 +100,10 @@ fn describe_member(schema: &str, name: &str, member: &mut Object) {
     }
 }
 
+/// What a record may be.
+pub(super) const STATES: [PhaseName; 3] =
+    [PhaseName::InFlight, PhaseName::Done, PhaseName::Unknown];
+
 /// The words that a member may have.
 fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
     Some(match (schema, member) {
@@ -115,9 +119,7 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
             [Tier::Strict, Tier::Process, Tier::BestEffort, Tier::Fenced].map(Tier::as_str).to_vec()
         }
         ("StoreInfo", "kind") => keylatch_stores::KINDS.to_vec(),
-        (_, "state") => [PhaseName::InFlight, PhaseName::Done, PhaseName::Unknown]
-            .map(PhaseName::as_str)
-            .to_vec(),
+        (_, "state") => STATES.map(PhaseName::as_str).to_vec(),
         ("IdempotencyRecord" | "ListedRecord", "reason") => {
             UnknownReason::ALL.map(UnknownReason::as_str).to_vec()
         }

@@ -7,7 +7,7 @@ use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::schema::{ArrayItems, Object};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::members::remove_null;
+use super::members::{STATES, remove_null};
 use keylatch_core::idempotency::IdempotencyKey;
 use keylatch_core::lock::{EntryName, LockName, Token};
 
@@ -30,6 +30,9 @@ pub(super) fn describe(operation: &mut Operation) {
         let rule = rule(parameter);
         let Some(schema) = &mut parameter.schema else { continue };
         remove_null(schema);
+        if let ("state", RefOr::T(Schema::Object(schema))) = (&*parameter.name, &mut *schema) {
+            schema.enum_values = Some(STATES.map(|name| name.as_str().into()).to_vec());
+        }
         let Some((pattern, lengths)) = rule else { continue };
         match schema {
             RefOr::T(Schema::Object(schema)) => write(schema, pattern, lengths),
