@@ -2,8 +2,13 @@
 //!
 //! `lock/snapshot.rs` and `idempotency/snapshot.rs` have the parts.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize as _, Deserializer, Serialize};
+
+/// What no time in a snapshot reaches, so that the rules can add some of them: 35,000 years.
+const TIME_LIMIT: Duration = Duration::from_secs(1 << 40);
 
 /// Why bytes are not a snapshot that this version can read or write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +26,16 @@ pub enum SnapshotError {
     /// The codec failed.
     #[error("the snapshot cannot be coded")]
     Codec(#[from] postcard::Error),
+}
+
+/// A time of a snapshot, which may be damaged: for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+///
+/// It is longer than any that the rules reach.
+pub fn deserialize_time<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    let time = Duration::deserialize(input)?;
+    if time < TIME_LIMIT { Ok(time) } else { Err(D::Error::custom("a time beyond every other")) }
 }
 
 pub(crate) fn encode_parts(format: u8, parts: &impl Serialize) -> Result<Vec<u8>, SnapshotError> {

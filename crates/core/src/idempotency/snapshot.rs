@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::rules::{Record, RecordStage, RecordState};
 use super::{Fingerprint, OnCrash, RecordScope, StoredResponse, UnknownReason};
 use crate::lock::{FencingToken, TokenHash};
-use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
+use crate::snapshot::{SnapshotError, decode_parts, deserialize_time, encode_parts};
 
 /// The format that [`RecordState::encode`] writes.
 const FORMAT: u8 = 1;
@@ -33,10 +33,13 @@ struct RecordParts {
     fencing_token: u64,
     attempts: u32,
     begun_at_millis: u64,
+    #[serde(deserialize_with = "deserialize_time")]
     lease: Duration,
+    #[serde(deserialize_with = "deserialize_time")]
     retention: Duration,
     on_crash: OnCrash,
     stage: StageParts,
+    #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
     /// What the key is of: principal, method, path and the client's own text.
     scope: Option<[String; 4]>,

@@ -20,7 +20,7 @@ use super::holders::HolderState;
 use super::queue::QueueEntry;
 use super::rules::LockState;
 use super::{Attempt, FencingToken, Limit, Owner, Slots, TokenHash};
-use crate::snapshot::{SnapshotError, decode_parts, encode_parts};
+use crate::snapshot::{SnapshotError, decode_parts, deserialize_time, encode_parts};
 
 /// The format of a lock that one holder at most has, alone.
 const PLAIN_FORMAT: u8 = 1;
@@ -31,8 +31,9 @@ const FORMAT: u8 = 2;
 struct PlainParts {
     holders: Vec<PlainHolder>,
     queue: Vec<PlainEntry>,
-    /// No version wrote any.
-    ends: Vec<()>,
+    /// How many there are: no version wrote any. As a list of what takes no bytes, a number in damaged bytes
+    /// would be counted down.
+    ends: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,7 +41,9 @@ struct PlainHolder {
     token: [u8; 32],
     fencing_token: u64,
     owner: Option<String>,
+    #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
+    #[serde(deserialize_with = "deserialize_time")]
     ttl: Duration,
     acquired_at_millis: u64,
     sole_attempt: Option<u64>,
@@ -53,7 +56,8 @@ struct PlainHolder {
 struct PlainRest {
     limit: Option<u32>,
     slot: u32,
-    entries: Vec<()>,
+    /// How many there are, as with `ends`.
+    entries: u64,
     broken: Option<()>,
 }
 
@@ -61,15 +65,16 @@ struct PlainRest {
 struct PlainEntry {
     token: [u8; 32],
     attempt: u64,
+    #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
+    #[serde(deserialize_with = "deserialize_time")]
     lasts: Duration,
     limit: Option<u32>,
 }
 
 /// The limit in format 1.
 const PLAIN_LIMIT: Option<u32> = Some(1);
-const PLAIN_REST: PlainRest =
-    PlainRest { limit: PLAIN_LIMIT, slot: 0, entries: Vec::new(), broken: None };
+const PLAIN_REST: PlainRest = PlainRest { limit: PLAIN_LIMIT, slot: 0, entries: 0, broken: None };
 
 #[derive(Serialize, Deserialize)]
 struct Parts {
@@ -83,7 +88,9 @@ struct HolderParts {
     token: [u8; 32],
     fencing_token: u64,
     owner: Option<String>,
+    #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
+    #[serde(deserialize_with = "deserialize_time")]
     ttl: Duration,
     acquired_at_millis: u64,
     limit: LimitPart,
@@ -109,7 +116,9 @@ struct EntryParts {
 struct QueueParts {
     token: [u8; 32],
     attempt: u64,
+    #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
+    #[serde(deserialize_with = "deserialize_time")]
     lasts: Duration,
     limit: LimitPart,
 }
@@ -121,8 +130,16 @@ struct EndParts {
     owner: Option<String>,
     acquired_at_millis: u64,
     ended_at_millis: u64,
-    /// Why it was broken, and when that ended it; `None` for an expiry.
-    broken: Option<(BreakParts, Duration)>,
+    /// Why it was broken; `None` for an expiry.
+    broken: Option<BreakEndParts>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BreakEndParts {
+    why: BreakParts,
+    /// When that ended it.
+    #[serde(deserialize_with = "deserialize_time")]
+    since: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -145,7 +162,7 @@ impl LockState {
                 &PlainParts {
                     holders: self.holders().map(PlainHolder::of).collect(),
                     queue: self.queue().entries().iter().map(PlainEntry::of).collect(),
-                    ends: Vec::new(),
+                    ends: 0,
                 },
             );
         }
@@ -167,7 +184,7 @@ impl LockState {
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         if bytes.first() == Some(&PLAIN_FORMAT) {
             let PlainParts { holders, queue, ends } = decode_parts(PLAIN_FORMAT, bytes)?;
-            if holders.len() > 1 || !ends.is_empty() {
+            if holders.len() > 1 || ends > 0 {
                 return Err(SnapshotError::Malformed);
             }
             let holders: Vec<_> =
@@ -366,7 +383,9 @@ impl EndParts {
             ended_at_millis: end.ended_at_millis,
             broken: match &end.cause {
                 EndCause::Expiry => None,
-                EndCause::Break { why, since } => Some((BreakParts::of(why), *since)),
+                EndCause::Break { why, since } => {
+                    Some(BreakEndParts { why: BreakParts::of(why), since: *since })
+                }
             },
         }
     }
@@ -374,7 +393,9 @@ impl EndParts {
     fn into_end(self) -> Result<GrantEnd, SnapshotError> {
         let cause = match self.broken {
             None => EndCause::Expiry,
-            Some((why, since)) => EndCause::Break { why: Arc::new(why.into_break()?), since },
+            Some(BreakEndParts { why, since }) => {
+                EndCause::Break { why: Arc::new(why.into_break()?), since }
+            }
         };
         Ok(GrantEnd {
             token: TokenHash::from_bytes(self.token),

@@ -3,7 +3,9 @@
 //! The changes are made where the format has a field that no version has used yet, so that an older
 //! version never drops what a newer one wrote.
 
-use keylatch_core::idempotency::{OnCrash, RecordStage, RecordState, StoredResponse};
+use std::time::Duration;
+
+use keylatch_core::idempotency::{OnCrash, Record, RecordStage, RecordState, StoredResponse};
 use keylatch_core::lock::{History, HolderState, LockState};
 use keylatch_core::snapshot::SnapshotError;
 use proptest::collection::vec;
@@ -39,6 +41,17 @@ fn plain_format_with_more_than_it_has_is_refused_and_not_cut_down() {
     waiter[limit] = 2;
     let decoded = LockState::decode(&waiter);
     assert_eq!(decoded, Err(SnapshotError::Malformed), "a waiter for a second slot");
+}
+
+#[test]
+fn count_of_nothing_costs_nothing() {
+    let (_, holder) = held_lock();
+    // Format 1 has two lists that are empty always, so an element takes no bytes.
+    let [most, none] = [&[&[0xff; 9][..], &[1]].concat()[..], &[0]];
+    let common = holder.strip_suffix(&[1, 1, 0, 0, 0]).expect("what a holder has alone");
+    let entries = lock(&[&[1, 1], common, &[1, 1, 0], most, none, &[0, 0]]);
+    assert_eq!(entries, Err(SnapshotError::Malformed), "entries");
+    assert_eq!(lock(&[&[1, 0, 0], most]), Err(SnapshotError::Malformed), "ends");
 }
 
 #[test]
@@ -118,6 +131,21 @@ fn a_part_that_breaks_a_rule_is_refused() {
     let common = record.strip_suffix(&[0, 0]).expect("neither scope nor resolution");
     let empty_key = [common, &[1, 0, 0, 0, 0, 0]].concat();
     assert_eq!(RecordState::decode(&empty_key), Err(SnapshotError::Malformed));
+}
+
+#[test]
+fn time_that_the_rules_cannot_add_to_is_refused() {
+    let ages = HolderState { ttl: Duration::MAX, ..holder() };
+    let later = HolderState { since: Duration::from_secs(1 << 40), ..holder() };
+    for holder in [ages, later] {
+        let lock = LockState::new([holder], queue(), History::default());
+        let decoded = LockState::decode(&lock.encode().expect("a snapshot"));
+        assert!(matches!(decoded, Err(SnapshotError::Codec(_))), "{decoded:?}");
+    }
+    let record = record(RecordStage::InFlight, OnCrash::Unknown).record().cloned();
+    let record = record.map(|record| Record { retention: Duration::MAX, ..record });
+    let decoded = RecordState::decode(&RecordState::new(record).encode().expect("a snapshot"));
+    assert!(matches!(decoded, Err(SnapshotError::Codec(_))), "{decoded:?}");
 }
 
 proptest! {

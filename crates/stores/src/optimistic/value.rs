@@ -20,7 +20,7 @@ use keylatch_core::lock::{
     AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
     RenewReply,
 };
-use keylatch_core::snapshot::SnapshotError;
+use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
 
 use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, Version};
@@ -204,6 +204,7 @@ pub(crate) struct Value<E> {
 pub(crate) struct Stamp {
     /// The version; `None` for that of the row itself, which its writer cannot know.
     version: Option<Version>,
+    #[serde(deserialize_with = "deserialize_time")]
     age: Duration,
 }
 
@@ -312,6 +313,7 @@ impl<E: Kind> Draft<'_, E> {
 #[derive(Serialize, Deserialize)]
 struct Parts<'a> {
     last: u64,
+    #[serde(deserialize_with = "deserialize_time")]
     written: Duration,
     state: &'a [u8],
 }
