@@ -121,17 +121,21 @@ fn check_parameters(rest: &[u8]) -> Result<(), InvalidKey> {
     if rest[0] != b';' {
         return Err(InvalidKey::Quote);
     }
-    let mut quoted = false;
+    // The byte before the open quote: a display string, `%"…"`, has no backslash escapes.
+    let mut opened = None;
+    let mut last = b';';
     let mut bytes = rest.iter();
     while let Some(&byte) = bytes.next() {
-        match byte {
-            b'"' => quoted = !quoted,
-            b'\\' if quoted => drop(bytes.next()),
-            b',' if !quoted => return Err(InvalidKey::List),
+        match (byte, opened) {
+            (b'"', None) => opened = Some(last),
+            (b'"', Some(_)) => opened = None,
+            (b'\\', Some(before)) if before != b'%' => drop(bytes.next()),
+            (b',', None) => return Err(InvalidKey::List),
             _ => {}
         }
+        last = byte;
     }
-    if quoted { Err(InvalidKey::Quote) } else { Ok(()) }
+    if opened.is_some() { Err(InvalidKey::Quote) } else { Ok(()) }
 }
 
 /// Why a value is not an [`IdempotencyKey`].
@@ -217,7 +221,9 @@ mod tests {
 
     #[test]
     fn quoted_and_bare_are_one_key() {
-        for value in ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\""] {
+        for value in
+            ["k-1", "\"k-1\"", " k-1 ", "\"k-1\";a=b", "\"k-1\" ; a=\"x,y\"", "\"k-1\";a=%\"x,\\\""]
+        {
             let key = IdempotencyKey::from_header(value.as_bytes());
             assert_eq!(key.as_ref().map(IdempotencyKey::as_str), Ok("k-1"), "{value}");
         }
