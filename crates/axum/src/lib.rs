@@ -105,6 +105,8 @@
 mod canonical_json;
 mod escapes;
 mod fingerprint;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod layer;
 mod media_type;
 mod policy;
@@ -113,6 +115,8 @@ mod records;
 mod response;
 mod submission;
 
+#[cfg(fuzzing)]
+pub use fuzzing::{canonical_json, fingerprint_of};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{

@@ -42,6 +42,8 @@ pub use memory::memory;
 pub use optimistic::{conditional, optimistic};
 #[cfg(feature = "postgres")]
 pub use postgres::postgres;
+#[cfg(all(feature = "redis", fuzzing))]
+pub use redis::read_redis_reply;
 #[cfg(feature = "redis")]
 pub use redis::redis;
 #[cfg(feature = "redlock")]

@@ -323,9 +323,9 @@ pub(super) fn time_of(
 
 /// The reply of `read`.
 #[derive(Debug)]
-struct RowsReply {
-    rows: Vec<Value>,
-    now: EngineTime,
+pub(super) struct RowsReply {
+    pub(super) rows: Vec<Value>,
+    pub(super) now: EngineTime,
     asked: Instant,
 }
 
@@ -359,7 +359,7 @@ enum Outcome {
 
 /// The reply of `write`.
 #[derive(Debug)]
-struct WriteReply {
+pub(super) struct WriteReply {
     outcomes: Vec<Outcome>,
     now: EngineTime,
     asked: Instant,

@@ -12,6 +12,8 @@
 mod connection;
 mod engine;
 mod failure;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod legacy;
 mod list;
 mod pool;
@@ -50,6 +52,8 @@ use topology::Topology;
 /// How many notices wait for the task that hears them.
 const NOTICES: usize = 1024;
 
+#[cfg(fuzzing)]
+pub use fuzzing::read_redis_reply;
 #[cfg(feature = "redlock")]
 pub use redlock::redlock;
 

@@ -244,7 +244,7 @@ struct IndexEntry {
 
 /// The reply of `unfinished`.
 #[derive(Debug)]
-struct IndexEntries {
+pub(super) struct IndexEntries {
     entries: Vec<IndexEntry>,
     /// How many there are with those of another program, which are no records.
     count: usize,
