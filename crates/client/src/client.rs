@@ -7,6 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, LockSet, Owner, Token, Ttl};
 use keylatch_wire::{self as wire, Code, ProblemDocument};
 use tokio_util::task::TaskTracker;
@@ -221,6 +225,16 @@ impl Client {
             }
             tokio::time::sleep(pause.min(left)).await;
         }
+    }
+
+    /// Sends a request of the API that this crate has no method for, with the client's key. Its URI is a path such as
+    /// `/v1/locks`. The caller reads the answer's body, within a limit of its own, and gives up in time.
+    ///
+    /// # Errors
+    ///
+    /// The service gave no answer. Whether it carried the request out is unknown then.
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        Ok(self.connection.forward(request.map(Full::new)).await?)
     }
 
     /// Waits until the locks whose guards were dropped are released, or the time for that is over.

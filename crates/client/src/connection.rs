@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::client::legacy::ResponseFuture;
@@ -109,22 +110,34 @@ impl Connection {
         limit: Duration,
     ) -> Result<Answer, NoReply> {
         let uri = format!("{}{path}", self.base);
-        let request = request(method, uri, token, body).map(|mut request| {
-            if let Some(key) = &self.api_key {
-                request.headers_mut().insert(AUTHORIZATION, key.bearer());
-            }
-            request
-        });
+        let request = request(method, uri, token, body);
         let request = request.map_err(|error| NoReply::Unsent(error.to_string()))?;
-        let answered = async {
-            let response = self.http.request(request).await.map_err(|error| {
-                let cause = cause(&error);
-                if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
-            })?;
-            read(response).await
-        };
+        let answered = async { read(self.respond(request).await?).await };
         let late = || NoReply::Unknown("no answer came in time".to_owned());
         timeout(limit, answered).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Sends a request whose URI is a path, and gives the answer when it begins.
+    pub(crate) async fn forward(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, NoReply> {
+        let uri = format!("{}{}", self.base, request.uri());
+        *request.uri_mut() = uri.parse().map_err(|_| NoReply::Unsent("it is no path".into()))?;
+        self.respond(request).await
+    }
+
+    async fn respond(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, NoReply> {
+        if let Some(key) = &self.api_key {
+            request.headers_mut().insert(AUTHORIZATION, key.bearer());
+        }
+        self.http.request(request).await.map_err(|error| {
+            let cause = cause(&error);
+            if error.is_connect() { NoReply::Unsent(cause) } else { NoReply::Unknown(cause) }
+        })
     }
 }
 
@@ -226,7 +239,7 @@ fn parse(url: &str) -> Result<(String, Transport), Error> {
     Ok((url.trim_end_matches('/').to_owned(), transport))
 }
 
-async fn read(response: Response<hyper::body::Incoming>) -> Result<Answer, NoReply> {
+async fn read(response: Response<Incoming>) -> Result<Answer, NoReply> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|error| NoReply::Unknown(error.to_string()))?.to_bytes();
