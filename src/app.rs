@@ -56,6 +56,21 @@ impl App {
         Self::with_store(config, store, metrics)
     }
 
+    /// Whether the service would start with the configuration, as far as that is known without its store.
+    ///
+    /// # Errors
+    ///
+    /// It would not.
+    pub fn check(config: &Config) -> Result<(), Error> {
+        config.check_exposure()?;
+        config.check_tls()?;
+        config.check_jwt()?;
+        authenticator(config)?;
+        config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
+        request_layer(config, &Arc::new(Metrics::new()))?;
+        Ok(())
+    }
+
     /// Builds the service over a store that is open.
     ///
     /// # Errors

@@ -48,6 +48,7 @@
 pub mod access;
 pub mod app;
 mod audit;
+pub mod command;
 pub mod config;
 pub mod error;
 mod followed_files;

@@ -4,33 +4,28 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use jiff::SignedDuration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
+use keylatch::command::{
+    self, Failure, LeaseArguments, LockCommand, RecordCommand, ServiceArguments,
+};
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
 use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
 use keylatch::{healthcheck, telemetry};
-use keylatch_client::AcquireOptions;
-use keylatch_core::lock::{Limit, LockName, LockSet, Owner, Slots, Ttl};
+use keylatch_core::lock::{LockName, LockSet};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// The variable that has the URL of the service for commands that are its clients.
-const URL: &str = "KEYLATCH_URL";
-/// What the variable was called before. The service itself would take it for a table of settings.
-const FORMER_URL: &str = "KEYLATCH_SERVER";
 
 /// A file has reached the process's size limit (Linux and the BSDs).
 const SIGXFSZ: i32 = 25;
@@ -62,7 +57,13 @@ enum Command {
     },
     /// Print the manual, for `man`.
     Man,
-    /// API keys, by which the service knows its clients.
+    /// The configuration: what is in force, and whether the service would start with it.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Locks: each operation of the API, for a person or a script.
+    #[command(subcommand, after_help = command::EXIT_CODES)]
+    Lock(LockCommand),
+    /// API keys, by which the service knows its clients, and the records of idempotency keys.
     #[command(subcommand)]
     Key(KeyCommand),
     /// Run a command for as long as it holds a lock, or several.
@@ -81,6 +82,20 @@ enum Command {
 }
 
 #[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Say whether the service would start. The store is not opened
+    Check(Serve),
+    /// Print every setting and where it comes from: a flag, a variable, the file or the default
+    Show {
+        #[command(flatten)]
+        flags: Serve,
+        /// Print them as JSON, a setting on each line
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 enum KeyCommand {
     /// Make an API key: prints it on the first line, and then the entry of the identity NAME for the file
     /// of `identities`. The entry has the key's SHA-256, and the key itself is nowhere else.
@@ -88,48 +103,25 @@ enum KeyCommand {
         /// What the client is called: 1 to 64 of A-Z a-z 0-9 . _ - @
         name: IdentityName,
     },
+    #[command(flatten)]
+    Record(RecordCommand),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The URL of the service, or unix:PATH [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
-    #[arg(long, env = url_variable(), value_name = "URL", hide_env = true)]
-    #[arg(default_value = "http://127.0.0.1:7070")]
-    server: String,
-    /// How long the lock lasts unless renewed, which happens at each third of it
-    #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
-    ttl: Ttl,
-    /// How long to wait for the lock
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
-    wait: Duration,
-    /// Try once, and do not wait
-    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
-    tries_once: bool,
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    lease: LeaseArguments,
     /// Run this text by `sh`, in place of COMMAND
     #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
     shell: Option<String>,
-    /// A label that says who holds the lock [default: the machine and the process]
-    #[arg(long, value_parser = owner)]
-    owner: Option<Owner>,
-    /// Hold the lock together with others that share it
-    #[arg(long)]
-    shared: bool,
-    /// Hold the lock together with at most so many, this one included; COMMAND reads its place, from 0,
-    /// in KEYLATCH_SLOT
-    #[arg(long, value_parser = slots, value_name = "N")]
-    limit: Option<Slots>,
     /// The lock, or up to 16 to hold at once
     #[arg(value_parser = LockName::parse, value_name = "NAME", required = true, num_args = 1..=LockSet::MAX)]
     names: Vec<LockName>,
     /// The program and its arguments
     #[arg(last = true, required_unless_present = "shell")]
     command: Vec<OsString>,
-}
-
-/// The variable that has the service's URL.
-fn url_variable() -> &'static str {
-    let is_set = |name| std::env::var_os(name).is_some();
-    if !is_set(URL) && is_set(FORMER_URL) { FORMER_URL } else { URL }
 }
 
 impl Run {
@@ -142,47 +134,16 @@ impl Run {
     }
 
     fn job(self, locks: Locks) -> Result<Job, Error> {
-        let machine = nix::unistd::gethostname().unwrap_or_default();
-        let process = format!("{}, pid {}", machine.display(), std::process::id());
-        let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
-        let limit = match self.limit {
-            Some(slots) => Limit::Counted(slots),
-            None if self.shared => Limit::Shared,
-            None => Limit::Exclusive,
-        };
-        let wait = if self.tries_once { Duration::ZERO } else { self.wait };
-        let ttl = self.ttl;
-        let options = AcquireOptions { ttl, wait, owner, limit, ..AcquireOptions::default() };
-        let outer = Reentry::find(&self.server, &locks, |variable| std::env::var(variable).ok());
+        let (server, options) = (self.service.server, self.lease.options());
+        let outer = Reentry::find(&server, &locks, |variable| std::env::var(variable).ok());
         let options = match outer {
             Some(outer) => outer.options(&locks, options).map_err(std::io::Error::other)?,
             None => options,
         };
         let by_shell = |text: String| vec!["sh".into(), "-c".into(), text.into()];
         let command = self.shell.map_or(self.command, by_shell);
-        Ok(Job { server: self.server, locks, options, command })
+        Ok(Job { server, locks, options, command })
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let like = |why: &str| format!("{why}: write it like `30s`, `1m 30s` or `500ms`");
-    let duration: SignedDuration = text.parse().map_err(|_| like("it is not a time"))?;
-    duration.try_into().map_err(|_| like("it is before now"))
-}
-
-fn ttl(text: &str) -> Result<Ttl, String> {
-    let millis = u64::try_from(duration(text)?.as_millis()).unwrap_or(u64::MAX);
-    Ttl::from_millis(millis).map_err(|_| "it must be from 100ms to 24h".to_owned())
-}
-
-fn slots(text: &str) -> Result<Slots, String> {
-    let slots = text.parse().map_err(|_| "it is not a whole number".to_owned())?;
-    Slots::new(slots).map_err(|error| error.to_string())
-}
-
-fn owner(text: &str) -> Result<Owner, String> {
-    let owner = Owner::parse(text).map_err(|error| error.to_string())?;
-    owner.ok_or_else(|| "it is empty".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -209,9 +170,12 @@ struct Serve {
 }
 
 impl Serve {
+    fn flags(self) -> Flags {
+        Flags { config: self.config, listen: self.listen, store: self.store }
+    }
+
     fn config(self) -> Result<Config, Error> {
-        let flags = Flags { config: self.config, listen: self.listen, store: self.store };
-        Ok(Config::load(&flags, environment()?)?)
+        Ok(Config::load(&self.flags(), environment()?)?)
     }
 }
 
@@ -242,6 +206,10 @@ fn main() -> ExitCode {
         Command::Completions { shell } => print_completions(shell),
         Command::Man => print_manual(),
         Command::Key(KeyCommand::Create { name }) => create_key(&name),
+        Command::Key(KeyCommand::Record(command)) => return ask_service(command.run()),
+        Command::Config(ConfigCommand::Check(flags)) => check_config(flags),
+        Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
+        Command::Lock(command) => return ask_service(command.run()),
         Command::Run(run) => match run_under_lock(run) {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -259,15 +227,17 @@ fn main() -> ExitCode {
 /// Says what is wrong with the arguments, or what was asked for with `--help` and `--version`.
 fn wrong_use(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    let of_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+    let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
+    let of_run = command.as_deref() == Some("run");
+    let of_client = of_run || matches!(command.as_deref(), Some("lock" | "key"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
     if of_run && !has_dashes && error.kind() == ErrorKind::MissingRequiredArgument {
         let hint = "\nPut `--` before the command: keylatch run NAME -- COMMAND";
         let _ = writeln!(std::io::stderr(), "{hint}");
     }
     match error.exit_code() {
-        // The codes of `run` are those of sysexits.h, apart from what commands mostly use.
-        2 if of_run => ExitCode::from(64),
+        // The codes of clients are those of sysexits.h, apart from what commands mostly use.
+        2 if of_client => ExitCode::from(64),
         code => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
@@ -282,6 +252,23 @@ fn run_under_lock(run: Run) -> Result<ExitCode, Error> {
     // A name that is still being looked up does not hold the process.
     runtime.shutdown_background();
     Ok(ExitCode::from(code))
+}
+
+/// Runs a command that is a client of the service.
+fn ask_service(command: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&Failure::from(error)),
+    };
+    let code = runtime.block_on(command).map_or_else(|failure| report(&failure), ExitCode::from);
+    // A name that is still being looked up does not hold the process.
+    runtime.shutdown_background();
+    code
+}
+
+fn report(failure: &Failure) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "keylatch: {failure}");
+    ExitCode::from(failure.code())
 }
 
 fn serve(flags: Serve) -> Result<(), Error> {
@@ -335,6 +322,16 @@ async fn check_health(flags: Serve) -> Result<(), Error> {
     healthcheck::check(first, config.tls.is_on()).await
 }
 
+fn check_config(flags: Serve) -> Result<(), Error> {
+    App::check(&flags.config()?)?;
+    Ok(writeln!(std::io::stdout(), "the configuration is valid")?)
+}
+
+fn show_config(flags: Serve, json: bool) -> Result<(), Error> {
+    let settings = Config::settings(&flags.flags(), environment()?)?;
+    Ok(command::print_settings(&settings, json)?)
+}
+
 fn create_key(name: &IdentityName) -> Result<(), Error> {
     let key = ApiKey::generate()?;
     Ok(writeln!(
@@ -364,14 +361,20 @@ fn print_manual() -> Result<(), Error> {
     command.build();
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    render_subcommands(&command, &mut text)?;
+    Ok(std::io::stdout().write_all(&text)?)
+}
+
+fn render_subcommands(command: &clap::Command, text: &mut Vec<u8>) -> Result<(), Error> {
     for subcommand in command.get_subcommands().filter(|one| one.get_name() != "help") {
         let manual = clap_mangen::Man::new(subcommand.clone());
-        manual.render_name_section(&mut text)?;
-        manual.render_synopsis_section(&mut text)?;
-        manual.render_description_section(&mut text)?;
-        manual.render_options_section(&mut text)?;
+        manual.render_name_section(text)?;
+        manual.render_synopsis_section(text)?;
+        manual.render_description_section(text)?;
+        manual.render_options_section(text)?;
+        render_subcommands(subcommand, text)?;
     }
-    Ok(std::io::stdout().write_all(&text)?)
+    Ok(())
 }
 
 fn print_openapi() -> Result<(), Error> {

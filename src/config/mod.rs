@@ -1,4 +1,6 @@
-//! The configuration: compiled-in defaults, a file, environment variables, flags.
+//! The configuration: what each setting means to the service, and what rules out a value.
+
+mod layers;
 
 use std::path::{Path, PathBuf};
 
@@ -13,34 +15,11 @@ use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
 };
 
+use layers::Layers;
+pub use layers::{Origin, Setting};
+
 /// Every setting with its default and a sentence about it, as TOML.
-pub const DEFAULTS: &str = include_str!("../config/keylatch.toml");
-
-/// The setting of the one listener, which `[[listener]]` takes the place of.
-const LISTEN: &str = "listen";
-
-/// What the variables of the service begin with.
-const PREFIX: &str = "KEYLATCH_";
-
-/// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
-/// beside or under it.
-const BESIDE: [&str; 15] = [
-    "API_KEY",
-    "CA",
-    "CLIENT_CERT",
-    "CLIENT_KEY",
-    "URL",
-    "SERVER",
-    "NAME",
-    "NAMES",
-    "FENCING_TOKEN",
-    "FENCING_TOKENS",
-    "SLOT",
-    "SLOTS",
-    "TOKEN",
-    "TTL_MS",
-    "LIMIT",
-];
+pub const DEFAULTS: &str = include_str!("../../config/keylatch.toml");
 
 /// The whole configuration. `config/keylatch.toml` says what each setting means.
 #[derive(Debug, Clone, Deserialize)]
@@ -178,28 +157,23 @@ impl Config {
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut settings = parse("the defaults", DEFAULTS)?;
-        // Until a source sets it: then it is no default.
-        let default = settings.insert(LISTEN.to_owned(), Value::String(String::new()));
-        if let Some(path) = &flags.config {
-            merge_file(&mut settings, path)?;
-        }
-        for (variable, value) in environment {
-            if let Some(path) = variable.strip_prefix(PREFIX)
-                && !is_service_link(path)
-                && !BESIDE.contains(&path)
-            {
-                set_variable(&mut settings, &variable, &path.to_lowercase(), &value)?;
-            }
-        }
-        for (key, flag) in [(LISTEN, &flags.listen), ("store", &flags.store)] {
-            if let Some(value) = flag {
-                settings.insert(key.to_owned(), Value::String(value.clone()));
-            }
-        }
-        settle_listen(&mut settings, default)?;
-        let config = deserialize("the configuration", settings)?;
+        let config =
+            deserialize("the configuration", Layers::load(flags, environment)?.settings())?;
         Ok(Self { has_file: flags.config.is_some(), ..config })
+    }
+
+    /// Every setting that these flags and variables make, with where it comes from, by name.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn settings(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Vec<Setting>, ConfigError> {
+        let layers = Layers::load(flags, environment)?;
+        deserialize("the configuration", layers.clone().settings())?;
+        Ok(layers.list())
     }
 
     /// Whether the toy shop is served: where a person tries keylatch, and nowhere else.
@@ -416,92 +390,6 @@ fn check(key: &str, holds: bool, rule: &str) -> Result<(), String> {
 
 fn invalid(source_name: impl Into<String>, message: impl Into<String>) -> ConfigError {
     ConfigError::Invalid { source_name: source_name.into(), message: message.into() }
-}
-
-fn parse(source: &str, text: &str) -> Result<Table, ConfigError> {
-    text.parse().map_err(|error: toml::de::Error| {
-        // The error's own text repeats the line, which may hold a password.
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        invalid(source, format!("line {line}: {}", error.message()))
-    })
-}
-
-/// Whether Kubernetes made the variable: it puts `KEYLATCH_SERVICE_HOST`, `KEYLATCH_PORT` and the
-/// like into each pod beside a Service that is called `keylatch`.
-fn is_service_link(path: &str) -> bool {
-    path == "PORT" || path.starts_with("PORT_") || path.starts_with("SERVICE_")
-}
-
-/// A file is checked by itself too, so that an error in it names the file.
-fn merge_file(settings: &mut Table, path: &Path) -> Result<(), ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-    let source = path.display().to_string();
-    merge(settings, parse(&source, &text)?);
-    deserialize(&source, settings.clone()).map(|_| ())
-}
-
-/// Gives `listen` its default where no source has set it; refuses it beside listeners of a file, which would
-/// leave open where the service listens.
-fn settle_listen(settings: &mut Table, default: Option<Value>) -> Result<(), ConfigError> {
-    let has_listeners = settings.contains_key("listener");
-    match settings.get(LISTEN).and_then(Value::as_str) {
-        Some("") => {
-            settings.extend(default.map(|default| (LISTEN.to_owned(), default)));
-            Ok(())
-        }
-        Some(_) if has_listeners => {
-            let message = "`listen` must not be set beside `[[listener]]`: write it as one of them";
-            Err(invalid("the configuration", message))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn merge(into: &mut Table, from: Table) {
-    for (key, value) in from {
-        match (into.get_mut(&key), value) {
-            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
-            (_, value) => {
-                into.insert(key, value);
-            }
-        }
-    }
-}
-
-/// Sets the setting whose path, with `_` between its parts, is `path`. What the default's type is
-/// decides how `text` is read.
-fn set_variable(
-    settings: &mut Table,
-    variable: &str,
-    path: &str,
-    text: &str,
-) -> Result<(), ConfigError> {
-    let unknown = || invalid(variable, "there is no such setting");
-    let slot = find(settings, path).ok_or_else(unknown)?;
-    let bad = |kind| invalid(variable, format!("`{text}` is not {kind}"));
-    *slot = match slot {
-        Value::Integer(_) => Value::Integer(text.parse().map_err(|_| bad("a whole number"))?),
-        Value::Array(_) => {
-            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-            Value::Array(parts.map(|part| Value::String(part.to_owned())).collect())
-        }
-        Value::Boolean(_) => Value::Boolean(text.parse().map_err(|_| bad("`true` or `false`"))?),
-        _ => Value::String(text.to_owned()),
-    };
-    Ok(())
-}
-
-fn find<'a>(settings: &'a mut Table, path: &str) -> Option<&'a mut Value> {
-    settings.iter_mut().find_map(|(key, value)| {
-        let rest = path.strip_prefix(key.as_str())?;
-        match (rest, value) {
-            ("", value) if !value.is_table() => Some(value),
-            (rest, Value::Table(table)) => find(table, rest.strip_prefix('_')?),
-            _ => None,
-        }
-    })
 }
 
 fn deserialize(source: &str, settings: Table) -> Result<Config, ConfigError> {

@@ -62,12 +62,7 @@ impl Failure {
     pub(super) fn code(&self) -> u8 {
         match self {
             Self::Held { .. } => 73,
-            Self::Service { error, .. } => match error {
-                Error::Url(_) | Error::ApiKey => 64,
-                Error::Unreachable(_) | Error::Unavailable(_) => 69,
-                Error::Refused(_) => 76,
-                _ => 70,
-            },
+            Self::Service { error, .. } => code_of_error(error),
             Self::Spawn { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Spawn { .. } => 126,
             Self::Lost(_) => 75,
@@ -75,6 +70,24 @@ impl Failure {
             Self::Signal(signal) => of_signal(*signal),
         }
     }
+}
+
+/// The exit code of what the client could not find out.
+pub(crate) fn code_of_error(error: &Error) -> u8 {
+    match error {
+        Error::Url(_) | Error::ApiKey => 64,
+        Error::Unreachable(_) | Error::Unavailable(_) => 69,
+        Error::Refused(_) => 76,
+        _ => 70,
+    }
+}
+
+/// Who has a lock that was not acquired.
+pub(crate) fn describe_contention(name: &LockName, holder: Option<&Holder>) -> String {
+    let Some(holder) = holder else { return format!("others wait for `{name}`") };
+    let owner = holder.owner.as_deref().unwrap_or("a client without a label");
+    let left = holder.expires_in.as_secs_f64();
+    format!("`{name}` is held by {owner}, for {left:.1} s unless renewed")
 }
 
 /// The exit code of what a signal ended, as shells have it.
@@ -86,16 +99,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held { name, holder, waited } => {
-                let waited = waited.as_secs_f64();
-                let Some(holder) = holder else {
-                    return write!(f, "others wait for `{name}`; waited {waited:.1} s");
-                };
-                let owner = holder.owner.as_deref().unwrap_or("a client without a label");
-                let left = holder.expires_in.as_secs_f64();
-                write!(
-                    f,
-                    "`{name}` is held by {owner}, for {left:.1} s unless renewed; waited {waited:.1} s"
-                )
+                let contention = describe_contention(name, holder.as_ref());
+                write!(f, "{contention}; waited {:.1} s", waited.as_secs_f64())
             }
             // A URL that is wrong may hold a password.
             Self::Service { error: error @ Error::Url(_), .. } => error.fmt(f),

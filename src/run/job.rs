@@ -15,6 +15,7 @@ use super::group::{Group, ProcessChange, Terminal, suspend_job};
 use super::locks::Locks;
 use super::reentry::{self, Environment};
 use super::signals::Signals;
+use super::waiting::narrate;
 use keylatch_client::{
     AcquireOptions, AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason,
     Security,
@@ -70,7 +71,7 @@ async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u
     let begun = Instant::now();
     let (name, holder) = match &job.locks {
         Locks::One(name) => {
-            match acquired(job, client.acquire(name, &job.options), signals).await? {
+            match acquired(client, job, client.acquire(name, &job.options), signals).await? {
                 AcquireReply::Granted(guard) => {
                     let environment = reentry::of_lock(job, &guard);
                     return under(job, guard, environment, signals).await;
@@ -79,7 +80,7 @@ async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u
             }
         }
         Locks::Several(set) => {
-            match acquired(job, client.acquire_set(set, &job.options), signals).await? {
+            match acquired(client, job, client.acquire_set(set, &job.options), signals).await? {
                 AcquireSetReply::Granted(guard) => {
                     let environment = reentry::of_set(job, &guard);
                     return under(job, guard, environment, signals).await;
@@ -93,6 +94,7 @@ async fn run_with(client: &Client, job: &Job, signals: &mut Signals) -> Result<u
 
 /// What became of an acquire, unless a signal ends it.
 async fn acquired<R>(
+    client: &Client,
     job: &Job,
     acquire: impl Future<Output = Result<R, Error>>,
     signals: &mut Signals,
@@ -100,6 +102,7 @@ async fn acquired<R>(
     tokio::select! {
         acquired = acquire => acquired.map_err(|error| service_failure(job, error)),
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
+        never = narrate(client, job) => match never {},
     }
 }
 
@@ -230,7 +233,7 @@ fn what_is_lost(locks: &Locks, lost: &LossReason) -> String {
 }
 
 /// Tells the caller of the command what is the matter.
-fn say(what: &str) {
+pub(super) fn say(what: &str) {
     // There is nowhere else to say that standard error is closed.
     let _ = writeln!(io::stderr(), "keylatch: {what}");
 }

@@ -11,8 +11,10 @@ mod job;
 mod locks;
 mod reentry;
 mod signals;
+mod waiting;
 
 pub use exit::EXIT_CODES;
+pub(crate) use exit::{code_of_error, describe_contention};
 pub use job::{Job, run};
 pub use locks::Locks;
 pub use reentry::Reentry;

@@ -58,7 +58,7 @@ async fn created_key_opens_the_service_whose_file_has_its_entry() {
         assert_eq!(created.status, 201, "{created:?}");
     }
     let refused = KEYLATCH.run(&["key", "create", "a b"]).await;
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(refused.code, Some(64), "{refused:?}");
 }
 
 /// What a wrong file does is in `tests/api/identities.rs`, where the log can be waited for.

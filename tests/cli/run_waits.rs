@@ -2,7 +2,7 @@
 //!
 //! Method: services with short limits, and servers that do not speak TLS.
 
-use keylatch_testkit::{Exit, ScriptDirectory, Service, config, eventually};
+use keylatch_testkit::{Exit, RunningCommand, ScriptDirectory, Service, config, eventually};
 use serde_json::json;
 
 use crate::KEYLATCH;
@@ -92,4 +92,35 @@ async fn refused(service: &Service) -> u64 {
     let metrics = service.get("/metrics").await.text;
     let count = metrics.lines().find_map(|line| line.strip_prefix(of));
     count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn waiting_run_says_that_its_service_cannot_be_reached() {
+    let arguments = ["run", "--server", "http://127.0.0.1:1", "--wait", "2s", "a", "--", "true"];
+    let ended = KEYLATCH.run(&arguments).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let said: Vec<_> = ended.stderr.lines().collect();
+    assert!(said.len() == 2 && said[0].ends_with("trying again"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn waiting_run_says_on_a_terminal_who_holds_the_lock() {
+    let service = Service::start("memory:").await;
+    service.create("a", &json!({"owner": "runner 7", "ttl_ms": 60_000})).await;
+    let url = url(&service);
+    let arguments = ["run", "--server", &url, "--wait", "1m", "a", "--", "true"];
+    let other = KEYLATCH.start(&arguments, &[]);
+    in_line(&service, 1).await;
+    let run =
+        format!("exec {} run --server {url} --wait 2s a -- true", env!("CARGO_BIN_EXE_keylatch"));
+    // util-linux's `script` runs a command in a new terminal.
+    let terminal = ["script", "--quiet", "--return", "--command", &run, "/dev/null"];
+    let ended = RunningCommand::of(&terminal, &[("PATH", "/usr/bin:/bin")]).ended().await;
+    assert_eq!(ended.code, Some(73), "{ended:?}");
+    let said = "waiting for `a`, which is held by runner 7 since ";
+    assert!(ended.stdout.contains(said), "{ended:?}");
+    assert!(ended.stdout.contains("1 other client waits"), "{ended:?}");
+    other.signal("-TERM");
+    let other = other.ended().await;
+    assert!(!other.stderr.contains("waiting for"), "no terminal reads it: {other:?}");
 }

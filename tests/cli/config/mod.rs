@@ -3,6 +3,7 @@
 //!
 //! Method: `Config::load` on files, variables and flags of the test's own.
 
+mod commands;
 mod listeners;
 mod lists;
 

@@ -1,0 +1,91 @@
+//! The arguments that several commands have, and how a shell writes their values.
+
+use std::time::Duration;
+
+use clap::Args;
+use jiff::SignedDuration;
+use keylatch_client::AcquireOptions;
+use keylatch_core::lock::{Limit, Owner, Slots, Ttl};
+
+/// The variable that has the URL of the service for commands that are its clients.
+const URL: &str = "KEYLATCH_URL";
+/// What the variable was called before. The service itself would take it for a table of settings.
+const FORMER_URL: &str = "KEYLATCH_SERVER";
+
+/// Where the service is.
+#[derive(Debug, Clone, Args)]
+pub struct ServiceArguments {
+    /// The URL of the service, or unix:PATH [env: KEYLATCH_URL, or its former name KEYLATCH_SERVER]
+    #[arg(long, env = url_variable(), value_name = "URL", hide_env = true)]
+    #[arg(default_value = "http://127.0.0.1:7070")]
+    pub server: String,
+}
+
+/// How a lock is wanted.
+#[derive(Debug, Clone, Args)]
+pub struct LeaseArguments {
+    /// How long the lock lasts unless renewed
+    #[arg(long, value_parser = ttl, value_name = "TIME", default_value = "30s")]
+    ttl: Ttl,
+    /// How long to wait for the lock
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
+    wait: Duration,
+    /// Try once, and do not wait
+    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
+    tries_once: bool,
+    /// A label that says who holds the lock [default: the machine and the process]
+    #[arg(long, value_parser = owner)]
+    owner: Option<Owner>,
+    /// Hold the lock together with others that share it
+    #[arg(long)]
+    shared: bool,
+    /// Hold the lock together with at most so many, this one included, each in a slot of its own, from 0
+    #[arg(long, value_parser = slots, value_name = "N")]
+    limit: Option<Slots>,
+}
+
+impl LeaseArguments {
+    /// The same for the client.
+    pub fn options(self) -> AcquireOptions {
+        let machine = nix::unistd::gethostname().unwrap_or_default();
+        let process = format!("{}, pid {}", machine.display(), std::process::id());
+        let owner = self.owner.or_else(|| Owner::parse(&process).ok().flatten());
+        let limit = match self.limit {
+            Some(slots) => Limit::Counted(slots),
+            None if self.shared => Limit::Shared,
+            None => Limit::Exclusive,
+        };
+        let wait = if self.tries_once { Duration::ZERO } else { self.wait };
+        AcquireOptions { ttl: self.ttl, wait, owner, limit, ..AcquireOptions::default() }
+    }
+}
+
+/// The variable that has the service's URL.
+fn url_variable() -> &'static str {
+    let is_set = |name| std::env::var_os(name).is_some();
+    if !is_set(URL) && is_set(FORMER_URL) { FORMER_URL } else { URL }
+}
+
+/// A time such as `1m 30s`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let like = |why: &str| format!("{why}: write it like `30s`, `1m 30s` or `500ms`");
+    let duration: SignedDuration = text.parse().map_err(|_| like("it is not a time"))?;
+    duration.try_into().map_err(|_| like("it is before now"))
+}
+
+/// A TTL, written as a time.
+pub(super) fn ttl(text: &str) -> Result<Ttl, String> {
+    let millis = u64::try_from(duration(text)?.as_millis()).unwrap_or(u64::MAX);
+    Ttl::from_millis(millis).map_err(|_| "it must be from 100ms to 24h".to_owned())
+}
+
+fn slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().map_err(|_| "it is not a whole number".to_owned())?;
+    Slots::new(slots).map_err(|error| error.to_string())
+}
+
+/// A label that is not empty.
+pub(super) fn owner(text: &str) -> Result<Owner, String> {
+    let owner = Owner::parse(text).map_err(|error| error.to_string())?;
+    owner.ok_or_else(|| "it is empty".to_owned())
+}

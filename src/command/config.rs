@@ -1,0 +1,24 @@
+//! `keylatch config show`: the settings in force, and where each comes from.
+
+use serde_json::json;
+
+use super::table::{Table, print_json};
+use crate::config::Setting;
+
+/// Prints settings as a table, or as JSON on a line each.
+///
+/// # Errors
+///
+/// Standard output is closed.
+pub fn print_settings(settings: &[Setting], json: bool) -> std::io::Result<()> {
+    let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
+    for Setting { name, value, origin } in settings {
+        let origin = origin.to_string();
+        if json {
+            print_json(&json!({"name": name, "value": value, "from": origin}).to_string())?;
+        } else {
+            table.add([name.clone(), value.clone(), origin]);
+        }
+    }
+    if json { Ok(()) } else { table.print() }
+}

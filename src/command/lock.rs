@@ -1,0 +1,477 @@
+//! `keylatch lock …`: each operation on locks, for a person or a script.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use futures_util::TryStreamExt as _;
+use http_body_util::BodyDataStream;
+use hyper::Method;
+use keylatch_client::{AcquireOptions, AcquireReply, LeaseStatus, LockGuard, Owner, Token, Ttl};
+use keylatch_core::lock::{EntryName, LockName, Reason};
+use keylatch_wire::{
+    BreakLockRequest, Code, HeldLock, LockBreak, LockPage, RenewLockRequest, millis,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+use tokio_util::io::StreamReader;
+
+use super::arguments::{duration, owner, ttl};
+use super::service::{Ask, Service, escape};
+use super::table::{Table, print_facts, print_json, seconds};
+use super::{Failure, LeaseArguments, ServiceArguments};
+
+/// How long a stream is silent at most: the service sends a comment with each heartbeat.
+const SILENCE: Duration = Duration::from_secs(120);
+/// How many locks a page of a list has.
+const PAGE: usize = 1000;
+
+/// What to do with locks.
+#[derive(Debug, Subcommand)]
+pub enum LockCommand {
+    /// Get a lock and print its token, by which it is renewed and released; it expires unless it is renewed
+    Acquire(Acquire),
+    /// Let a lease last a full TTL from now
+    Renew(Renew),
+    /// End a lease
+    Release(Release),
+    /// Hold a lock until Ctrl-C or SIGTERM, renewing it meanwhile
+    Hold(Hold),
+    /// Print what happens to a lock, a line for each change, until Ctrl-C
+    Watch(Look),
+    /// List the held locks
+    List(List),
+    /// Show who holds a lock, and how many wait for it
+    Show(Look),
+    /// End the lease of another client, with a reason
+    Break(Break),
+}
+
+/// A lock to get.
+#[derive(Debug, Args)]
+pub struct Acquire {
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    lease: LeaseArguments,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// The token, if it is to be one that holds the lock already
+    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    token: Option<Token>,
+    /// The name under which to enter the lock
+    #[arg(long, value_parser = EntryName::parse)]
+    entry: Option<EntryName>,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+/// A lock to hold.
+#[derive(Debug, Args)]
+pub struct Hold {
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    lease: LeaseArguments,
+    /// Print the grant as JSON
+    #[arg(long)]
+    json: bool,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+/// A lease to renew.
+#[derive(Debug, Args)]
+pub struct Renew {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// How long the lease lasts from now [default: 30s]
+    #[arg(long, value_parser = ttl, value_name = "TIME")]
+    ttl: Option<Ttl>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// The token that holds the lock
+    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    token: Token,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+/// A lease to end.
+#[derive(Debug, Args)]
+pub struct Release {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// The token that holds the lock
+    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    token: Token,
+    /// Leave this entry alone
+    #[arg(long, value_parser = EntryName::parse)]
+    entry: Option<EntryName>,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+/// A lock to look at.
+#[derive(Debug, Args)]
+pub struct Look {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+/// Which locks to list.
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// Print the answer as JSON, a lock on each line
+    #[arg(long)]
+    json: bool,
+    /// Only names that begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+}
+
+/// A lease of another client to end.
+#[derive(Debug, Args)]
+pub struct Break {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// Why, for the holder and for the history
+    #[arg(long, value_parser = Reason::parse)]
+    reason: Reason,
+    /// The fencing token of the grant, as `show` prints it; needed where several hold the lock
+    #[arg(long, value_name = "N")]
+    fencing_token: Option<u64>,
+    /// The slot of the holder, where several share the fencing token
+    #[arg(long, value_name = "N")]
+    slot: Option<u32>,
+    /// Let the lease end so soon, be that before its holder's validity ends [default: when it would have
+    /// ended unless renewed]
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    grace: Option<Duration>,
+    /// A label that says who breaks it
+    #[arg(long, value_parser = owner)]
+    by: Option<Owner>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// The lock
+    #[arg(value_parser = LockName::parse)]
+    name: LockName,
+}
+
+impl LockCommand {
+    /// Does what is asked, and gives the exit code.
+    ///
+    /// # Errors
+    ///
+    /// It was not done, or it is unknown whether it was.
+    pub async fn run(self) -> Result<u8, Failure> {
+        match self {
+            Self::Acquire(command) => command.run().await,
+            Self::Renew(command) => command.run().await,
+            Self::Release(command) => command.run().await,
+            Self::Hold(command) => command.run().await,
+            Self::Watch(command) => command.watch().await,
+            Self::List(command) => command.run().await,
+            Self::Show(command) => command.show().await,
+            Self::Break(command) => command.run().await,
+        }
+    }
+}
+
+impl Acquire {
+    async fn run(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let random = |error: getrandom::Error| service.failure(error.into());
+        let token = self.token.map_or_else(Token::generate, Ok).map_err(random)?;
+        // The lock stays with the token when this process ends.
+        let options = AcquireOptions {
+            token: Some(token),
+            entry: self.entry,
+            keep: true,
+            ..self.lease.options()
+        };
+        let guard = acquire(&service, &self.name, &options).await?;
+        print_grant(&guard, options.ttl, self.json)?;
+        Ok(0)
+    }
+}
+
+impl Hold {
+    async fn run(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let (mut term, mut int) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let options = self.lease.options();
+        let held = async {
+            let guard = acquire(&service, &self.name, &options).await?;
+            print_grant(&guard, options.ttl, self.json)?;
+            guard.lost().cancelled().await;
+            Err(Failure::Lost(match guard.status() {
+                LeaseStatus::Lost(why) => why.to_string(),
+                LeaseStatus::Held => "it could not be renewed in time".to_owned(),
+            }))
+        };
+        let ended = tokio::select! {
+            lost = held => lost,
+            _ = term.recv() => Ok(0),
+            _ = int.recv() => Ok(0),
+        };
+        // The guard, or a wait that ended, is dropped: its release is a task of the client.
+        service.client().close().await;
+        ended
+    }
+}
+
+/// The lock, or who has it in the end.
+async fn acquire(
+    service: &Service,
+    name: &LockName,
+    options: &AcquireOptions,
+) -> Result<LockGuard, Failure> {
+    match service.client().acquire(name, options).await {
+        Ok(AcquireReply::Granted(guard)) => Ok(guard),
+        Ok(AcquireReply::Held(holder)) => Err(Failure::Held(name.clone(), holder)),
+        Err(error) => Err(service.failure(error)),
+    }
+}
+
+fn print_grant(guard: &LockGuard, ttl: Ttl, json: bool) -> Result<(), Failure> {
+    let mut grant = json!({
+        "name": guard.name().as_str(),
+        "token": guard.token().expose(),
+        "fencing_token": guard.fencing_token(),
+        "ttl_ms": millis(ttl.get()),
+        "valid_for_ms": millis(guard.valid_for()),
+    });
+    if let Some(slot) = guard.slot() {
+        grant["slot"] = slot.into();
+    }
+    let members = ["name", "token", "fencing_token", "slot", "ttl_ms", "valid_for_ms"];
+    print_members(&grant, &members, json)
+}
+
+impl Renew {
+    async fn run(self) -> Result<u8, Failure> {
+        let ttl_ms = self.ttl.map(|ttl| millis(ttl.get()));
+        let ask = Ask {
+            method: Method::PUT,
+            path: path_of(&self.name),
+            token: Some(&self.token),
+            body: Vec::new(),
+        };
+        let ask = ask.with_json(&RenewLockRequest { ttl_ms })?;
+        let reply = Service::new(&self.service)?.ask(ask).await?;
+        let members = ["name", "fencing_token", "slot", "ttl_ms", "valid_for_ms", "expires_at"];
+        print_members(&reply.parse()?, &members, self.json)?;
+        Ok(0)
+    }
+}
+
+impl Release {
+    async fn run(self) -> Result<u8, Failure> {
+        let entry = self.entry.map(|entry| format!("?entry={}", escape(entry.as_str())));
+        let path = path_of(&self.name) + &entry.unwrap_or_default();
+        let ask = Ask { method: Method::DELETE, path, token: Some(&self.token), body: Vec::new() };
+        Service::new(&self.service)?.ask(ask).await?;
+        Ok(0)
+    }
+}
+
+impl List {
+    async fn run(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let first = format!("/v1/locks?limit={PAGE}&prefix={}", escape(&self.prefix));
+        let mut table =
+            Table::new(&["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"]);
+        let mut next = Some(first.clone());
+        while let Some(path) = next {
+            let page: LockPage = service.ask(Ask::get(path)).await?.parse()?;
+            for lock in &page.locks {
+                if self.json {
+                    print_json(&json!(lock).to_string())?;
+                } else {
+                    rows(lock).into_iter().for_each(|row| table.add(row));
+                }
+            }
+            next = page.next_cursor.map(|cursor| format!("{first}&cursor={}", escape(&cursor)));
+        }
+        if !self.json {
+            table.print()?;
+        }
+        Ok(0)
+    }
+}
+
+/// A row for each holder.
+fn rows(lock: &HeldLock) -> Vec<[String; 7]> {
+    let row =
+        |name: &str, owner: &Option<String>, left, waiting: u64, token: u64, slot, since: &str| {
+            [
+                name.to_owned(),
+                owner.clone().unwrap_or_else(|| "-".into()),
+                seconds(left),
+                waiting.to_string(),
+                token.to_string(),
+                Option::map_or(slot, "-".into(), |slot: u32| slot.to_string()),
+                since.to_owned(),
+            ]
+        };
+    match lock {
+        HeldLock::Exclusive(lock) => {
+            let (left, since) = (lock.expires_in_ms, &lock.acquired_at);
+            let (waiting, token) = (lock.waiting, lock.fencing_token);
+            vec![row(&lock.name, &lock.owner, left, waiting, token, lock.slot, since)]
+        }
+        HeldLock::Shared(lock) => {
+            let of_holder = |holder: &keylatch_wire::PublicHolder| {
+                let (left, since) = (holder.expires_in_ms, &holder.acquired_at);
+                let (token, slot) = (holder.fencing_token, Some(holder.slot));
+                row(&lock.name, &holder.owner, left, lock.waiting, token, slot, since)
+            };
+            lock.holders.iter().map(of_holder).collect()
+        }
+    }
+}
+
+impl Look {
+    async fn show(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let reply = match service.ask(Ask::get(path_of(&self.name))).await {
+            Err(Failure::Problem(problem)) if problem.is(Code::LockNotHeld) => {
+                if self.json {
+                    let free = json!({"name": self.name.as_str(), "held": false});
+                    print_json(&free.to_string())?;
+                } else {
+                    print_facts(&[("name", self.name.to_string()), ("held", "no".into())])?;
+                }
+                return Ok(1);
+            }
+            reply => reply?,
+        };
+        if self.json {
+            print_json(&reply.text())?;
+        } else {
+            let mut table =
+                Table::new(&["NAME", "OWNER", "LEFT", "WAITING", "FENCING TOKEN", "SLOT", "SINCE"]);
+            rows(&reply.parse()?).into_iter().for_each(|row| table.add(row));
+            table.print()?;
+        }
+        Ok(0)
+    }
+
+    async fn watch(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let stream = service.open(Ask::get(path_of(&self.name) + "/events")).await?;
+        let bytes = BodyDataStream::new(stream.into_body()).map_err(std::io::Error::other);
+        let mut lines = BufReader::new(StreamReader::new(bytes)).lines();
+        let mut event = String::new();
+        loop {
+            let cut = |why: String| service.failure(keylatch_client::Error::Unreachable(why));
+            let line = timeout(SILENCE, lines.next_line()).await;
+            let line = line.map_err(|_| cut("nothing came for two minutes".into()))?;
+            let line = line.map_err(|error| cut(error.to_string()))?;
+            let line = line.ok_or_else(|| cut("the service ended the stream".into()))?;
+            if let Some(name) = line.strip_prefix("event: ") {
+                name.clone_into(&mut event);
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                print_event(&event, data, self.json)?;
+            }
+        }
+    }
+}
+
+fn print_event(event: &str, data: &str, json: bool) -> Result<(), Failure> {
+    let mut data: Value = serde_json::from_str(data).unwrap_or_default();
+    let mut out = std::io::stdout();
+    if json {
+        data["event"] = event.into();
+        writeln!(out, "{data}")?;
+        return Ok(());
+    }
+    let owner = data["owner"].as_str().unwrap_or("-").replace(|c: char| c.is_control(), "\u{fffd}");
+    match (event, data["fencing_token"].as_u64(), data["held"].as_bool()) {
+        ("snapshot", _, Some(false)) => writeln!(out, "free")?,
+        ("snapshot", Some(token), _) => writeln!(out, "held      {token}  {owner}")?,
+        (event, Some(token), _) => writeln!(out, "{event:8}  {token}  {owner}")?,
+        (event, None, _) => writeln!(out, "{event}")?,
+    }
+    Ok(())
+}
+
+impl Break {
+    async fn run(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let fencing_token = match self.fencing_token {
+            Some(token) => token,
+            None => sole_grant(&service, &self.name).await?,
+        };
+        let request = BreakLockRequest {
+            reason: Some(self.reason.as_str().to_owned()),
+            fencing_token: Some(fencing_token),
+            slot: self.slot,
+            by: self.by.map(|by| by.as_str().to_owned()),
+            grace_ms: self.grace.map(millis),
+        };
+        let path = path_of(&self.name) + "/break";
+        let ask = Ask { method: Method::POST, path, token: None, body: Vec::new() };
+        let reply = service.ask(ask.with_json(&request)?).await?;
+        if self.json {
+            print_json(&reply.text())?;
+        } else {
+            let broken: LockBreak = reply.parse()?;
+            let token = broken.fencing_token.to_string();
+            print_facts(&[("fencing token", token), ("ends within", seconds(broken.ends_in_ms))])?;
+        }
+        Ok(0)
+    }
+}
+
+/// The fencing token of the one grant of a lock, so that no later grant is broken in its place.
+async fn sole_grant(service: &Service, name: &LockName) -> Result<u64, Failure> {
+    match service.ask(Ask::get(path_of(name))).await?.parse()? {
+        HeldLock::Exclusive(lock) => Ok(lock.fencing_token),
+        HeldLock::Shared(lock) => match lock.holders.as_slice() {
+            [holder] => Ok(holder.fencing_token),
+            _ => Err(Failure::Arguments(format!(
+                "{} hold the lock: say which with --fencing-token and --slot, as `keylatch lock show` prints them",
+                lock.holding
+            ))),
+        },
+    }
+}
+
+fn path_of(name: &LockName) -> String {
+    format!("/v1/locks/{}", escape(name.as_str()))
+}
+
+/// Prints some members of an object in this order, or the whole as JSON.
+fn print_members(value: &Value, members: &[&str], json: bool) -> Result<(), Failure> {
+    if json {
+        return Ok(print_json(&value.to_string())?);
+    }
+    let facts = members.iter().filter_map(|&member| {
+        let text = match value.get(member)? {
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        Some((member, text))
+    });
+    Ok(print_facts(&facts.collect::<Vec<_>>())?)
+}

@@ -1,0 +1,264 @@
+//! `keylatch key list`, `show` and `resolve`: the records of idempotency keys, and what settles one whose outcome is
+//! unknown.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use keylatch_core::idempotency::IdempotencyKey;
+use keylatch_core::lock::{Owner, Reason};
+use keylatch_wire::{
+    CompleteRecordRequest, HeaderValues, IdempotencyRecord, ListedRecord, RecordPage,
+    ResolveRecordRequest,
+};
+use serde_json::json;
+
+use super::arguments::owner;
+use super::service::{Ask, Reply, Service, escape};
+use super::table::{Table, print_facts, print_json, seconds};
+use super::{Failure, ServiceArguments};
+
+/// How many records a page of a list has.
+const PAGE: usize = 1000;
+
+/// What to do with records.
+#[derive(Debug, Subcommand)]
+pub enum RecordCommand {
+    /// List the records of idempotency keys
+    List(List),
+    /// Show the record of an idempotency key
+    Show(Show),
+    /// Settle an unknown outcome, once you have found out whether the request was carried out
+    Resolve(Resolve),
+}
+
+/// Which records to list.
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    service: ServiceArguments,
+    /// Only those in this state
+    #[arg(long, value_parser = ["unknown", "in-flight", "done"])]
+    state: Option<String>,
+    /// Only those of this path
+    #[arg(long)]
+    path: Option<String>,
+    /// Only those whose paths begin so
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Print the answer as JSON, a record on each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The key of a record, and what it is unique within.
+#[derive(Debug, Args)]
+struct Scope {
+    /// The method of the guarded route; nothing for a key of the API's own
+    #[arg(long, default_value = "", hide_default_value = true)]
+    method: String,
+    /// The path of the guarded route
+    #[arg(long, default_value = "", hide_default_value = true)]
+    path: String,
+    /// Whose request it was, where the route tells people apart
+    #[arg(long)]
+    principal: Option<String>,
+    /// The key, as the client sent it
+    #[arg(value_parser = IdempotencyKey::parse)]
+    key: IdempotencyKey,
+}
+
+/// A record to look at.
+#[derive(Debug, Args)]
+pub struct Show {
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    scope: Scope,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An unknown outcome to settle.
+#[derive(Debug, Args)]
+pub struct Resolve {
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    scope: Scope,
+    /// The request was carried out: repeats read the answer
+    #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
+    done: bool,
+    /// The request was not carried out: the key is free, and the next request with it runs
+    #[arg(long)]
+    not_done: bool,
+    /// The status that repeats read
+    #[arg(long, conflicts_with = "not_done", value_name = "CODE", default_value = "200")]
+    status: u16,
+    /// A file with the body that repeats read
+    #[arg(long, conflicts_with = "not_done", value_name = "FILE")]
+    body: Option<PathBuf>,
+    /// What the body is
+    #[arg(long, requires = "body", value_name = "TYPE", default_value = "application/json")]
+    content_type: String,
+    /// How you found out, for the record and the audit log
+    #[arg(long, value_parser = Reason::parse)]
+    reason: Reason,
+    /// A label that says who settles it
+    #[arg(long, value_parser = owner)]
+    by: Option<Owner>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl RecordCommand {
+    /// Does what is asked, and gives the exit code.
+    ///
+    /// # Errors
+    ///
+    /// It was not done, or it is unknown whether it was.
+    pub async fn run(self) -> Result<u8, Failure> {
+        match self {
+            Self::List(command) => command.run().await,
+            Self::Show(command) => command.run().await,
+            Self::Resolve(command) => command.run().await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self) -> Result<u8, Failure> {
+        let service = Service::new(&self.service)?;
+        let mut first = format!("/v1/idempotency?limit={PAGE}");
+        for (name, value) in
+            [("state", &self.state), ("path", &self.path), ("prefix", &self.prefix)]
+        {
+            if let Some(value) = value {
+                first += &format!("&{name}={}", escape(value));
+            }
+        }
+        let mut table =
+            Table::new(&["STATE", "KEY", "METHOD", "PATH", "PRINCIPAL", "RUNS", "SINCE", "REASON"]);
+        let (mut next, mut hidden) = (Some(first.clone()), 0);
+        while let Some(path) = next {
+            let page: RecordPage = service.ask(Ask::get(path)).await?.parse()?;
+            for record in &page.records {
+                if self.json {
+                    print_json(&json!(record).to_string())?;
+                } else {
+                    table.add(row(record));
+                }
+            }
+            hidden += page.hidden.unwrap_or_default();
+            next = page.next_cursor.map(|cursor| format!("{first}&cursor={}", escape(&cursor)));
+        }
+        if !self.json {
+            table.print()?;
+            if hidden > 0 {
+                print_facts(&[("not shown, because you may not read them:", hidden.to_string())])?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn row(record: &ListedRecord) -> [String; 8] {
+    let or_dash = |text: &Option<String>| match text.as_deref() {
+        None | Some("") => "-".to_owned(),
+        Some(text) => text.to_owned(),
+    };
+    [
+        record.state.to_string(),
+        or_dash(&record.key),
+        or_dash(&record.method),
+        or_dash(&record.path),
+        or_dash(&record.principal),
+        record.attempts.to_string(),
+        record.ended_at.as_ref().unwrap_or(&record.begun_at).clone(),
+        record.reason.as_deref().unwrap_or("-").to_owned(),
+    ]
+}
+
+impl Scope {
+    fn path(&self, action: &str) -> String {
+        let (key, method, path) =
+            (escape(self.key.as_str()), escape(&self.method), escape(&self.path));
+        let principal =
+            self.principal.as_deref().map(|principal| format!("&principal={}", escape(principal)));
+        let principal = principal.unwrap_or_default();
+        format!("/v1/idempotency/{key}{action}?method={method}&path={path}{principal}")
+    }
+}
+
+impl Show {
+    async fn run(self) -> Result<u8, Failure> {
+        let reply = Service::new(&self.service)?.ask(Ask::get(self.scope.path(""))).await?;
+        print_record(&reply, self.json)?;
+        Ok(0)
+    }
+}
+
+impl Resolve {
+    async fn run(self) -> Result<u8, Failure> {
+        let request = ResolveRecordRequest {
+            outcome: Some(if self.done { "completed" } else { "not-executed" }.to_owned()),
+            answer: self.answer()?,
+            reason: Some(self.reason.as_str().to_owned()),
+            by: self.by.as_ref().map(|by| by.as_str().to_owned()),
+            ..ResolveRecordRequest::default()
+        };
+        let path = self.scope.path("/resolve");
+        let ask = Ask { method: Method::POST, path, token: None, body: Vec::new() };
+        let reply = Service::new(&self.service)?.ask(ask.with_json(&request)?).await?;
+        if !reply.is_empty() {
+            print_record(&reply, self.json)?;
+        }
+        Ok(0)
+    }
+
+    /// What repeats read of a request that was carried out.
+    fn answer(&self) -> Result<Option<CompleteRecordRequest>, Failure> {
+        if !self.done {
+            return Ok(None);
+        }
+        let mut answer =
+            CompleteRecordRequest { status: Some(self.status), ..CompleteRecordRequest::default() };
+        if let Some(file) = &self.body {
+            let body = std::fs::read_to_string(file).map_err(|error| {
+                Failure::Arguments(format!("{} cannot be read: {error}", file.display()))
+            })?;
+            let content_type = HeaderValues::One(self.content_type.clone());
+            answer.headers = Some([("content-type".to_owned(), content_type)].into());
+            answer.body = Some(body);
+        }
+        Ok(Some(answer))
+    }
+}
+
+fn print_record(reply: &Reply, json: bool) -> Result<(), Failure> {
+    if json {
+        return Ok(print_json(&reply.text())?);
+    }
+    let record: IdempotencyRecord = reply.parse()?;
+    let mut facts = vec![
+        ("state", record.state.to_string()),
+        ("runs", record.attempts.to_string()),
+        ("fencing token", record.fencing_token.to_string()),
+    ];
+    let settled = record.settled.unwrap_or_default();
+    let more = [
+        ("begun", record.begun_at),
+        ("ended", record.ended_at),
+        ("why", record.reason.map(Into::into)),
+        ("lease ends in", record.lease_expires_in_ms.map(seconds)),
+        ("status", record.status.map(|status| status.to_string())),
+        ("answer kept", record.answer_kept.map(|kept| if kept { "yes" } else { "no" }.into())),
+        ("settled by", settled.by),
+        ("settled because", settled.reason),
+    ];
+    facts.extend(more.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    facts.push(("kept for", seconds(record.expires_in_ms)));
+    Ok(print_facts(&facts)?)
+}

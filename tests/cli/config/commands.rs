@@ -1,0 +1,63 @@
+//! Goal: an operator reads what is in force and where it comes from, and finds a mistake before a start.
+
+use keylatch_testkit::Exit;
+use serde_json::Value;
+
+use crate::KEYLATCH;
+
+/// What `config show` says of a setting: its value and where it comes from.
+fn setting(shown: &Exit, name: &str) -> (String, String) {
+    let all = shown.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let one = all.into_iter().find(|one| one["name"] == name).expect("the setting");
+    let text = |member: &str| one[member].as_str().expect("text").to_owned();
+    (text("value"), text("from"))
+}
+
+#[tokio::test]
+async fn each_setting_is_shown_with_where_it_comes_from() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("keylatch.toml").display().to_string();
+    let text = "sandbox = \"off\"\n[wait]\nmax_wait_ms = 1\nmax_waiters = 2\n\
+                [[guard]]\npath = \"/orders\"\nupstream = \"http://127.0.0.1:9\"\n";
+    std::fs::write(&file, text).expect("room");
+    let environment = [
+        ("KEYLATCH_WAIT_MAX_WAITERS", "3"),
+        ("KEYLATCH_STORE", "redis://:secret@host:6379/1?x=secret"),
+    ];
+    let arguments = ["config", "show", "--config", &file, "--listen", "127.0.0.1:0", "--json"];
+    let shown = KEYLATCH.run_with(&arguments, &environment).await;
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    for (name, value, origin) in [
+        ("wait.max_wait_ms", "1", file.as_str()),
+        ("wait.max_waiters", "3", "KEYLATCH_WAIT_MAX_WAITERS"),
+        ("listen", "\"127.0.0.1:0\"", "--listen"),
+        ("store", "\"redis://…@host:6379/1?…\"", "KEYLATCH_STORE"),
+        ("stream.heartbeat_ms", "15000", "default"),
+    ] {
+        assert_eq!(setting(&shown, name), (value.into(), origin.into()), "{name}");
+    }
+    let guard = setting(&shown, "guard");
+    assert!(guard.0.contains("http://127.0.0.1:9") && guard.1 == file, "{guard:?}");
+    let table = KEYLATCH.run_with(&arguments[..arguments.len() - 1], &environment).await;
+    assert!(table.stdout.starts_with("SETTING"), "{table:?}");
+    assert!(!(shown.stdout + &table.stdout).contains("secret"));
+}
+
+#[tokio::test]
+async fn mistake_is_found_without_a_start() {
+    let check = ["config", "check"];
+    let valid = KEYLATCH.run(&check).await;
+    assert_eq!((valid.code, valid.stderr.as_str()), (Some(0), ""), "{valid:?}");
+    for (variable, value, why) in [
+        ("KEYLATCH_WAIT_MAX_WAITERS", "many", "KEYLATCH_WAIT_MAX_WAITERS"),
+        ("KEYLATCH_WAIT_MAX_WAITERS", "0", "wait.max_waiters"),
+        ("KEYLATCH_LISTEN", "0.0.0.0:7070", "KEYLATCH_OPEN"),
+        ("KEYLATCH_IDENTITIES", "/no/such/file", "/no/such/file"),
+        ("KEYLATCH_TLS_CERT", "/no/such/file", "tls.key"),
+        ("KEYLATCH_NOTHING", "1", "KEYLATCH_NOTHING"),
+    ] {
+        let ended = KEYLATCH.run_with(&check, &[(variable, value)]).await;
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{variable}: {ended:?}");
+        assert!(ended.stderr.contains(why), "{variable}: {ended:?}");
+    }
+}

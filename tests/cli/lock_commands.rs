@@ -1,0 +1,257 @@
+//! Goal: a person and a script do with `keylatch lock` what the API does, and read from its exit code what came of it.
+//!
+//! Method: the command as a process beside a service; what it prints is compared with what the API says.
+
+use keylatch_testkit::{Answer, Exit, RunningCommand, Service, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::KEYLATCH;
+
+fn url(service: &Service) -> String {
+    format!("http://{}", service.address)
+}
+
+async fn lock(service: &Service, arguments: &[&str]) -> Exit {
+    let url = url(service);
+    KEYLATCH.run_with(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &url)]).await
+}
+
+fn start(service: &Service, arguments: &[&str]) -> RunningCommand {
+    KEYLATCH.start(&[&["lock"], arguments].concat(), &[("KEYLATCH_URL", &url(service))])
+}
+
+/// The value behind a name in what a command prints for people.
+fn fact(exit: &Exit, name: &str) -> String {
+    let line = exit.stdout.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_else(|| panic!("no {name} in {exit:?}")).trim().to_owned()
+}
+
+fn json_of(exit: &Exit) -> Value {
+    serde_json::from_str(&exit.stdout).unwrap_or_else(|error| panic!("{error}: {exit:?}"))
+}
+
+async fn is_held(service: &Service, name: &str) -> bool {
+    service.look(name).await.status == 200
+}
+
+#[tokio::test]
+async fn token_that_acquire_prints_renews_and_releases_the_lock() {
+    let service = Service::start("memory:").await;
+    let acquired = lock(&service, &["acquire", "a/b", "--ttl", "1m", "--owner", "me"]).await;
+    assert_eq!((acquired.code, acquired.stderr.as_str()), (Some(0), ""));
+    let token = fact(&acquired, "token");
+    let held = service.look("a%2Fb").await.json;
+    assert_eq!(held["owner"], "me");
+    assert_eq!(fact(&acquired, "fencing_token"), held["fencing_token"].to_string());
+    let arguments = ["lock", "renew", "a/b", "--ttl", "2m", "--json"];
+    let environment = [("KEYLATCH_URL", url(&service)), ("KEYLATCH_TOKEN", token.clone())];
+    let renewed = KEYLATCH.run_with(&arguments, &environment).await;
+    assert_eq!(json_of(&renewed)["ttl_ms"], 120_000, "{renewed:?}");
+    let released = lock(&service, &["release", "a/b", "--token", &token]).await;
+    assert_eq!((released.code, released.stdout.as_str()), (Some(0), ""));
+    assert!(!is_held(&service, "a%2Fb").await);
+    for again in [["release", "a/b", "--token", &token], ["renew", "a/b", "--token", &token]] {
+        let ended = lock(&service, &again).await;
+        assert_eq!(ended.code, Some(75), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn held_lock_is_not_acquired_and_its_holder_is_named() {
+    let service = Service::start("memory:").await;
+    service.create("a", &json!({"owner": "runner 7"})).await;
+    let ended = lock(&service, &["acquire", "a", "-n"]).await;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(73), ""));
+    assert!(ended.stderr.contains("runner 7"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn acquire_with_a_token_that_holds_the_lock_enters_it_again() {
+    let service = Service::start("memory:").await;
+    let held = service.create("a", &json!({})).await;
+    let arguments =
+        ["acquire", "a", "--token", &held.token(), "--entry", "step", "--json", "--wait", "0s"];
+    let ended = lock(&service, &arguments).await;
+    let entered = json_of(&ended);
+    assert_eq!(entered["fencing_token"], held.json["fencing_token"], "{ended:?}");
+    let left = lock(&service, &["release", "a", "--token", &held.token(), "--entry", "step"]).await;
+    assert_eq!(left.code, Some(0), "{left:?}");
+    assert!(is_held(&service, "a").await);
+}
+
+#[tokio::test]
+async fn slot_of_a_counted_lock_is_printed() {
+    let service = Service::start("memory:").await;
+    for slot in 0..2 {
+        let ended = lock(&service, &["acquire", "pool", "--limit", "2", "--json"]).await;
+        assert_eq!(json_of(&ended)["slot"], slot, "{ended:?}");
+    }
+    let third = lock(&service, &["acquire", "pool", "--limit", "2", "-n"]).await;
+    assert_eq!(third.code, Some(73), "{third:?}");
+}
+
+#[tokio::test]
+async fn list_has_a_row_for_each_holder() {
+    let service = Service::start("memory:").await;
+    service.create("b", &json!({})).await;
+    service.create("a%2F1", &json!({"owner": "one"})).await;
+    for owner in ["two", "three"] {
+        let body = json!({"owner": owner, "mode": "shared", "limit": 5});
+        service.create("a%2F2", &body).await;
+    }
+    let listed = lock(&service, &["list", "a/"]).await;
+    let rows: Vec<Vec<_>> =
+        listed.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..2], ["NAME", "OWNER"], "{listed:?}");
+    let names: Vec<_> = rows[1..].iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(names, [("a/1", "one"), ("a/2", "two"), ("a/2", "three")], "{listed:?}");
+    let listed = lock(&service, &["list", "--json"]).await;
+    let names = listed.stdout.lines().map(|line| {
+        let lock: Value = serde_json::from_str(line).expect("JSON on each line");
+        lock["name"].as_str().expect("a name").to_owned()
+    });
+    assert_eq!(names.collect::<Vec<_>>(), ["a/1", "a/2", "b"]);
+}
+
+#[tokio::test]
+async fn list_goes_over_all_pages() {
+    let service = Service::start("memory:").await;
+    for set in 0..63 {
+        let names: Vec<_> = (0..16).map(|lock| format!("{set}-{lock}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let token = format!("{set:020}");
+        assert_eq!(service.create_set_as(&names, &token, &json!({})).await.status, 201);
+    }
+    let listed = lock(&service, &["list", "--json"]).await;
+    assert_eq!(listed.stdout.lines().count(), 63 * 16);
+}
+
+#[tokio::test]
+async fn show_says_by_its_code_whether_the_lock_is_held() {
+    let service = Service::start("memory:").await;
+    let free = lock(&service, &["show", "a"]).await;
+    assert_eq!((free.code, fact(&free, "held").as_str()), (Some(1), "no"), "{free:?}");
+    let free = lock(&service, &["show", "a", "--json"]).await;
+    assert_eq!(json_of(&free), json!({"name": "a", "held": false}));
+    service.create("a", &json!({"owner": "me"})).await;
+    let held = lock(&service, &["show", "a"]).await;
+    assert!(held.code == Some(0) && held.stdout.contains("me"), "{held:?}");
+    let held = lock(&service, &["show", "a", "--json"]).await;
+    assert_eq!(json_of(&held)["owner"], "me");
+}
+
+#[tokio::test]
+async fn break_ends_the_lease_of_the_one_holder() {
+    let service = Service::start("memory:").await;
+    let held = service.create("a", &json!({})).await;
+    let arguments = ["break", "a", "--reason", "it is gone", "--by", "alice", "--grace", "0s"];
+    let ended = lock(&service, &arguments).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(fact(&ended, "fencing token"), held.json["fencing_token"].to_string());
+    let history = service.get("/v1/locks/a/history").await.json;
+    assert_eq!(history["ends"][0]["reason"], "it is gone", "{history}");
+    assert_eq!(history["ends"][0]["by"], "alice", "{history}");
+    let free = lock(&service, &["break", "a", "--reason", "again"]).await;
+    assert_eq!(free.code, Some(75), "{free:?}");
+}
+
+#[tokio::test]
+async fn break_of_one_of_several_needs_its_fencing_token() {
+    let service = Service::start("memory:").await;
+    let shared = json!({"mode": "shared", "limit": 2});
+    let held = [service.create("a", &shared).await, service.create("a", &shared).await];
+    let ended = lock(&service, &["break", "a", "--reason", "r"]).await;
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+    assert!(ended.stderr.contains("--fencing-token"), "{ended:?}");
+    let (fence, slot) =
+        (held[1].json["fencing_token"].to_string(), held[1].json["slot"].to_string());
+    let arguments = [
+        "break",
+        "a",
+        "--reason",
+        "r",
+        "--fencing-token",
+        &fence,
+        "--slot",
+        &slot,
+        "--grace",
+        "0s",
+    ];
+    let ended = lock(&service, &arguments).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(service.look("a").await.json["holding"], 1);
+}
+
+#[tokio::test]
+async fn hold_ends_with_its_signal_and_releases() {
+    let service = Service::start("memory:").await;
+    for signal in ["-TERM", "-INT"] {
+        let holding = start(&service, &["hold", "a", "--ttl", "1s"]);
+        eventually(async || is_held(&service, "a").await.then_some(())).await;
+        let renewed = async || {
+            let metrics = service.get("/metrics").await.text;
+            metrics.contains("method=\"PUT\",route=\"/v1/locks/{name}\"").then_some(())
+        };
+        eventually(renewed).await;
+        holding.signal(signal);
+        let ended = holding.ended().await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{signal}");
+        assert!(ended.stdout.starts_with("name "), "{ended:?}");
+        assert!(!is_held(&service, "a").await, "{signal}");
+    }
+}
+
+#[tokio::test]
+async fn hold_of_a_broken_lease_ends_with_the_reason() {
+    let service = Service::start("memory:").await;
+    let holding = start(&service, &["hold", "a", "--ttl", "600ms"]);
+    let held = async || service.look("a").await.json["fencing_token"].as_u64();
+    let fencing_token = eventually(held).await;
+    let body = json!({"reason": "line 7 stands still", "fencing_token": fencing_token});
+    let request = service.request(Method::POST, "/v1/locks/a/break").json(&body);
+    assert_eq!(Answer::of(request).await.status, 200);
+    let ended = holding.ended().await;
+    assert_eq!(ended.code, Some(75), "{ended:?}");
+    assert!(ended.stderr.contains("line 7 stands still"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn watch_prints_a_line_for_each_change() {
+    let service = Service::start("memory:").await;
+    let watching = [start(&service, &["watch", "a"]), start(&service, &["watch", "a", "--json"])];
+    let is_watched = async || {
+        let metrics = service.get("/metrics").await.text;
+        metrics.contains("keylatch_http_streams{kind=\"watch\"} 2").then_some(())
+    };
+    eventually(is_watched).await;
+    let held = service.create("a", &json!({"owner": "me"})).await;
+    service.release("a", &held.token()).await;
+    service.stop().await;
+    let [people, programs] = futures_util::future::join_all(watching.map(RunningCommand::ended))
+        .await
+        .try_into()
+        .expect("two");
+    let fence = held.fencing_token();
+    let lines: Vec<_> = people.stdout.lines().collect();
+    let expected =
+        ["free", &format!("acquired  {fence}  me"), &format!("released  {fence}  me"), "closing"];
+    assert_eq!((lines.as_slice(), people.code), (&expected[..], Some(69)), "{people:?}");
+    let events = programs.stdout.lines().map(|line| {
+        let event: Value = serde_json::from_str(line).expect("JSON on each line");
+        event["event"].as_str().expect("its name").to_owned()
+    });
+    assert_eq!(events.collect::<Vec<_>>(), ["snapshot", "acquired", "released", "closing"]);
+}
+
+#[tokio::test]
+async fn exit_code_says_what_is_wrong_with_the_service() {
+    let environment = |url: &str| [("KEYLATCH_URL", url.to_owned())];
+    for (url, code) in [("http://127.0.0.1:1", 69), ("http://u:p@127.0.0.1", 64), ("ftp://a", 64)] {
+        let ended = KEYLATCH.run_with(&["lock", "list"], &environment(url)).await;
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{url}");
+        assert!(!ended.stderr.contains("u:p"), "{ended:?}");
+    }
+    let wrong = KEYLATCH.run(&["lock", "acquire", "a", "--ttl", "1"]).await;
+    assert_eq!(wrong.code, Some(64), "{wrong:?}");
+}
