@@ -9,7 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::{
-    AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, ResolveReply, RunRenewal,
+    AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, RecordStatus,
+    ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
     AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockReply, ReleaseReply, RenewReply,
@@ -33,6 +34,21 @@ pub(crate) struct InstrumentedStore {
 impl InstrumentedStore {
     pub(crate) fn new(inner: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         Self { inner, metrics }
+    }
+
+    /// Counts a request that found its key used.
+    fn count_repeat(&self, reply: &Reply) {
+        match reply {
+            Reply::Record(RecordReply::Begin(BeginReply::Found(record)))
+                if matches!(record.phase, RecordStatus::Done { .. }) =>
+            {
+                self.metrics.replays.inc();
+            }
+            Reply::Record(RecordReply::Begin(BeginReply::Reused(_))) => {
+                self.metrics.mismatches.inc();
+            }
+            _ => {}
+        }
     }
 
     async fn measure<T>(
@@ -63,6 +79,7 @@ impl Store for InstrumentedStore {
         let operation = operation(&command);
         Box::pin(self.measure(operation, self.inner.execute(command), |reply| {
             granted(reply).iter().for_each(|lease| self.metrics.grant(lease.limit));
+            self.count_repeat(reply);
             outcome(reply)
         }))
     }

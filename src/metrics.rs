@@ -24,6 +24,9 @@ use prometheus_client::registry::{Registry, Unit};
 /// Bounds of the duration histograms, in seconds.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
 
+/// Bounds of the histogram of waits, in seconds.
+const WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0];
+
 /// The service's metrics and the registry that prints them.
 pub struct Metrics {
     registry: Registry,
@@ -31,6 +34,13 @@ pub struct Metrics {
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
     grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
+    waits: Histogram,
+    lost_holds: Family<LossLabels, Counter>,
+    store_up: Gauge,
+    /// Requests whose answer was one that was kept.
+    pub(crate) replays: Counter,
+    /// Requests whose key was used for another request.
+    pub(crate) mismatches: Counter,
     pub(crate) recent: Recent,
     /// Requests that are being answered.
     pub in_flight: Gauge,
@@ -50,12 +60,18 @@ impl Metrics {
             store_steps: Family::new_with_constructor(histogram),
             grants: Family::default(),
             streams: Family::default(),
+            waits: Histogram::new(WAIT_BUCKETS),
+            lost_holds: Family::default(),
+            store_up: Gauge::default(),
+            replays: Counter::default(),
+            mismatches: Counter::default(),
             recent: Recent::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
             shed: Counter::default(),
         };
         metrics.register();
+        metrics.register_locks_and_keys();
         metrics
     }
 
@@ -69,6 +85,11 @@ impl Metrics {
 
     /// Counts a step of the store.
     pub fn store_step(&self, operation: StoreOperation, outcome: StoreOutcome, took: Duration) {
+        let is_up = i64::from(outcome != StoreOutcome::Error);
+        // All requests read it, and few change it.
+        if self.store_up.get() != is_up {
+            self.store_up.set(is_up);
+        }
         self.recent.count_step(took);
         let labels = StepLabels { operation, outcome };
         self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
@@ -77,6 +98,16 @@ impl Metrics {
     /// Counts a grant of a lock.
     pub fn grant(&self, limit: Limit) {
         self.grants.get_or_create(&GrantLabels { mode: GrantMode::of(limit) }).inc();
+    }
+
+    /// Counts a grant that its client had asked to wait for.
+    pub(crate) fn wait(&self, waited: Duration) {
+        self.waits.observe(waited.as_secs_f64());
+    }
+
+    /// Counts a lock that a stream held and lost; `reason` is the word of the event.
+    pub(crate) fn lost_hold(&self, reason: &'static str) {
+        self.lost_holds.get_or_create(&LossLabels { reason }).inc();
     }
 
     /// Counts a stream of events for as long as what it gives lives.
@@ -97,12 +128,12 @@ impl Metrics {
     pub fn encode(
         &self,
         locks: LockCounts,
-        kept_bytes: Option<u64>,
+        records: RecordCounts,
         authenticator: Option<&Authenticator>,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
-        encode_registry(&mut text, &registry_of(locks, kept_bytes))?;
+        encode_registry(&mut text, &registry_of(locks, records))?;
         if let Some(authenticator) = authenticator {
             encode_registry(&mut text, &registry_of_quotas(&authenticator.identities()))?;
         }
@@ -130,7 +161,34 @@ impl Metrics {
             Unit::Seconds,
             self.store_steps.clone(),
         );
+    }
+
+    fn register_locks_and_keys(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "store_up",
+            "Whether the last step of the store found out",
+            self.store_up.clone(),
+        );
         registry.register("lock_grants", "Grants of locks", self.grants.clone());
+        registry.register_with_unit(
+            "lock_wait",
+            "Time in line of the grants that were waited for",
+            Unit::Seconds,
+            self.waits.clone(),
+        );
+        registry.register(
+            "lock_lost_holds",
+            "Locks that streams held and lost",
+            self.lost_holds.clone(),
+        );
+        registry.register(
+            "idempotency_replays",
+            "Repeats that read a kept answer",
+            self.replays.clone(),
+        );
+        let mismatches = self.mismatches.clone();
+        registry.register("idempotency_mismatches", "Keys used for another request", mismatches);
     }
 }
 
@@ -146,14 +204,33 @@ impl fmt::Debug for Metrics {
     }
 }
 
+/// How many records there are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RecordCounts {
+    /// Those whose outcome is unknown; `None` where that could not be found out.
+    pub unknown: Option<usize>,
+    /// Those of runs that are under way; `None` where that could not be found out.
+    pub in_flight: Option<usize>,
+    /// The bytes of answers that this process keeps, if it keeps them.
+    pub kept_bytes: Option<u64>,
+}
+
 /// What the core counts, as of now.
-fn registry_of(locks: LockCounts, kept_bytes: Option<u64>) -> Registry {
+fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
     let mut registry = Registry::with_prefix("keylatch");
     let waiters = ConstGauge::new(u64::try_from(locks.waiters).unwrap_or(u64::MAX));
     registry.register("lock_waiters", "Requests that wait for a lock", waiters);
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
-    if let Some(bytes) = kept_bytes {
+    let unfinished = Family::<StateLabels, Gauge>::default();
+    for (state, count) in [("unknown", records.unknown), ("in_flight", records.in_flight)] {
+        if let Some(count) = count.and_then(|count| i64::try_from(count).ok()) {
+            unfinished.get_or_create(&StateLabels { state }).set(count);
+        }
+    }
+    let help = "Records without an outcome, of all instances";
+    registry.register("idempotency_records", help, unfinished);
+    if let Some(bytes) = records.kept_bytes {
         let help = "Bytes of answers that are kept for repeats in this process";
         registry.register("idempotency_kept_bytes", help, ConstGauge::new(bytes));
     }
@@ -418,6 +495,16 @@ struct GrantLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
     kind: StreamKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LossLabels {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

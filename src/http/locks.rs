@@ -82,6 +82,9 @@ pub(super) async fn create(
     let room = caller.claim_locks(names, request.token.as_ref(), !wait.is_zero())?;
     match api.locks.acquire(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
+            if !wait.is_zero() {
+                api.metrics.wait(grant.validity.waited());
+            }
             room.keep(names, &grant.token, grant.lease.ttl);
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));

@@ -67,6 +67,9 @@ pub(super) async fn create(
     let ttl = request.ttl.get();
     match api.locks.acquire_set(request).await.map_err(of_lock_error)? {
         Acquisition::New(grant) => {
+            if !wait.is_zero() {
+                api.metrics.wait(grant.validity.waited());
+            }
             room.keep(set.names(), &grant.token, ttl);
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))

@@ -30,7 +30,7 @@ use super::problem::{
     overloaded, too_many_holders,
 };
 use crate::access::LockAct;
-use crate::metrics::StreamKind;
+use crate::metrics::{Metrics, StreamKind};
 use keylatch_core::lock::{
     HoldEvent, HoldRefusal, Holder, LockError, LockName, LossReason, Token, WatchEvent,
 };
@@ -95,9 +95,11 @@ pub(super) async fn hold(
         None => return Err(Problem::new(Code::Internal, "The lock is not held.")),
     };
     let events = stream::iter([first]).chain(ReceiverStream::new(events));
+    let metrics = Arc::clone(&api.metrics);
     let mut response = place.respond(events.map(move |event| {
         // The stream keeps the room for as long as it holds the lock.
         let _ = &room;
+        count_hold_event(&metrics, &event);
         encode_hold_event(event, &name)
     }));
     // A token consists of visible ASCII, which a header always takes.
@@ -106,6 +108,22 @@ pub(super) async fn hold(
         response.headers_mut().insert(LOCK_TOKEN, token);
     }
     Ok(response)
+}
+
+fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {
+    match happened {
+        HoldEvent::Acquired(grant) => metrics.wait(grant.validity.waited()),
+        HoldEvent::Lost(lost) => metrics.lost_hold(match lost {
+            LossReason::MaxHold => "max_hold",
+            LossReason::Shutdown => "shutdown",
+            LossReason::NotHeld => "not_held",
+            LossReason::TakenOver => "taken_over",
+            LossReason::Broken(_) => "broken",
+            LossReason::Unrenewed => "unrenewed",
+            _ => "other",
+        }),
+        _ => {}
+    }
 }
 
 fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {

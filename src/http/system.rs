@@ -10,13 +10,22 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::future::join;
+use tokio::time::timeout;
 
 use super::api::Api;
 use super::body::Json;
 use super::caller::Caller;
 use super::problem::{Code, HealthProblems, OwnProblems, Problem};
-use keylatch_core::store::{Effect, StoreHealth};
+use crate::metrics::RecordCounts;
+use keylatch_core::idempotency::{IdempotencyService, PhaseName, RecordFilter};
+use keylatch_core::store::{Effect, ListRecords, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
+
+/// How long a scrape waits for the store to count its records.
+const COUNT_LIMIT: Duration = Duration::from_secs(1);
+/// How many records a scrape counts at most.
+const MAX_COUNT: usize = 1000;
 
 /// What is promised, in the words of the README.
 pub(super) const PROMISE: [&str; 4] = [
@@ -123,10 +132,38 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let kept_bytes = api.records.as_ref().and_then(|records| records.kept_bytes());
-    match api.metrics.encode(api.locks.counts(), kept_bytes, api.authenticator.as_deref()) {
+    let records = match &api.records {
+        Some(records) => count_records(records).await,
+        None => RecordCounts::default(),
+    };
+    match api.metrics.encode(api.locks.counts(), records, api.authenticator.as_deref()) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
+    }
+}
+
+/// Few records are unfinished, and the store has an index of them. A scrape does not wait for one that is slow.
+async fn count_records(records: &IdempotencyService) -> RecordCounts {
+    let count = |phase| timeout(COUNT_LIMIT, count_in(records, phase));
+    let (unknown, in_flight) = join(count(PhaseName::Unknown), count(PhaseName::InFlight)).await;
+    RecordCounts {
+        unknown: unknown.ok().flatten(),
+        in_flight: in_flight.ok().flatten(),
+        kept_bytes: records.kept_bytes(),
+    }
+}
+
+async fn count_in(records: &IdempotencyService, phase: PhaseName) -> Option<usize> {
+    let filter = RecordFilter { phase: Some(phase), ..RecordFilter::default() };
+    let mut query = ListRecords { filter, limit: MAX_COUNT, cursor: None };
+    let mut count = 0;
+    loop {
+        let page = records.list(&query).await.ok()??;
+        count += page.entries.len();
+        query.cursor = page.next;
+        if count >= MAX_COUNT || query.cursor.is_none() {
+            return Some(count.min(MAX_COUNT));
+        }
     }
 }
 

@@ -47,6 +47,7 @@ mod listing;
 mod lock_names;
 mod locks;
 mod logging;
+mod metrics_page;
 mod openapi;
 mod openapi_rules;
 mod permissions;
