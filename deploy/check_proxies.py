@@ -15,35 +15,11 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
+
+from processes import free_port, running
 
 HERE = pathlib.Path(__file__).parent
 HOST = "locks.example"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@contextlib.contextmanager
-def running(arguments, port, log):
-    """A process, from when its port takes connections until the end of the block."""
-    with open(log, "w") as errors:
-        process = subprocess.Popen(arguments, stdout=errors, stderr=errors)
-        watchdog = threading.Timer(60, process.kill)
-        watchdog.start()
-        try:
-            while True:
-                if process.poll() is not None:
-                    sys.exit(f"{arguments[0]} ended:\n{log.read_text()}")
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
-            yield
-        finally:
-            watchdog.cancel()
-            process.terminate()
-            process.wait(20)
 
 
 def nginx(scratch, port, upstream, certificate, key):
