@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use keylatch_core::idempotency::{
-    AbandonReply, BeginReply, CompleteReply, RecordCommand, RecordReply, RecordStatus,
+    AbandonReply, BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordStatus,
     ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
@@ -124,6 +124,7 @@ fn operation(command: &Command) -> StoreOperation {
             RecordCommand::Complete { .. } => StoreOperation::CompleteRecord,
             RecordCommand::Abandon { .. } => StoreOperation::AbandonRecord,
             RecordCommand::Resolve(_) => StoreOperation::ResolveRecord,
+            RecordCommand::Erase => StoreOperation::EraseRecord,
             RecordCommand::Look => StoreOperation::LookAtRecord,
         },
     }
@@ -201,17 +202,18 @@ fn record_outcome(reply: &RecordReply) -> StoreOutcome {
         RecordReply::Renew(RunRenewal::Lost)
         | RecordReply::Complete(CompleteReply::Refused(_))
         | RecordReply::Abandon(AbandonReply::Refused(_))
-        | RecordReply::Resolve(ResolveReply::Refused(_)) => StoreOutcome::Mismatch,
+        | RecordReply::Resolve(ResolveReply::Refused(_))
+        | RecordReply::Erase(EraseReply::Refused(_)) => StoreOutcome::Mismatch,
         RecordReply::Complete(CompleteReply::Absent)
         | RecordReply::Abandon(AbandonReply::Absent)
         | RecordReply::Resolve(ResolveReply::Absent)
+        | RecordReply::Erase(EraseReply::Absent)
         | RecordReply::Look(None) => StoreOutcome::NotHeld,
         RecordReply::Begin(BeginReply::Started(_))
         | RecordReply::Renew(RunRenewal::Extended)
         | RecordReply::Complete(CompleteReply::Kept(_))
         | RecordReply::Abandon(AbandonReply::Abandoned)
-        | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed) => {
-            StoreOutcome::Done
-        }
+        | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed)
+        | RecordReply::Erase(EraseReply::Erased(_)) => StoreOutcome::Done,
     }
 }

@@ -345,6 +345,7 @@ pub enum StoreOperation {
     CompleteRecord,
     AbandonRecord,
     ResolveRecord,
+    EraseRecord,
     LookAtRecord,
 }
 
@@ -370,6 +371,7 @@ impl StoreOperation {
             Self::CompleteRecord => "complete_record",
             Self::AbandonRecord => "abandon_record",
             Self::ResolveRecord => "resolve_record",
+            Self::EraseRecord => "erase_record",
             Self::LookAtRecord => "look_at_record",
         }
     }
@@ -520,15 +522,22 @@ mod tests {
     #[test]
     fn every_label_of_a_store_step_is_documented() {
         use StoreOperation::{
-            AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, Health, List,
-            Look, LookAtRecord, Recall, Release, ReleaseSet, Renew, RenewRecord, RenewSet,
-            ResolveRecord, Withdraw, WithdrawSet,
+            AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, EraseRecord,
+            Health, List, Look, LookAtRecord, Recall, Release, ReleaseSet, Renew, RenewRecord,
+            RenewSet, ResolveRecord, Withdraw, WithdrawSet,
         };
         use StoreOutcome::{Broken, Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
         let locks = [Acquire, Withdraw, Renew, Release, Break, Look, Recall, List, Health];
         let sets = [AcquireSet, WithdrawSet, RenewSet, ReleaseSet];
-        let records =
-            [BeginRecord, RenewRecord, CompleteRecord, AbandonRecord, ResolveRecord, LookAtRecord];
+        let records = [
+            BeginRecord,
+            RenewRecord,
+            CompleteRecord,
+            AbandonRecord,
+            ResolveRecord,
+            EraseRecord,
+            LookAtRecord,
+        ];
         let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Broken, Error];
         let operations = locks.into_iter().chain(sets).chain(records).map(StoreOperation::as_str);
         let document = include_str!("../docs/operating.md");

@@ -28,6 +28,8 @@ pub enum KeyAct {
     Read,
     /// Settle an unknown outcome.
     Resolve,
+    /// Remove what is kept of an answer.
+    Erase,
 }
 
 /// What an identity may do with locks and keys.
@@ -48,7 +50,7 @@ impl Permissions {
     /// Those of a client where there are no identities.
     pub fn everything() -> Self {
         let locks = vec![LockAct::Acquire, LockAct::Read, LockAct::Break];
-        let keys = vec![KeyAct::Use, KeyAct::Read, KeyAct::Resolve];
+        let keys = vec![KeyAct::Use, KeyAct::Read, KeyAct::Resolve, KeyAct::Erase];
         let prefix = String::new();
         Self {
             locks: vec![Rule { prefix: prefix.clone(), may: locks }],
@@ -89,6 +91,7 @@ enum Act {
     Break,
     Use,
     Resolve,
+    Erase,
 }
 
 impl Act {
@@ -97,7 +100,7 @@ impl Act {
             Self::Acquire => Some(LockAct::Acquire),
             Self::Read => Some(LockAct::Read),
             Self::Break => Some(LockAct::Break),
-            Self::Use | Self::Resolve => None,
+            Self::Use | Self::Resolve | Self::Erase => None,
         }
     }
 
@@ -106,6 +109,7 @@ impl Act {
             Self::Use => Some(KeyAct::Use),
             Self::Read => Some(KeyAct::Read),
             Self::Resolve => Some(KeyAct::Resolve),
+            Self::Erase => Some(KeyAct::Erase),
             Self::Acquire | Self::Break => None,
         }
     }

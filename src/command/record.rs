@@ -1,4 +1,4 @@
-//! `keylatch key list`, `show` and `resolve`: the records of idempotency keys, and what settles one whose outcome is
+//! `keylatch key list`, `show`, `resolve` and `erase`: the records of idempotency keys, and what settles one whose outcome is
 //! unknown.
 
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ pub enum RecordCommand {
     Show(Show),
     /// Settle an unknown outcome, once you have found out whether the request was carried out
     Resolve(Resolve),
+    /// Remove the body and the headers of a kept answer, which may be personal data. The key stays used
+    Erase(Erase),
 }
 
 /// Which records to list.
@@ -80,6 +82,15 @@ pub struct Show {
     json: bool,
 }
 
+/// An answer to erase.
+#[derive(Debug, Args)]
+pub struct Erase {
+    #[command(flatten)]
+    service: ServiceArguments,
+    #[command(flatten)]
+    scope: Scope,
+}
+
 /// An unknown outcome to settle.
 #[derive(Debug, Args)]
 pub struct Resolve {
@@ -124,6 +135,7 @@ impl RecordCommand {
             Self::List(command) => command.run().await,
             Self::Show(command) => command.run().await,
             Self::Resolve(command) => command.run().await,
+            Self::Erase(command) => command.run().await,
         }
     }
 }
@@ -196,6 +208,15 @@ impl Show {
     async fn run(self) -> Result<u8, Failure> {
         let reply = Service::new(&self.service)?.ask(Ask::get(self.scope.path(""))).await?;
         print_record(&reply, self.json)?;
+        Ok(0)
+    }
+}
+
+impl Erase {
+    async fn run(self) -> Result<u8, Failure> {
+        let path = self.scope.path("/answer");
+        let ask = Ask { method: Method::DELETE, path, token: None, body: Vec::new() };
+        Service::new(&self.service)?.ask(ask).await?;
         Ok(0)
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Act {
         by: Option<String>,
         reason: Option<String>,
     },
+    /// It erased the answer of a key.
+    Erase { key: String, method: String, path: String },
     /// It was refused for who it is.
     Refused { method: &'static str, route: String, status: u16 },
 }

@@ -97,6 +97,7 @@ impl Caller {
             KeyAct::Use => "use",
             KeyAct::Read => "read",
             KeyAct::Resolve => "resolve",
+            KeyAct::Erase => "erase the answer of",
         };
         Err(forbidden(format!("You may not {verb} this key.")).with_field("key"))
     }

@@ -36,7 +36,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::idempotency::{api as records, list as record_list};
+use self::idempotency::{api as records, erase, list as record_list};
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
@@ -172,6 +172,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(records::begin, records::complete, records::abandon, records::find))
         .routes(routes!(records::renew))
         .routes(routes!(records::resolve))
+        .routes(routes!(erase::erase_answer))
         .routes(routes!(system::info))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))

@@ -312,6 +312,11 @@ problems! {
         InvalidHost, Unauthenticated, QuotaExceeded, InvalidQuery, Internal, NotSupported, StoreUnavailable,
         Overloaded, Timeout, MisdirectedRequest
     ];
+    EraseProblems: [
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidQuery, NoRecord, RequestInProgress,
+        OutcomeUnknown, Internal, NotSupported, StoreUnavailable, Overloaded, Timeout, MisdirectedRequest,
+        CrossOrigin
+    ];
     ResolveProblems: [
         InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidKey, InvalidBody, InvalidQuery, NoRecord,
         RequestTimeout, NothingToResolve, PayloadTooLarge, Internal, NotSupported, StoreUnavailable,

@@ -29,7 +29,7 @@ enum Need {
 
 use Need::{Identity, Key, Lock, Open, Set};
 
-const NEEDS: [(&str, &str, Need); 30] = [
+const NEEDS: [(&str, &str, Need); 31] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
     ("put", "/v1/locks/{name}", Lock("acquire")),
     ("delete", "/v1/locks/{name}", Lock("acquire")),
@@ -48,6 +48,7 @@ const NEEDS: [(&str, &str, Need); 30] = [
     ("post", "/v1/idempotency/{key}/renew", Key("use")),
     ("get", "/v1/idempotency/{key}", Key("read")),
     ("post", "/v1/idempotency/{key}/resolve", Key("resolve")),
+    ("delete", "/v1/idempotency/{key}/answer", Key("erase")),
     // It has what the identity may read.
     ("get", "/v1/idempotency", Identity),
     ("get", "/v1/info", Identity),
@@ -65,13 +66,14 @@ const NEEDS: [(&str, &str, Need); 30] = [
 ];
 
 /// Every act on a lock and on a key; an identity for each may do that alone, below `in/`.
-const ACTS: [(&str, &str); 6] = [
+const ACTS: [(&str, &str); 7] = [
     ("locks", "acquire"),
     ("locks", "read"),
     ("locks", "break"),
     ("keys", "use"),
     ("keys", "read"),
     ("keys", "resolve"),
+    ("keys", "erase"),
 ];
 
 /// A request for an operation about a name.

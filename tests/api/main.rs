@@ -14,6 +14,7 @@ mod connections;
 mod console;
 mod console_keys;
 mod cors;
+mod erasure;
 mod expiry;
 mod fencing_tokens;
 mod foreign_pages;

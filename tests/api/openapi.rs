@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 30] = [
+const STATUSES: [(&str, &str, &[&str]); 31] = [
     (
         "post",
         "/v1/locks/{name}",
@@ -126,6 +126,11 @@ const STATUSES: [(&str, &str, &[&str]); 30] = [
             "500", "501", "503",
         ],
     ),
+    (
+        "delete",
+        "/v1/idempotency/{key}/answer",
+        &["204", "400", "401", "403", "404", "409", "421", "429", "500", "501", "503"],
+    ),
     ("get", "/v1/idempotency", &["200", "400", "401", "421", "429", "500", "501", "503"]),
     ("post", "/v1/orders", GUARDED),
     ("get", "/v1/orders", &["200", "400", "421", "500", "503"]),
@@ -153,7 +158,7 @@ const BY_HAND: [(&str, &str); 4] = [
 ];
 
 /// The other operations in an order in which each one's example works.
-const TOUR: [(&str, &str); 27] = [
+const TOUR: [(&str, &str); 28] = [
     ("post", "/v1/locks/{name}"),
     ("get", "/v1/locks/{name}"),
     ("get", "/v1/locks"),
@@ -171,6 +176,7 @@ const TOUR: [(&str, &str); 27] = [
     ("delete", "/v1/idempotency/{key}"),
     ("post", "/v1/idempotency/{key}"),
     ("put", "/v1/idempotency/{key}"),
+    ("delete", "/v1/idempotency/{key}/answer"),
     ("get", "/v1/idempotency"),
     ("post", "/v1/orders"),
     ("get", "/v1/orders"),
@@ -341,7 +347,7 @@ async fn every_example_works_as_documented() {
 async fn every_example_works_with_an_api_key() {
     let mut keyring = Keyring::default();
     let all = "allow = [{ locks = \"\", may = [\"acquire\", \"read\", \"break\"] }, \
-               { keys = \"\", may = [\"use\", \"read\", \"resolve\"] }]";
+               { keys = \"\", may = [\"use\", \"read\", \"resolve\", \"erase\"] }]";
     let key = keyring.add("admin", all);
     take_the_tour(&Service::start_with(keyring.config()).await, Some(&key)).await;
 }

@@ -51,6 +51,10 @@ async fn unknown_outcome_is_found_and_settled() {
     let shown = key(&service, &[&["show", "order-17", "--json"], &SCOPE[..]].concat()).await;
     let record: Value = serde_json::from_str(&shown.stdout).expect("JSON");
     assert_eq!((&record["state"], &record["status"]), (&json!("done"), &json!(201)), "{record}");
+    let erased = key(&service, &[&["erase", "order-17"], &SCOPE[..]].concat()).await;
+    assert_eq!(erased.code, Some(0), "{erased:?}");
+    let shown = key(&service, &[&["show", "order-17"], &SCOPE[..]].concat()).await;
+    assert!(shown.stdout.contains("201") && !shown.stdout.contains("alice"), "{shown:?}");
     let other = ["--not-done", "--reason", "r"];
     let again = key(&service, &[&["resolve", "order-17"], &SCOPE[..], &other].concat()).await;
     assert_eq!(again.code, Some(76), "{again:?}");

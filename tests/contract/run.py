@@ -59,7 +59,7 @@ def identities(directory):
     (directory / "identities.toml").write_text(
         f'[[identity]]\nname = "all"\nkeys = [{{ sha256 = "{sha256}" }}]\nact_for = ["*"]\n'
         'allow = [{ locks = "", may = ["acquire", "read", "break"] }, '
-        '{ keys = "", may = ["use", "read", "resolve"] }]\n'
+        '{ keys = "", may = ["use", "read", "resolve", "erase"] }]\n'
     )
     return f'identities = "{directory}/identities.toml"\n'
 

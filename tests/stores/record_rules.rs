@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
-    OnCrash, PhaseName, RecordCommand, RecordFilter, RecordKey, RecordReply, RecordScope,
-    RecordState, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd, Scope,
-    StoredResponse, UnknownReason,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint,
+    IdempotencyKey, OnCrash, PhaseName, RecordCommand, RecordFilter, RecordKey, RecordReply,
+    RecordScope, RecordState, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
+    Scope, StoredResponse, UnknownReason,
 };
 use keylatch_core::lock::{FencingToken, Moment, Token, TokenHash};
 use keylatch_core::store::{Command, ListRecords, Reply};
@@ -71,6 +71,7 @@ enum What {
     Renew,
     Complete(RunEnd),
     Abandon,
+    Erase,
     Resolve(Meant, Option<StoredResponse>),
     Look,
     /// The records of this sequence that are so far are listed.
@@ -114,6 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(What::Renew),
         5 => end.prop_map(What::Complete),
         1 => Just(What::Abandon),
+        1 => Just(What::Erase),
         3 => resolve.prop_map(|(meant, end)| What::Resolve(meant, end)),
         2 => Just(What::Look),
         2 => phase.prop_map(What::List),
@@ -292,6 +294,7 @@ fn command(
         What::Resolve(_, end) => {
             RecordCommand::Resolve(ResolveCommand { key, fencing_token: meant, end: end.clone() })
         }
+        What::Erase => RecordCommand::Erase,
         What::Look | What::List(_) | What::Pass(_) => RecordCommand::Look,
     }
 }
@@ -336,6 +339,7 @@ fn view_of(found: &mut RecordReply) -> Option<&mut RecordView> {
         | RecordReply::Complete(CompleteReply::Kept(view) | CompleteReply::Refused(view))
         | RecordReply::Abandon(AbandonReply::Refused(view))
         | RecordReply::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
+        | RecordReply::Erase(EraseReply::Erased(view) | EraseReply::Refused(view))
         | RecordReply::Look(Some(view)) => Some(view),
         _ => None,
     }

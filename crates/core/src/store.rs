@@ -18,8 +18,9 @@ use async_trait::async_trait;
 use futures_util::Stream;
 
 use crate::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, RecordCommand, RecordFilter, RecordKey,
-    RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd, RunRenewal,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, RecordCommand, RecordFilter,
+    RecordKey, RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd,
+    RunRenewal,
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holder,
@@ -603,6 +604,18 @@ impl dyn Store + '_ {
     pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
         match self.record(ask.key, RecordCommand::Resolve(ask.clone())).await? {
             RecordReply::Resolve(reply) => Ok(reply),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// Removes what is kept of an answer, but its status.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
+        match self.record(*key, RecordCommand::Erase).await? {
+            RecordReply::Erase(reply) => Ok(reply),
             _ => Err(StoreError::mismatched_reply()),
         }
     }

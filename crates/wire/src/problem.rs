@@ -123,7 +123,7 @@ problem_table! {
         "It was begun, and how it ended is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
     AnswerNotKept = 409 "answer-not-kept" Never
         "The request was carried out, and its answer was not kept"
-        "The headers of the answer were too large to keep. It is not run again under this key. Read the resource itself to see what came of it.";
+        "The headers of the answer were too large to keep, or an operator erased it. It is not run again under this key. Read the resource itself to see what came of it.";
     NothingToResolve = 409 "nothing-to-resolve" NewKey
         "The outcome is not unknown"
         "Only an unknown outcome can be resolved. `GET` of the same record shows how it stands; a `fencing_token` must be that of its last run.";

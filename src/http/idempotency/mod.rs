@@ -4,6 +4,7 @@
 mod admission;
 pub(super) mod api;
 mod document;
+pub(super) mod erase;
 mod forwarding;
 mod gateway;
 mod guard;

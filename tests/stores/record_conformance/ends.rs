@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, ResolveReply, RunEnd, RunRenewal, StoredResponse, UnknownReason,
+    AbandonReply, Answer, EraseReply, ResolveReply, RunEnd, RunRenewal, StoredResponse,
+    UnknownReason,
 };
 use keylatch_core::lock::FencingToken;
 use keylatch_testkit::{Records, store_test};
 
 use super::{
     LEASE, RETENTION, UNKNOWN, abandon, answer, ask, assert_ended, assert_near, assert_same, begin,
-    complete, done, extend, find, found, found_now, kept, refused, rerun, resolve, started,
+    complete, done, extend, find, found, found_now, kept, key, refused, rerun, resolve, started,
     unknown,
 };
 
@@ -188,6 +189,25 @@ async fn only_an_unknown_outcome_can_be_resolved(store: &Records) {
         }
         assert_same(&found_now(store, key).await, &view);
     }
+}
+
+#[store_test(records)]
+async fn answer_is_erased_and_its_key_stays_used(store: &Records) {
+    started(begin(store, &ask(1, "one")).await);
+    let in_flight = found_now(store, 1).await;
+    let EraseReply::Refused(told) = store.erase(&key(1)).await.unwrap() else { panic!("refused") };
+    assert_same(&told, &in_flight);
+    let before = kept(complete(store, 1, "one", done("a")).await);
+    store.advance(LEASE).await;
+    for _ in 0..2 {
+        let erased = store.erase(&key(1)).await.unwrap();
+        let EraseReply::Erased(view) = erased else { panic!("erased, not {erased:?}") };
+        assert_ended(&view, &RunEnd::Done(StoredResponse::Mark(200)));
+        assert_near(view.expires_in, RETENTION - LEASE);
+        assert_eq!((view.fencing_token, view.attempts), (before.fencing_token, before.attempts));
+        assert_same(&found(begin(store, &ask(1, "two")).await), &view);
+    }
+    assert_eq!(store.erase(&key(2)).await.unwrap(), EraseReply::Absent);
 }
 
 #[store_test(records)]

@@ -37,6 +37,8 @@ pub enum RecordCommand {
     },
     /// Settles an unknown outcome.
     Resolve(ResolveCommand),
+    /// Removes what is kept of an answer, but its status. The key stays used.
+    Erase,
     /// Reads the record.
     Look,
 }
@@ -61,6 +63,8 @@ pub enum RecordReply {
     Abandon(AbandonReply),
     /// To [`RecordCommand::Resolve`].
     Resolve(ResolveReply),
+    /// To [`RecordCommand::Erase`].
+    Erase(EraseReply),
     /// To [`RecordCommand::Look`]: the record, if there is one.
     Look(Option<RecordView>),
 }
@@ -304,6 +308,17 @@ pub enum ResolveReply {
     /// Settled: the key is free.
     Freed,
     /// There is nothing to settle: it is in flight, or done, or a later run.
+    Refused(RecordView),
+    /// There is no such record.
+    Absent,
+}
+
+/// What became of an erasure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EraseReply {
+    /// Nothing but the status is kept of the answer.
+    Erased(RecordView),
+    /// There is no answer: it is in flight, or its outcome is unknown.
     Refused(RecordView),
     /// There is no such record.
     Absent,

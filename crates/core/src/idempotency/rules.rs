@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, Fingerprint, OnCrash, RecordCommand,
-    RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
-    RunRenewal, StoredResponse, UnknownReason,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, Fingerprint, OnCrash,
+    RecordCommand, RecordReply, RecordScope, RecordStatus, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, RunRenewal, StoredResponse, UnknownReason,
 };
 use crate::lock::{FencingToken, Moment, TokenHash};
 
@@ -55,6 +55,10 @@ impl RecordState {
             RecordCommand::Resolve(resolve) => {
                 let (record, reply) = resolve.apply(record, moment);
                 (record, RecordReply::Resolve(reply))
+            }
+            RecordCommand::Erase => {
+                let (record, reply) = erase(record, moment.now);
+                (record, RecordReply::Erase(reply))
             }
             RecordCommand::Look => {
                 let view = record.map(|record| record.view(moment.now));
@@ -337,6 +341,18 @@ fn abandon(
         Some(record) if record.is_run_by(token, now) => (None, AbandonReply::Abandoned),
         Some(record) => (Some(record.clone()), AbandonReply::Refused(record.view(now))),
     }
+}
+
+/// The retention stays as it was: what is erased is no new outcome.
+fn erase(record: Option<&Record>, now: Duration) -> (Option<Record>, EraseReply) {
+    let Some(record) = record else { return (None, EraseReply::Absent) };
+    let RecordStage::Done(at_millis, kept) = &record.stage else {
+        return (Some(record.clone()), EraseReply::Refused(record.view(now)));
+    };
+    let stage = RecordStage::Done(*at_millis, StoredResponse::Mark(kept.status()));
+    let erased = Record { stage, ..record.clone() };
+    let view = erased.view(now);
+    (Some(erased), EraseReply::Erased(view))
 }
 
 impl ResolveCommand {

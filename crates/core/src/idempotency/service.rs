@@ -22,9 +22,9 @@ use tokio_util::task::TaskTracker;
 use super::room::{AnswerRoom, TakenRoom};
 use super::run::{self, RunEnding, RunWaiters};
 use super::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, IdempotencyError, OnCrash, OnceRun,
-    RecordKey, RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run, RunEnd,
-    RunRenewal, RunRequest, RunResult, UnknownReason,
+    AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, IdempotencyError, OnCrash,
+    OnceRun, RecordKey, RecordStatus, RecordSummary, RecordView, ResolveCommand, ResolveReply, Run,
+    RunEnd, RunRenewal, RunRequest, RunResult, UnknownReason,
 };
 use crate::lock::{Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
@@ -211,6 +211,15 @@ impl IdempotencyService {
     /// The store could not find out.
     pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
         with_deadline(self.deadline, self.store.resolve(ask)).await
+    }
+
+    /// Removes what is kept of an answer, but its status. The key stays used until its retention ends.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
+        with_deadline(self.deadline, self.store.erase(key)).await
     }
 
     /// Looks at a record.

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use keylatch_core::idempotency::{
-    BeginReply, CompleteReply, RecordCommand, RecordReply, RecordState, ResolveReply, RunRenewal,
+    BeginReply, CompleteReply, EraseReply, RecordCommand, RecordReply, RecordState, ResolveReply,
+    RunRenewal,
 };
 use keylatch_core::lock::{
     AcquireReply, BreakReply, FencingToken, LockCommand, LockName, LockReply, LockState, Moment,
@@ -170,6 +171,7 @@ impl Kind for RecordState {
                 | RecordReply::Renew(RunRenewal::Extended)
                 | RecordReply::Complete(CompleteReply::Kept(_))
                 | RecordReply::Resolve(Completed(_) | Freed)
+                | RecordReply::Erase(EraseReply::Erased(_))
         )
     }
 

@@ -1,0 +1,65 @@
+//! Erasing a kept answer, which may have personal data, while its key stays used.
+//!
+//! Tested in `tests/api/erasure.rs`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use keylatch_core::idempotency::{EraseReply, RecordStatus};
+
+use super::api::{RecordKeyPath, no_record};
+use super::list::resolve_url_of;
+use crate::access::KeyAct;
+use crate::http::api::Api;
+use crate::http::audit::{Act, Auditor};
+use crate::http::caller::Caller;
+use crate::http::problem::{Code, EraseProblems, Problem};
+
+/// Erase an answer
+///
+/// Removes the body and the headers of a finished record, which may be personal data. Its status stays, and the
+/// key stays used until its retention ends: a repeat is not run, and reads that the answer was not kept.
+#[utoipa::path(
+    delete,
+    path = "/v1/idempotency/{key}/answer",
+    operation_id = "eraseIdempotencyAnswer",
+    tag = "idempotency",
+    params(
+        ("key" = String, Path, min_length = 1, max_length = 255, example = "order-17", description = "The key"),
+        ("method" = Option<String>, Query, description = "The method of a guarded route, as `POST`"),
+        ("path" = Option<String>, Query, description = "The path of a guarded route, as `/v1/orders`"),
+        ("principal" = Option<String>, Query, description = "Who sent the request, where the route tells people apart"),
+    ),
+    responses((status = 204, description = "Nothing but the status is kept"), EraseProblems)
+)]
+pub(crate) async fn erase_answer(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    auditor: Auditor,
+    path: RecordKeyPath,
+) -> Result<StatusCode, Problem> {
+    let (key, scope) = path.permitted(&caller, KeyAct::Erase)?;
+    let act = Act::Erase {
+        key: scope.key().as_str().to_owned(),
+        method: scope.method().to_owned(),
+        path: scope.path().to_owned(),
+    };
+    let done = async {
+        match api.records()?.erase(&key).await? {
+            EraseReply::Erased(_) => Ok(StatusCode::NO_CONTENT),
+            EraseReply::Refused(view) => Err(match view.phase {
+                RecordStatus::Unknown { .. } => {
+                    let detail = "There is no answer: the outcome is unknown.";
+                    let problem = Problem::new(Code::OutcomeUnknown, detail);
+                    problem.with_resolve(resolve_url_of(&key, &scope))
+                }
+                RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
+                    Problem::new(Code::RequestInProgress, "There is no answer yet.")
+                }
+            }),
+            EraseReply::Absent => Err(no_record()),
+        }
+    };
+    auditor.follow(act, done).await
+}
