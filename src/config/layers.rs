@@ -165,7 +165,12 @@ fn without_secrets(value: &Value) -> Value {
 
 fn url_without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?…"));
+    let (rest, query) = match rest.split_once('?') {
+        // A password may have a question mark that should have been escaped.
+        Some((_, query)) if query.contains('@') => return format!("{scheme}://…"),
+        Some((rest, _)) => (rest, "?…"),
+        None => (rest, ""),
+    };
     // A password may have a slash that should have been escaped.
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     format!("{scheme}://{user}{rest}{query}")

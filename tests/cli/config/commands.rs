@@ -44,6 +44,14 @@ async fn each_setting_is_shown_with_where_it_comes_from() {
 }
 
 #[tokio::test]
+async fn password_with_a_question_mark_is_not_shown() {
+    let store = "redis://:secret?secret@host:6379/1";
+    let shown = KEYLATCH.run(&["config", "show", "--store", store, "--json"]).await;
+    assert_eq!(setting(&shown, "store").0, "\"redis://…\"");
+    assert!(!shown.stdout.contains("secret"), "{shown:?}");
+}
+
+#[tokio::test]
 async fn mistake_is_found_without_a_start() {
     let check = ["config", "check"];
     let valid = KEYLATCH.run(&check).await;
