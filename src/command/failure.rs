@@ -37,6 +37,8 @@ pub enum Failure {
     Problem(Box<ProblemDocument>),
     /// Something else than keylatch answered.
     Foreign(StatusCode),
+    /// The answer is not one that this version understands.
+    Malformed(serde_json::Error),
     /// Others held the lock until the wait was over.
     Held(LockName, Option<Holder>),
     /// The lease ended while it was held.
@@ -54,7 +56,7 @@ impl Failure {
             Self::Client { error, .. } => code_of_error(error),
             Self::Problem(problem) => of_problem(problem),
             Self::Foreign(status) if status.is_server_error() => 69,
-            Self::Foreign(_) => 76,
+            Self::Foreign(_) | Self::Malformed(_) => 76,
             Self::Held(..) => 73,
             Self::Lost(_) => 75,
             Self::Arguments(_) => 64,
@@ -81,6 +83,9 @@ impl fmt::Display for Failure {
             Self::Client { server, error } => write!(f, "{server}: {error}"),
             Self::Problem(problem) => f.write_str(&problem.detail),
             Self::Foreign(status) => write!(f, "{status}, which keylatch did not answer"),
+            Self::Malformed(error) => {
+                write!(f, "the answer is not one of this version of keylatch: {error}")
+            }
             Self::Held(name, holder) => f.write_str(&describe_contention(name, holder.as_ref())),
             Self::Lost(why) => write!(f, "the lock is lost: {why}"),
             Self::Arguments(why) => f.write_str(why),

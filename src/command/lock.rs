@@ -60,7 +60,7 @@ pub struct Acquire {
     #[arg(long)]
     json: bool,
     /// The token, if it is to be one that holds the lock already
-    #[arg(long, env = "KEYLATCH_TOKEN", hide_env_values = true, value_parser = Token::parse)]
+    #[arg(long, value_parser = Token::parse)]
     token: Option<Token>,
     /// The name under which to enter the lock
     #[arg(long, value_parser = EntryName::parse)]
@@ -208,7 +208,7 @@ impl Acquire {
             ..self.lease.options()
         };
         let guard = acquire(&service, &self.name, &options).await?;
-        print_grant(&guard, options.ttl, self.json)?;
+        print_grant(&guard, Some(guard.token()), options.ttl, self.json)?;
         Ok(0)
     }
 }
@@ -221,7 +221,8 @@ impl Hold {
         let options = self.lease.options();
         let held = async {
             let guard = acquire(&service, &self.name, &options).await?;
-            print_grant(&guard, options.ttl, self.json)?;
+            // The token stays here: it is of use only to end what this process holds.
+            print_grant(&guard, None, options.ttl, self.json)?;
             guard.lost().cancelled().await;
             Err(Failure::Lost(match guard.status() {
                 LeaseStatus::Lost(why) => why.to_string(),
@@ -252,14 +253,21 @@ async fn acquire(
     }
 }
 
-fn print_grant(guard: &LockGuard, ttl: Ttl, json: bool) -> Result<(), Failure> {
+fn print_grant(
+    guard: &LockGuard,
+    token: Option<&Token>,
+    ttl: Ttl,
+    json: bool,
+) -> Result<(), Failure> {
     let mut grant = json!({
         "name": guard.name().as_str(),
-        "token": guard.token().expose(),
         "fencing_token": guard.fencing_token(),
         "ttl_ms": millis(ttl.get()),
         "valid_for_ms": millis(guard.valid_for()),
     });
+    if let Some(token) = token {
+        grant["token"] = token.expose().into();
+    }
     if let Some(slot) = guard.slot() {
         grant["slot"] = slot.into();
     }

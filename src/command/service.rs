@@ -128,11 +128,7 @@ impl Reply {
 
     /// The answer as a value.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.0).map_err(|error| {
-            Failure::Arguments(format!(
-                "the answer is not one of this version of keylatch: {error}"
-            ))
-        })
+        serde_json::from_slice(&self.0).map_err(Failure::Malformed)
     }
 }
 

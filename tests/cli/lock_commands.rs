@@ -198,6 +198,7 @@ async fn hold_ends_with_its_signal_and_releases() {
         let ended = holding.ended().await;
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{signal}");
         assert!(ended.stdout.starts_with("name "), "{ended:?}");
+        assert!(!ended.stdout.contains("\ntoken"), "{ended:?}");
         assert!(!is_held(&service, "a").await, "{signal}");
     }
 }
