@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -190,6 +190,36 @@ async fn unix_socket_lets_in_whom_its_mode_says_and_is_removed() {
         assert_eq!(file.permissions().mode() & 0o7777, expected);
         service.stop().await;
         assert!(!room.socket().exists(), "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn unix_socket_belongs_to_its_owner() {
+    let room = Room::new();
+    let own = fs::metadata(room.socket().parent().expect("a directory")).expect("a directory");
+    // Root alone may give a file to another user.
+    let (user, group) = if own.uid() == 0 { (65_534, 65_533) } else { (own.uid(), own.gid()) };
+    for (owner, user, group) in [
+        (format!("{user}:{group}"), user, group),
+        (user.to_string(), user, own.gid()),
+        (format!(":{group}"), own.uid(), group),
+    ] {
+        let listener = ListenerSettings { owner: Some(owner.clone()), ..unix(&room.socket()) };
+        let service = Service::start(with_listeners(vec![listener])).await;
+        let file = fs::metadata(room.socket()).expect("a file");
+        assert_eq!((file.uid(), file.gid()), (user, group), "{owner}");
+        service.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn unix_socket_of_an_unknown_owner_is_an_error() {
+    for (owner, why) in [("no-such-user", "no user"), (":no-such-group", "no group")] {
+        let room = Room::new();
+        let settings = ListenerSettings { owner: Some(owner.to_owned()), ..unix(&room.socket()) };
+        let refused = bind(&mut with_listeners(vec![settings])).await.expect_err("it is absent");
+        assert!(refused.to_string().contains(why), "{refused}");
+        assert!(!room.socket().exists(), "{owner}");
     }
 }
 

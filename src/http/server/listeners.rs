@@ -27,6 +27,7 @@ pub struct ListenerSettings {
     pub address: String,
     pub unix: String,
     pub mode: Option<String>,
+    pub owner: Option<String>,
     pub serves: Parts,
     pub tls: Option<bool>,
 }
@@ -90,6 +91,15 @@ impl ListenerSettings {
         if self.mode.is_some() && !is_unix {
             return Err(("mode", "must be absent without `unix`"));
         }
+        if self.owner.is_some() && !is_unix {
+            return Err(("owner", "must be absent without `unix`"));
+        }
+        if self.owner.as_deref().is_some_and(|owner| owner.trim_matches(':').is_empty()) {
+            return Err((
+                "owner",
+                "must be a user, a group behind a colon, or both, as \"web:web\"",
+            ));
+        }
         if self.mode().is_none_or(|mode| mode > 0o777) {
             return Err(("mode", "must be permissions in octal, as \"0660\""));
         }
@@ -118,7 +128,10 @@ impl ListenerSettings {
         let socket = if let Some(path) = self.path() {
             let socket = match handed.next_unix()? {
                 Some(listener) => UnixSocket::handed(listener),
-                None => UnixSocket::bind(path, self.mode().unwrap_or_default()).await?,
+                None => {
+                    let mode = self.mode().unwrap_or_default();
+                    UnixSocket::bind(path, mode, self.owner.as_deref()).await?
+                }
             };
             if let Some(path) = socket.path() {
                 self.unix = path.display().to_string();

@@ -1,7 +1,7 @@
 //! A Unix socket as a listener: its file, who may connect, and what becomes of the file.
 //!
-//! The permissions of the file say who may connect. The file is made with none for others and gets its own
-//! mode after that, so that nobody connects who may not. A file that a dead process left is replaced; one that a
+//! The permissions of the file say who may connect. The file is made with none for others and gets its owner
+//! and its mode after that, so that nobody connects who may not. A file that a dead process left is replaced; one that a
 //! process still answers on is an error. The file is removed with its listener, unless it is another one's by
 //! then. Tested in `tests/api/listeners.rs` and `tests/cli/listeners.rs`.
 
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Group, Uid, User, chown};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::listener::{AcceptedConnection, Listener};
@@ -34,17 +35,22 @@ struct SocketFile {
 }
 
 impl UnixSocket {
-    /// Listens at `path`, where those may connect whom `mode` lets.
+    /// Listens at `path`, where those may connect whom `mode` lets. The file is given to `owner`: a user, a group
+    /// behind a colon, or both, as chown(1) has them.
     ///
     /// # Errors
     ///
-    /// Another process listens there, something else than a socket is there, or the system refuses.
-    pub async fn bind(path: &Path, mode: u32) -> io::Result<Self> {
+    /// Another process listens there, something else than a socket is there, there is no such user or group, or
+    /// the system refuses.
+    pub async fn bind(path: &Path, mode: u32, owner: Option<&str>) -> io::Result<Self> {
         remove_stale(path).await?;
         let listener = bind_private(path)?;
         let id = identity(path)?;
         // From here on the file is removed if something fails.
         let file = SocketFile { path: path.to_owned(), id };
+        if let Some(owner) = owner {
+            give_away(path, owner)?;
+        }
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         Ok(Self { listener, _file: Some(file) })
     }
@@ -67,6 +73,31 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path);
     umask(before);
     listener
+}
+
+/// Gives a file to a user, a group or both; each is a name or a number.
+fn give_away(path: &Path, owner: &str) -> io::Result<()> {
+    let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
+    let absent = |what: &str, name: &str| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} `{name}`"))
+    };
+    let user_id = match (user, user.parse()) {
+        ("", _) => None,
+        (_, Ok(number)) => Some(Uid::from_raw(number)),
+        (name, Err(_)) => {
+            let found = User::from_name(name)?.ok_or_else(|| absent("user", name))?;
+            Some(found.uid)
+        }
+    };
+    let group_id = match (group, group.parse()) {
+        ("", _) => None,
+        (_, Ok(number)) => Some(Gid::from_raw(number)),
+        (name, Err(_)) => {
+            let found = Group::from_name(name)?.ok_or_else(|| absent("group", name))?;
+            Some(found.gid)
+        }
+    };
+    Ok(chown(path, user_id, group_id)?)
 }
 
 /// Removes the socket of a process that has ended.
