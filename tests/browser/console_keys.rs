@@ -62,6 +62,8 @@ async fn one_unknown_payment_among_many_is_found_and_settled() {
     shows(&page, "payment-7").await;
     assert_eq!(page.eval("document.querySelectorAll('tbody tr').length").await, 1);
     page.click("tbody a", 1).await;
+    // The list has the words of the key's own page too.
+    shows(&page, "‹ All keys").await;
     shows(&page, "POST /payments").await;
     shows(&page, "the run was cut off").await;
     page.click("section .buttons button", 1).await;
