@@ -14,7 +14,9 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
-cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
+# With the versions that the product is locked to; the fuzzer's own are exact in its Cargo.toml.
+cp Cargo.lock fuzz/Cargo.lock
+cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
 
 mkdir -p target/fuzz/found target/fuzz/corpus/snapshot
 for golden in crates/core/tests/golden/*.hex; do
