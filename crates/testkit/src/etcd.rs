@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 use crate::full_disk::limit_files;
 use crate::port::free_port;
 use crate::postgres::spawn_beside_a_shell;
+use crate::signal;
 use crate::{LIMIT, Proxy, eventually};
 
 /// An etcd member on free ports; it ends when it is dropped, and with the process.
@@ -169,9 +170,7 @@ impl EtcdServer {
 
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
-        let shell = self.shell.id().to_string();
-        let sent = Program::new("pkill").args([signal, "-P", &shell, "-x", "etcd"]).status();
-        assert!(sent.expect("pkill runs").success(), "etcd takes {signal}");
+        signal::send(signal, self.pid());
     }
 
     /// Starts a server that was killed, on the same ports and data.

@@ -71,6 +71,7 @@ mod redis;
 pub mod scale;
 mod scripts;
 mod service;
+mod signal;
 pub mod stores;
 mod tls;
 mod upstream;

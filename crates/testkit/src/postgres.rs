@@ -21,6 +21,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::eventually;
 use crate::full_disk::limit_files;
 use crate::port::free_port;
+use crate::signal::send;
 use crate::stores::pass_for_store;
 
 /// The role of the tests.
@@ -158,11 +159,10 @@ impl PostgresServer {
 
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
-        let pid = self.pid().to_string();
-        let sent = Program::new("pkill").args([signal, "-P", &pid]).status();
+        let pid = self.pid();
+        let sent = Program::new("pkill").args([signal, "-P", &pid.to_string()]).status();
         sent.expect("pkill runs");
-        let sent = Program::new("kill").args([signal, &pid]).status();
-        assert!(sent.expect("kill runs").success(), "PostgreSQL takes {signal}");
+        send(signal, pid);
     }
 
     /// The id of its first process.

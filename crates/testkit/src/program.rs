@@ -10,13 +10,14 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
-use std::process::{Command as Blocking, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
+use crate::signal::send;
 use crate::{eventually, soon};
 
 /// A build of the `keylatch` command.
@@ -193,12 +194,6 @@ impl Exit {
 
 async fn output(command: &mut Command) -> Exit {
     Exit::of(soon("the end of the command", command.output()).await.expect("the command runs"))
-}
-
-/// Sends a signal to a process that exists.
-fn send(signal: &str, pid: u32) {
-    let sent = Blocking::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs");
-    assert!(sent.success(), "the process takes {signal}");
 }
 
 /// A program with these environment variables and no others, with the default action for every signal,

@@ -21,6 +21,7 @@ use zookeeper_client::Client;
 use crate::full_disk::limit_files;
 use crate::port::free_port;
 use crate::postgres::{Environment, owned, spawn_beside_a_shell};
+use crate::signal::send;
 use crate::stores::pass_for_store;
 use crate::{Proxy, eventually};
 
@@ -148,8 +149,7 @@ impl ZookeeperServer {
 
     /// Sends a signal to the server, such as `-STOP`, `-CONT` or `-KILL`.
     pub fn signal(&self, signal: &str) {
-        let sent = Program::new("kill").args([signal, &self.pid().to_string()]).status();
-        assert!(sent.expect("kill runs").success(), "ZooKeeper takes {signal}");
+        send(signal, self.pid());
     }
 
     /// Starts a server that was killed, on the same port and without what it knew.

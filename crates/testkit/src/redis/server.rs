@@ -4,7 +4,7 @@
 //! that can be set ([`RedisServer::advance`]). A node of Redlock, whose uptime counts too, gets older keys
 //! instead ([`RedisServer::age`]).
 
-use std::process::{Command as Program, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 
 use crate::WallClock;
 use crate::port::free_port;
+use crate::signal::send;
 
 /// A redis-server for one test, on a free port; it ends with the test.
 #[derive(Debug)]
@@ -188,9 +189,7 @@ impl RedisServer {
     }
 
     fn signal(&self, signal: &str) {
-        let pid = self.process.id().expect("redis-server runs").to_string();
-        let sent = Program::new("kill").args([signal, &pid]).status().expect("kill runs");
-        assert!(sent.success(), "redis-server takes {signal}");
+        send(signal, self.process.id().expect("redis-server runs"));
     }
 }
 
