@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use keylatch::app::App;
 use keylatch_core::lock::LockName;
 use keylatch_testkit::{
-    Answer, Api, Process, Proxy, RedisServer, Sentinels, Service, config, eventually, soon,
+    Answer, Api, LogCapture, Process, Proxy, RedisServer, Sentinels, Service, config, eventually,
+    soon,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
@@ -33,6 +34,18 @@ async fn failover_is_followed_and_fencing_tokens_rise() {
     assert_eq!(info.json["store"]["tier"], "fenced", "{info:?}");
     assert_eq!(info.json["store"]["kind"], "redis+sentinel", "{info:?}");
     assert_eq!(service.get("/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn logged_tier_is_the_one_of_the_info() {
+    let set = Sentinels::start(0, 1).await;
+    let log = LogCapture::start(&config(&set.url()), true);
+    let service = Service::start(&set.url()).await;
+    granted(&service, "deploy").await;
+    let text = log.text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("connected to Redis")).collect();
+    assert!(!lines.is_empty(), "{text}");
+    assert!(lines.iter().all(|line| line.contains("\"tier\":\"fenced\"")), "{lines:?}");
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use bb8_redis::redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
     RedisError, cmd,
 };
+use keylatch_core::store::Tier;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -218,8 +219,9 @@ impl Manager {
         if let Some(reason) = server.unfit(self.retired.is_none(), self.allow_eviction) {
             return Err(ConnectError::Unfit(reason));
         }
-        let health = server.health();
-        tracing::info!(tier = health.tier.as_str(), server = %server, "connected to Redis");
+        // A server that is replaced by another is worth less than what it keeps itself.
+        let tier = if self.retired.is_some() { Tier::Fenced } else { server.health().tier };
+        tracing::info!(tier = tier.as_str(), server = %server, "connected to Redis");
         let replicas = Arc::new(ReplicaWait::new(self.min_replicas));
         Ok(SharedConnection { connection, state, replicas, life: Arc::new(server.life()) })
     }
