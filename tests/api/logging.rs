@@ -4,12 +4,15 @@
 
 use std::time::Duration;
 
-use keylatch::http::AccessLog;
+use keylatch::http::{AccessLog, Guard};
 use keylatch_testkit::{
     Answer, LogCapture, Proxy, RawConnection, RedisServer, Service, config, eventually, post_head,
+    soon,
 };
 use reqwest::Method;
 use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
 /// The method, the route, the status and the request id of a line.
 fn request_of(line: &Value) -> (&str, &str, u64, &str) {
@@ -89,6 +92,43 @@ async fn access_log_errors_has_failed_and_slow_requests_only() {
     assert_eq!(lines.iter().map(request_of).collect::<Vec<_>>(), expected);
     assert_eq!((&lines[0]["level"], &lines[1]["level"]), (&"INFO".into(), &"ERROR".into()));
     assert!(lines[1]["cause"].as_str().is_some_and(|cause| !cause.is_empty()), "{}", lines[1]);
+}
+
+#[tokio::test]
+async fn line_of_a_gateway_error_names_the_upstream_and_the_cause() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let upstream = format!("http://{}", gone.local_addr().expect("an address"));
+    let mut config = config("memory:");
+    let guard = |path: &str, require_key| Guard {
+        path: path.to_owned(),
+        upstream: upstream.clone(),
+        require_key,
+        ..Guard::default()
+    };
+    config.guard = vec![guard("/orders", true), guard("/carts", false)];
+    let log = LogCapture::start(&config, true);
+    let service = Service::start_with(config).await;
+
+    // One that takes the request and closes the connection, and then none at all.
+    let closing = tokio::spawn(async move {
+        for _ in 0..2 {
+            let (mut stream, _) = gone.accept().await.expect("a connection");
+            let _ = stream.read(&mut [0; 4096]).await;
+        }
+    });
+    let keyed = service.request(Method::POST, "/orders").header("Idempotency-Key", "\"one\"");
+    assert_eq!(Answer::of(keyed).await.status, 504);
+    assert_eq!(Answer::of(service.request(Method::POST, "/carts")).await.status, 504);
+    soon("the end of the upstream", closing).await.expect("it ends");
+    let keyed = service.request(Method::POST, "/orders").header("Idempotency-Key", "\"two\"");
+    assert_eq!(Answer::of(keyed).await.status, 502);
+
+    let lines = log.requests();
+    let causes: Vec<_> = lines.iter().map(|line| line["cause"].as_str().unwrap_or("")).collect();
+    let of_upstream = |cause: &&str| cause.starts_with(&format!("the upstream {upstream}"));
+    assert!(causes.len() == 3 && causes.iter().all(of_upstream), "{causes:?}");
+    assert!(causes[0].contains("closed") && causes[1].contains("closed"), "{causes:?}");
+    assert!(causes[2].contains("Connection refused"), "{causes:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //! without an answer leaves an unknown outcome. Connections that idle longer than servers keep
 //! theirs would blur it; [`keylatch_client::https`] does not use them again.
 
-use std::io;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl Gateway {
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
-            return self.send_once(request, late).await.unwrap_or_else(SendFailure::into_response);
+            return self.answer(self.send_once(request, late).await);
         }
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
@@ -116,11 +116,15 @@ impl Gateway {
             // Whatever becomes of it, an earlier try may have been carried out.
             tried = self.send_once(again(), late).await.map_err(SendFailure::or_silent);
         }
-        tried.unwrap_or_else(SendFailure::into_response)
+        self.answer(tried)
+    }
+
+    /// The upstream's answer, or the problem in its place.
+    fn answer(&self, tried: Result<Response, SendFailure>) -> Response {
+        tried.unwrap_or_else(|failure| failure.into_response_of(&self.origin))
     }
 
     async fn send_once(&self, mut request: Request, end: Instant) -> Result<Response, SendFailure> {
-        let method = request.method().clone();
         // Admission has left the offer in unguarded requests alone.
         let client = upgrade_of(request.headers())
             .and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
@@ -128,7 +132,7 @@ impl Gateway {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 client.and_then(|client| self.switched(response.map(Body::new), client)).ok_or_else(
                     // It was not asked to, and what it says from now on is no answer.
-                    || SendFailure::Silent(format!("{method}: the upstream switched protocols")),
+                    || SendFailure::Silent("it switched protocols".into()),
                 )
             }
             Ok(Ok(response)) => {
@@ -137,9 +141,9 @@ impl Gateway {
                 self.strip_answer(&mut response);
                 Ok(response)
             }
-            Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.to_string())),
-            Ok(Err(error)) => Err(SendFailure::Silent(format!("{method}: {error}"))),
-            Err(_) => Err(SendFailure::Silent("no answer came in time".to_owned())),
+            Ok(Err(error)) if error.is_connect() => Err(SendFailure::Never(error.into())),
+            Ok(Err(error)) => Err(SendFailure::Silent(error.into())),
+            Err(_) => Err(SendFailure::Silent("no answer came in time".into())),
         }
     }
 
@@ -164,9 +168,17 @@ impl Gateway {
 /// Why there is no answer.
 enum SendFailure {
     /// Nothing of the request was sent.
-    Never(String),
+    Never(Box<dyn Error + Send + Sync>),
     /// Some of it was.
-    Silent(String),
+    Silent(Box<dyn Error + Send + Sync>),
+}
+
+/// The cause of a failure, for the log: which upstream it was, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream {}://{}", .origin.scheme_str().unwrap_or_default(), .origin.authority().map_or("", |host| host.as_str()))]
+struct UpstreamError {
+    origin: Uri,
+    source: Box<dyn Error + Send + Sync>,
 }
 
 impl SendFailure {
@@ -175,24 +187,24 @@ impl SendFailure {
         let (Self::Never(cause) | Self::Silent(cause)) = self;
         Self::Silent(cause)
     }
-}
 
-impl IntoResponse for SendFailure {
-    fn into_response(self) -> Response {
+    /// The problem for the client of the upstream at `origin`.
+    fn into_response_of(self, origin: &Uri) -> Response {
+        let error = |source| UpstreamError { origin: origin.clone(), source };
         match self {
             Self::Never(cause) => {
                 let detail = "The service behind cannot be reached. Nothing was sent to it.";
                 let problem = Problem::new(Code::UpstreamUnreachable, detail)
                     .with_outcome(Effect::NotExecuted)
                     .with_retry_after(Duration::from_secs(1))
-                    .caused_by(io::Error::other(cause));
+                    .caused_by(error(cause));
                 refusal(problem, RetentionPolicy::Release)
             }
             Self::Silent(cause) => {
                 let detail = "The request was sent on, and no answer came back.";
                 let problem = Problem::new(Code::UpstreamSilent, detail)
                     .with_outcome(Effect::Unknown)
-                    .caused_by(io::Error::other(cause));
+                    .caused_by(error(cause));
                 refusal(problem, RetentionPolicy::Unknown)
             }
         }
