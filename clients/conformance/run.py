@@ -1,0 +1,67 @@
+"""Runs every scenario with every client, and prints one table.
+
+    run.py KEYLATCH NAME=COMMAND... [--only SCENARIO]
+
+KEYLATCH is the binary of the service; COMMAND starts the program of a client, which `README.md` describes.
+"""
+
+import argparse
+import asyncio
+import shlex
+import shutil
+import sys
+import traceback
+from pathlib import Path
+
+from scenarios import SCENARIOS
+from stage import Stage
+
+# Most of a scenario is waiting, so more of them run at once than there are cores.
+AT_ONCE = 8
+
+
+async def play(scenario, keylatch, command, turns):
+    async with turns:
+        stage = Stage(keylatch, command)
+        try:
+            async with stage:
+                await scenario(stage)
+            shutil.rmtree(stage.directory)
+            return None
+        except Exception:
+            return traceback.format_exc() + (stage.directory / "log").read_text()[-2000:]
+
+
+async def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("keylatch")
+    arguments.add_argument("clients", nargs="+")
+    arguments.add_argument("--only")
+    arguments = arguments.parse_args()
+    keylatch = str(Path(arguments.keylatch).resolve())
+    clients = dict(client.split("=", 1) for client in arguments.clients)
+    scenarios = [each for each in SCENARIOS if arguments.only in (None, each.__name__)]
+    turns = asyncio.Semaphore(AT_ONCE)
+    pairs = [(scenario, name) for scenario in scenarios for name in clients]
+    results = dict(
+        zip(
+            pairs,
+            await asyncio.gather(
+                *(play(scenario, keylatch, shlex.split(clients[name]), turns) for scenario, name in pairs)
+            ),
+        )
+    )
+    width = max(len(scenario.__doc__.splitlines()[0]) for scenario in scenarios)
+    print(" " * width, *clients, sep=" | ")
+    for scenario in scenarios:
+        cells = ["red" if results[scenario, name] else "ok" for name in clients]
+        cells = [cell.ljust(len(name)) for cell, name in zip(cells, clients)]
+        print(scenario.__doc__.splitlines()[0].ljust(width), *cells, sep=" | ")
+    red = {pair: failure for pair, failure in results.items() if failure}
+    for (scenario, name), failure in red.items():
+        print(f"\n{scenario.__name__} with {name}:\n{failure}", file=sys.stderr)
+    print(f"{len(scenarios)} scenarios, {len(clients)} clients, {len(red)} red")
+    sys.exit(bool(red))
+
+
+asyncio.run(main())

@@ -1,0 +1,435 @@
+"""What every client does, one function each. The first line of each is its row in the table."""
+
+import asyncio
+import signal
+import subprocess
+
+from stage import Stage, eventually
+
+SCENARIOS = []
+
+
+def scenario(function):
+    SCENARIOS.append(function)
+    return function
+
+
+async def holding(program, name):
+    return "fencing_token" in await program.do("show", name=name)
+
+
+@scenario
+async def grant(stage):
+    """A lock has a fencing token, and is free after its release"""
+    one = await stage.program()
+    got = await one.do("lock", lease="l", name="a b/ü.x", ttl_ms=5000, owner="ann")
+    assert got["fencing_token"] > 0 and got["token"], got
+    assert (await one.do("show", name="a b/ü.x"))["owner"] == "ann"
+    assert await one.do("release", lease="l") == {"released": True}
+    assert not await holding(one, "a b/ü.x")
+
+
+@scenario
+async def held_names_the_holder(stage):
+    """A lock that is held says who holds it"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=5000, owner="ann")
+    got = await one.do("lock", lease="m", name="a", ttl_ms=5000)
+    assert got["held"]["owner"] == "ann", got
+
+
+@scenario
+async def fencing_tokens_rise(stage):
+    """Fencing tokens rise from grant to grant"""
+    one = await stage.program()
+    tokens = []
+    for _ in range(3):
+        tokens.append((await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"])
+        await one.do("release", lease="l")
+    assert tokens == sorted(set(tokens)), tokens
+
+
+@scenario
+async def waiter_is_served(stage):
+    """A waiter gets the lock when it is released"""
+    one, two = await stage.program(), await stage.program()
+    first = await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    waiting = two.start("lock", lease="m", name="a", ttl_ms=5000, wait_ms=20000)
+    await eventually(lambda: has_waiters(one, 1))
+    await one.do("release", lease="l")
+    assert (await waiting)["fencing_token"] > first["fencing_token"]
+
+
+async def has_waiters(program, count):
+    return (await program.do("show", name="a")).get("waiting") == count
+
+
+@scenario
+async def wait_ends(stage):
+    """A wait that is over says that the lock is held"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    got = await two.do("lock", lease="m", name="a", ttl_ms=5000, wait_ms=300)
+    assert "held" in got, got
+
+
+@scenario
+async def lease_is_renewed(stage):
+    """A lease is renewed past its TTL"""
+    one = await stage.program()
+    got = await one.do("lock", lease="l", name="a", ttl_ms=600)
+    await asyncio.sleep(1.5)
+    assert (await one.do("show", name="a"))["fencing_token"] == got["fencing_token"]
+    assert await one.do("lease", lease="l") == {"lost": False}
+    assert await one.do("release", lease="l") == {"released": True}
+
+
+@scenario
+async def lost_create(stage):
+    """A create whose answer is lost is repeated, and granted once"""
+    one = await stage.program()
+    stage.proxy.lost = 1
+    got = await one.do("lock", lease="l", name="a", ttl_ms=5000, wait_ms=10000)
+    shown = await one.do("show", name="a")
+    assert shown["fencing_token"] == got["fencing_token"], shown
+    creates = [line for line in stage.proxy.requests if line.startswith("POST")]
+    assert len(creates) >= 2, creates
+
+
+@scenario
+async def service_comes_back(stage):
+    """A service that is away at first is waited for"""
+    one = await stage.program()
+    stage.proxy.refuses = True
+    waiting = one.start("lock", lease="l", name="a", ttl_ms=5000, wait_ms=20000)
+    await asyncio.sleep(0.6)
+    assert not waiting.done()
+    stage.proxy.refuses = False
+    assert (await waiting)["fencing_token"] > 0
+
+
+@scenario
+async def no_service(stage):
+    """A service that is not there is said to be unreachable"""
+    stage.environment["KEYLATCH_URL"] = "http://127.0.0.1:9"
+    one = await stage.program()
+    error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
+    assert error["kind"] == "unreachable", error
+
+
+@scenario
+async def unavailable_is_repeated(stage):
+    """A 503 is repeated after its Retry-After"""
+    one = await stage.program()
+    stage.proxy.unavailable = 1
+    got = await one.do("lock", lease="l", name="a", ttl_ms=5000, wait_ms=10000)
+    assert got["fencing_token"] > 0
+
+
+@scenario
+async def lost_renewal(stage):
+    """A lease survives a renewal whose answer is lost"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=3000)
+    stage.proxy.lost = 1
+    await asyncio.sleep(4)
+    assert stage.proxy.lost == 0
+    assert await one.do("lease", lease="l") == {"lost": False}
+    assert await one.do("release", lease="l") == {"released": True}
+
+
+@scenario
+async def unreachable_service_ends_lease(stage):
+    """A lease that cannot be renewed is lost before another client can have the lock"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=4000)
+    stage.proxy.refuses = True
+    stage.proxy.cut()
+    await one.event("lost", lease="l")
+    # The service still keeps it, for what is left of the quarter.
+    stage.proxy.refuses = False
+    assert await holding(one, "a")
+
+
+@scenario
+async def paused_service_ends_lease(stage):
+    """A lease is lost while the service is paused, without an answer"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=2000)
+    stage.pause_service()
+    await one.event("lost", lease="l")
+    stage.resume_service()
+
+
+@scenario
+async def paused_process_has_lost(stage):
+    """A process that was paused for longer than its lease knows that it is lost"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=1000)
+    one.signal(signal.SIGSTOP)
+    got = await two.do("lock", lease="m", name="a", ttl_ms=20000, wait_ms=20000)
+    assert got["fencing_token"] > 0
+    one.signal(signal.SIGCONT)
+    await one.event("lost", lease="l")
+    assert await one.do("release", lease="l") == {"released": False}
+
+
+@scenario
+async def slow_answers(stage):
+    """Answers that come late shorten the validity, and the lease is held all the same"""
+    one = await stage.program()
+    stage.proxy.delay = 0.3
+    await one.do("lock", lease="l", name="a", ttl_ms=3000)
+    await asyncio.sleep(4)
+    assert await one.do("lease", lease="l") == {"lost": False}
+    assert await one.do("release", lease="l") == {"released": True}
+
+
+@scenario
+async def cut_waiter_is_served(stage):
+    """A waiter whose connection is cut waits again"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    waiting = two.start("lock", lease="m", name="a", ttl_ms=5000, wait_ms=20000)
+    await eventually(lambda: has_waiters(one, 1))
+    stage.proxy.cut()
+    await one.do("release", lease="l")
+    assert (await waiting)["fencing_token"] > 0
+
+
+@scenario
+async def lost_release(stage):
+    """A release whose answer is lost is repeated, and counts as one"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    stage.proxy.lost = 1
+    assert await one.do("release", lease="l") == {"released": True}
+    assert not await holding(one, "a")
+
+
+@scenario
+async def broken_lease(stage):
+    """A lease that is broken is lost, and says so"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=1500)
+    await two.do("break", name="a", reason="it hangs")
+    lost = await one.event("lost", lease="l")
+    assert lost["reason"] == "broken", lost
+
+
+@scenario
+async def readers_share(stage):
+    """Readers hold a lock together, and a writer does not"""
+    one = await stage.program()
+    first = await one.do("lock", lease="l", name="a", ttl_ms=5000, limit="shared")
+    second = await one.do("lock", lease="m", name="a", ttl_ms=5000, limit="shared")
+    assert first["fencing_token"] == second["fencing_token"]
+    assert "held" in await one.do("lock", lease="n", name="a", ttl_ms=5000)
+
+
+@scenario
+async def counted_slots(stage):
+    """A counted lock gives each holder a slot, and no more than its number"""
+    one = await stage.program()
+    got = [await one.do("lock", lease=f"l{n}", name="a", ttl_ms=5000, limit=2) for n in range(3)]
+    assert [lock.get("slot") for lock in got] == [0, 1, None] and "held" in got[2], got
+
+
+@scenario
+async def set_is_all_or_none(stage):
+    """Several locks are got at once or not at all, and the one in the way has a name"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="b", ttl_ms=20000)
+    got = await one.do("lock_set", lease="m", names=["a", "b"], ttl_ms=5000)
+    assert got["held"]["name"] == "b", got
+    assert not await holding(one, "a")
+
+
+@scenario
+async def set_is_renewed_and_released(stage):
+    """Several locks have a fencing token each, and are renewed and released together"""
+    one = await stage.program()
+    got = await one.do("lock_set", lease="l", names=["a", "b"], ttl_ms=900)
+    assert sorted(got["fencing_tokens"]) == ["a", "b"], got
+    await asyncio.sleep(1.5)
+    assert await holding(one, "a") and await holding(one, "b")
+    assert await one.do("release", lease="l") == {"released": True}
+    assert not await holding(one, "a") and not await holding(one, "b")
+
+
+@scenario
+async def entries(stage):
+    """A token enters its lock again, and the lock is free when the last entry is left"""
+    one = await stage.program()
+    first = await one.do("lock", lease="l", name="a", ttl_ms=5000, entry="outer")
+    inner = {"lease": "m", "name": "a", "ttl_ms": 5000, "entry": "inner", "token": first["token"]}
+    second = await one.do("lock", **inner)
+    assert first["fencing_token"] == second["fencing_token"]
+    assert await one.do("release", lease="m") == {"released": True}
+    assert await holding(one, "a")
+    assert await one.do("release", lease="l") == {"released": True}
+    assert not await holding(one, "a")
+
+
+@scenario
+async def hold_is_renewed(stage):
+    """A hold lasts past its TTL, and is free after its release"""
+    one = await stage.program()
+    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=900)
+    await asyncio.sleep(1.5)
+    assert await holding(one, "a")
+    assert await one.do("release", lease="l") == {"released": True}
+    assert not await holding(one, "a")
+
+
+@scenario
+async def hold_waits(stage):
+    """A hold waits in line"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    assert "held" in await two.do("hold", lease="m", name="a", wait_ms=0, ttl_ms=5000)
+    waiting = two.start("hold", lease="m", name="a", wait_ms=20000, ttl_ms=5000)
+    await eventually(lambda: has_waiters(one, 1))
+    await one.do("release", lease="l")
+    assert (await waiting)["fencing_token"] > 0
+
+
+@scenario
+async def hold_ends_with_the_process(stage):
+    """A hold is free as soon as its process is killed"""
+    one, two = await stage.program(), await stage.program()
+    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=600_000)
+    one.signal(signal.SIGKILL)
+    got = await two.do("lock", lease="m", name="a", ttl_ms=5000, wait_ms=20000)
+    assert got["fencing_token"] > 0
+
+
+@scenario
+async def cut_hold_is_lost(stage):
+    """A hold whose connection is cut is lost"""
+    one = await stage.program()
+    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=20000)
+    stage.proxy.cut()
+    await one.event("lost", lease="l")
+
+
+@scenario
+async def watch(stage):
+    """A watch reports what happens to a lock"""
+    one = await stage.program()
+    await one.do("watch", watch="w", name="a")
+    await one.event("change", watch="w", type="snapshot")
+    await one.do("lock", lease="l", name="a", ttl_ms=20000)
+    await one.event("change", watch="w", type="acquired")
+    await one.do("release", lease="l")
+    await one.event("change", watch="w", type="released")
+
+
+@scenario
+async def cut_watch_continues(stage):
+    """A watch whose connection is cut begins again"""
+    one = await stage.program()
+    await one.do("watch", watch="w", name="a")
+    await one.event("change", watch="w", type="snapshot")
+    stage.proxy.cut()
+    await one.event("change", watch="w", type="snapshot")
+
+
+@scenario
+async def repeat_reads_the_answer(stage):
+    """What was done is read by a repeat"""
+    one = await stage.program()
+    assert (await one.do("begin", run="r", key="k", fingerprint="f"))["state"] == "begun"
+    await one.do("complete", run="r", status=201, body="made")
+    got = await one.do("begin", run="s", key="k", fingerprint="f")
+    assert got == {"state": "done", "status": 201, "body": "made"}, got
+
+
+@scenario
+async def other_fingerprint(stage):
+    """A key that was used for another thing is a problem that says so"""
+    one = await stage.program()
+    await one.do("begin", run="r", key="k", fingerprint="f")
+    await one.do("complete", run="r", status=200, body="")
+    error = await one.fails("begin", run="s", key="k", fingerprint="g")
+    assert error == {"kind": "problem", "code": "idempotency-key-reused", "retry": "new-key"}, error
+
+
+@scenario
+async def under_way(stage):
+    """A key that is under way is a problem that says when to repeat"""
+    one = await stage.program()
+    await one.do("begin", run="r", key="k")
+    error = await one.fails("begin", run="s", key="k")
+    assert error == {"kind": "problem", "code": "request-in-progress", "retry": "same-key"}, error
+
+
+@scenario
+async def abandoned_key_is_free(stage):
+    """A key whose run is abandoned is free"""
+    one = await stage.program()
+    await one.do("begin", run="r", key="k")
+    await one.do("abandon", run="r")
+    assert (await one.do("begin", run="s", key="k"))["state"] == "begun"
+
+
+@scenario
+async def lost_begin_and_complete(stage):
+    """A begin and a complete whose answers are lost are repeated"""
+    one = await stage.program()
+    stage.proxy.lost = 1
+    assert (await one.do("begin", run="r", key="k"))["state"] == "begun"
+    stage.proxy.lost = 1
+    await one.do("complete", run="r", status=200, body="done")
+    assert (await one.do("begin", run="s", key="k"))["body"] == "done"
+
+
+@scenario
+async def once(stage):
+    """Of two that do one thing at once, one does it and the other reads the answer"""
+    one, two = await stage.program(), await stage.program()
+    both = [one.start("once", key="k", body="1", take_ms=500), two.start("once", key="k", body="2", take_ms=500)]
+    got = [await each for each in both]
+    assert sorted(each["replayed"] for each in got) == [False, True], got
+    assert got[0]["body"] == got[1]["body"], got
+
+
+@scenario
+async def api_key(stage):
+    """A service that asks for an API key is sent it, and a client without one reads a problem"""
+    made = subprocess.run([stage.keylatch, "key", "create", "ops"], capture_output=True, text=True, check=True)
+    key, entry = made.stdout.split("\n", 1)
+    (stage.directory / "identities.toml").write_text(entry.replace("ops/", ""))
+    await restarted(stage, 'identities = "identities.toml"\n')
+    stranger = await stage.program()
+    error = await stranger.fails("lock", lease="l", name="a", ttl_ms=5000)
+    assert error == {"kind": "problem", "code": "unauthenticated", "retry": "never"}, error
+    stage.environment["KEYLATCH_API_KEY"] = key
+    one = await stage.program()
+    assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
+
+
+@scenario
+async def tls(stage):
+    """A service with TLS of an authority of one's own is known by its file"""
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    files = ["-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*make, *subject, *files], cwd=stage.directory, check=True, capture_output=True)
+    await restarted(stage, '[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
+    stage.scheme = "https"
+    stage.environment["KEYLATCH_CA"] = str(stage.directory / "cert.pem")
+    one = await stage.program()
+    assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
+
+
+async def restarted(stage, configuration):
+    """The service again, with this configuration."""
+    (stage.directory / "keylatch.toml").write_text(configuration)
+    stage.service.kill()
+    await stage.service.wait()
+    stage.options = ["--config", "keylatch.toml"]
+    await stage.serve()
+
+
+__all__ = ["SCENARIOS", "Stage"]
