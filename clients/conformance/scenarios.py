@@ -4,7 +4,7 @@ import asyncio
 import signal
 import subprocess
 
-from stage import Stage, eventually
+from stage import Stage, eventually, free_port
 
 SCENARIOS = []
 
@@ -111,7 +111,7 @@ async def service_comes_back(stage):
 @scenario
 async def no_service(stage):
     """A service that is not there is said to be unreachable"""
-    stage.environment["KEYLATCH_URL"] = "http://127.0.0.1:9"
+    stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{free_port()}"
     one = await stage.program()
     error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
     assert error["kind"] == "unreachable", error
