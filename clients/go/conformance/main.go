@@ -1,0 +1,231 @@
+// The program that carries out the commands of clients/conformance with this client.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	keylatch "github.com/keylatch/keylatch/clients/go"
+)
+
+type command struct {
+	ID          int      `json:"id"`
+	Do          string   `json:"do"`
+	Lease       string   `json:"lease"`
+	Watch       string   `json:"watch"`
+	Run         string   `json:"run"`
+	Key         string   `json:"key"`
+	Name        string   `json:"name"`
+	Names       []string `json:"names"`
+	TTLMs       int64    `json:"ttl_ms"`
+	WaitMs      int64    `json:"wait_ms"`
+	LeaseMs     int64    `json:"lease_ms"`
+	TakeMs      int64    `json:"take_ms"`
+	Owner       string   `json:"owner"`
+	Limit       any      `json:"limit"`
+	Entry       string   `json:"entry"`
+	Token       string   `json:"token"`
+	Reason      string   `json:"reason"`
+	Fingerprint string   `json:"fingerprint"`
+	Status      int      `json:"status"`
+	Body        string   `json:"body"`
+}
+
+type object map[string]any
+
+type program struct {
+	client  *keylatch.Client
+	mutex   sync.Mutex
+	leases  map[string]*keylatch.Lease
+	runs    map[string]*keylatch.Run
+	watches map[string]context.CancelFunc
+}
+
+func (p *program) say(line object) {
+	text, _ := json.Marshal(line)
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	fmt.Println(string(text))
+}
+
+func (c command) options() []keylatch.LockOption {
+	options := []keylatch.LockOption{
+		keylatch.TTL(time.Duration(c.TTLMs) * time.Millisecond),
+		keylatch.Wait(time.Duration(c.WaitMs) * time.Millisecond),
+		keylatch.Owner(c.Owner), keylatch.Entry(c.Entry), keylatch.Token(c.Token),
+	}
+	switch limit := c.Limit.(type) {
+	case string:
+		options = append(options, keylatch.Shared())
+	case float64:
+		options = append(options, keylatch.Limit(int(limit)))
+	}
+	return options
+}
+
+// keep remembers a lease and says when it is lost; or says who holds the lock.
+func (p *program) keep(c command, lease *keylatch.Lease, err error) (object, error) {
+	var held *keylatch.HeldError
+	if errors.As(err, &held) {
+		holder := object{"name": held.Name}
+		if held.Holder != nil {
+			holder["owner"] = held.Holder.Owner
+		}
+		return object{"held": holder}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.mutex.Lock()
+	p.leases[c.Lease] = lease
+	p.mutex.Unlock()
+	go func() {
+		<-lease.Context().Done()
+		var lost *keylatch.LostError
+		if errors.As(lease.Err(), &lost) {
+			p.say(object{"event": "lost", "lease": c.Lease, "reason": lost.Reason})
+		}
+	}()
+	shown := object{"fencing_token": lease.FencingToken(), "fencing_tokens": lease.FencingTokens(), "token": lease.Token()}
+	if slot, isCounted := lease.Slot(); isCounted {
+		shown["slot"] = slot
+	}
+	return shown, nil
+}
+
+func (p *program) lease(c command) *keylatch.Lease {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.leases[c.Lease]
+}
+
+func (p *program) carryOut(ctx context.Context, c command) (object, error) {
+	switch c.Do {
+	case "lock":
+		lease, err := p.client.Lock(ctx, c.Name, c.options()...)
+		return p.keep(c, lease, err)
+	case "lock_set":
+		lease, err := p.client.LockAll(ctx, c.Names, c.options()...)
+		return p.keep(c, lease, err)
+	case "hold":
+		lease, err := p.client.Hold(ctx, c.Name, c.options()...)
+		return p.keep(c, lease, err)
+	case "release":
+		released, err := p.lease(c).Release(ctx)
+		return object{"released": released}, err
+	case "lease":
+		return object{"lost": p.lease(c).Err() != nil}, nil
+	case "show":
+		shown, err := p.client.Show(ctx, c.Name)
+		if shown == nil || err != nil {
+			return object{"held": nil}, err
+		}
+		holder := shown.Holders[0]
+		return object{"owner": holder.Owner, "fencing_token": holder.FencingToken, "waiting": shown.Waiting}, nil
+	case "break":
+		_, err := p.client.Break(ctx, c.Name, c.Reason)
+		return object{}, err
+	case "watch", "unwatch":
+		return p.watch(ctx, c)
+	}
+	return p.carryOutRun(ctx, c)
+}
+
+func (p *program) watch(ctx context.Context, c command) (object, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if c.Do == "unwatch" {
+		p.watches[c.Watch]()
+		return object{}, nil
+	}
+	watching, cancel := context.WithCancel(ctx)
+	p.watches[c.Watch] = cancel
+	go func() {
+		_ = p.client.Watch(watching, c.Name, func(event keylatch.Event) {
+			p.say(object{"event": "change", "watch": c.Watch, "type": event.Type})
+		})
+	}()
+	return object{}, nil
+}
+
+func (p *program) carryOutRun(ctx context.Context, c command) (object, error) {
+	options := []keylatch.OnceOption{keylatch.Fingerprint(c.Fingerprint)}
+	if c.LeaseMs > 0 {
+		options = append(options, keylatch.RunLease(time.Duration(c.LeaseMs)*time.Millisecond))
+	}
+	switch c.Do {
+	case "begin":
+		run, err := p.client.Begin(ctx, c.Key, options...)
+		if err != nil {
+			return nil, err
+		}
+		p.mutex.Lock()
+		defer p.mutex.Unlock()
+		p.runs[c.Run] = run
+		if run.Answer != nil {
+			return object{"state": "done", "status": run.Answer.Status, "body": run.Answer.Body}, nil
+		}
+		return object{"state": "begun", "fencing_token": run.FencingToken}, nil
+	case "complete", "abandon":
+		p.mutex.Lock()
+		run := p.runs[c.Run]
+		p.mutex.Unlock()
+		if c.Do == "abandon" {
+			return object{}, run.Abandon(ctx)
+		}
+		return object{}, run.Complete(ctx, keylatch.Answer{Status: c.Status, Body: c.Body})
+	case "once":
+		isReplayed := true
+		answer, err := p.client.Once(ctx, c.Key, func(context.Context) (keylatch.Answer, error) {
+			isReplayed = false
+			time.Sleep(time.Duration(c.TakeMs) * time.Millisecond)
+			return keylatch.Answer{Status: 200, Body: c.Body}, nil
+		}, append(options, keylatch.AwaitRun(10*time.Second))...)
+		return object{"body": answer.Body, "replayed": isReplayed}, err
+	}
+	return nil, fmt.Errorf("there is no command %q", c.Do)
+}
+
+func (p *program) answer(ctx context.Context, c command) {
+	ok, err := p.carryOut(ctx, c)
+	var problem *keylatch.Problem
+	var unreachable *keylatch.UnreachableError
+	switch {
+	case err == nil:
+		p.say(object{"id": c.ID, "ok": ok})
+	case errors.As(err, &problem):
+		p.say(object{"id": c.ID, "error": object{"kind": "problem", "code": problem.Code, "retry": problem.Retry()}})
+	case errors.As(err, &unreachable) && !unreachable.Sent:
+		p.say(object{"id": c.ID, "error": object{"kind": "unreachable"}})
+	case errors.As(err, &unreachable):
+		p.say(object{"id": c.ID, "error": object{"kind": "unknown-effect"}})
+	default:
+		p.say(object{"id": c.ID, "error": object{"kind": err.Error()}})
+	}
+}
+
+func main() {
+	client, err := keylatch.New()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	p := &program{
+		client: client, leases: map[string]*keylatch.Lease{},
+		runs: map[string]*keylatch.Run{}, watches: map[string]context.CancelFunc{},
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var c command
+		if json.Unmarshal(lines.Bytes(), &c) != nil || c.Do == "stop" {
+			return
+		}
+		go p.answer(context.Background(), c)
+	}
+}

@@ -1,0 +1,138 @@
+package keylatch
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Problem is what the service says when it refuses a request (RFC 9457). Use errors.As to find one.
+type Problem struct {
+	Status int
+	// Code is a stable word such as "outcome-unknown". It is empty where something else than keylatch answered.
+	Code   string
+	Detail string
+	// RetryAfter is how long to wait before the request is sent again, where the service says so.
+	RetryAfter time.Duration
+	// Outcome of a 5xx is "not-executed", or "unknown" where the request may have been carried out.
+	Outcome string
+
+	retry    string
+	document document
+}
+
+// document has the members of answers and problems that the client reads.
+type document struct {
+	Code         string        `json:"code"`
+	Detail       string        `json:"detail"`
+	Retry        string        `json:"retry"`
+	Outcome      string        `json:"outcome"`
+	Field        string        `json:"field"`
+	Name         string        `json:"name"`
+	Holder       *Holder       `json:"holder"`
+	Holders      []Holder      `json:"holders"`
+	Broken       *broken       `json:"broken"`
+	Locks        []leasedLock  `json:"locks"`
+	FencingToken uint64        `json:"fencing_token"`
+	Slot         *int          `json:"slot"`
+	WaitedMs     *int64        `json:"waited_ms"`
+	ValidForMs   *int64        `json:"valid_for_ms"`
+	State        string        `json:"state"`
+	Answer       *answerMember `json:"answer"`
+	Reason       string        `json:"reason"`
+}
+
+type broken struct {
+	Reason string `json:"reason"`
+}
+
+type leasedLock struct {
+	Name         string `json:"name"`
+	FencingToken uint64 `json:"fencing_token"`
+	Slot         *int   `json:"slot"`
+}
+
+type answerMember struct {
+	Status int    `json:"status"`
+	Body   string `json:"body"`
+}
+
+// Holder is a holder of a lock, as others see it.
+type Holder struct {
+	Owner        string `json:"owner"`
+	FencingToken uint64 `json:"fencing_token"`
+	ExpiresInMs  int64  `json:"expires_in_ms"`
+	Slot         *int   `json:"slot"`
+}
+
+func (p *Problem) Error() string {
+	if p.Detail == "" {
+		return fmt.Sprintf("keylatch: status %d", p.Status)
+	}
+	return "keylatch: " + p.Detail
+}
+
+// Retry is what the client does next: "same-key" repeats the same request, "new-key" corrects it, and "never" leaves
+// it to a person or a program to find out what happened.
+func (p *Problem) Retry() string {
+	if p.retry != "" {
+		return p.retry
+	}
+	if p.isPassing() {
+		return "same-key"
+	}
+	return "never"
+}
+
+// isPassing says whether the same request may be answered otherwise after a while.
+func (p *Problem) isPassing() bool {
+	if p.retry != "" {
+		return p.retry == "same-key"
+	}
+	return p.Status >= 500 || p.Status == 408 || p.Status == 429
+}
+
+func problemOf(status int, body []byte, retryAfter time.Duration) *Problem {
+	problem := &Problem{Status: status, RetryAfter: retryAfter}
+	if json.Unmarshal(body, &problem.document) == nil {
+		document := problem.document
+		problem.Code, problem.Detail = document.Code, document.Detail
+		problem.Outcome, problem.retry = document.Outcome, document.Retry
+	}
+	return problem
+}
+
+// HeldError says that others held the lock until the wait was over.
+type HeldError struct {
+	// Name of several locks is the first that was not to be had.
+	Name string
+	// Holder is the one whose lease ends first; nil where the lock was free for a waiter that was before.
+	Holder *Holder
+}
+
+func (h *HeldError) Error() string {
+	if h.Holder != nil && h.Holder.Owner != "" {
+		return fmt.Sprintf("keylatch: %s is held by %s", h.Name, h.Holder.Owner)
+	}
+	return fmt.Sprintf("keylatch: %s is held", h.Name)
+}
+
+// UnreachableError says that the service gave no answer.
+type UnreachableError struct {
+	// Sent says whether the service may have carried the request out.
+	Sent bool
+	Err  error
+}
+
+func (u *UnreachableError) Error() string { return "keylatch: no answer: " + u.Err.Error() }
+func (u *UnreachableError) Unwrap() error { return u.Err }
+
+// LostError says why a lease is over, or will be before it can be renewed.
+type LostError struct {
+	// Reason is "expired", "taken", "broken", "unrenewed", "paused" or "unreachable", or a word of the service for a
+	// hold.
+	Reason string
+	Detail string
+}
+
+func (l *LostError) Error() string { return "keylatch: the lease is lost: " + l.Detail }

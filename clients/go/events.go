@@ -1,0 +1,103 @@
+package keylatch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+)
+
+// Event is what the service says on a stream: Type is a word such as "acquired".
+type Event struct {
+	Type string
+	Data json.RawMessage
+}
+
+// eventStream reads server-sent events (WHATWG HTML, section 9.2).
+type eventStream struct {
+	body   io.ReadCloser
+	reader *bufio.Reader
+}
+
+// events opens a stream. The error is a *Problem or an *UnreachableError.
+func (c *Client) events(ctx context.Context, r request) (*eventStream, error) {
+	response, err := c.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != 200 {
+		defer response.Body.Close()
+		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		return nil, problemOf(response.StatusCode, body, retryAfter(response))
+	}
+	return &eventStream{body: response.Body, reader: bufio.NewReader(response.Body)}, nil
+}
+
+func (s *eventStream) close() { _ = s.body.Close() }
+
+// next gives the next event, and what of its data the client reads.
+func (s *eventStream) next() (Event, document, error) {
+	var event Event
+	for {
+		line, err := s.reader.ReadBytes('\n')
+		if err != nil {
+			return event, document{}, err
+		}
+		text := string(bytes.TrimRight(line, "\r\n"))
+		switch {
+		case strings.HasPrefix(text, "event:"):
+			event.Type = strings.TrimSpace(text[6:])
+		case strings.HasPrefix(text, "data:"):
+			event.Data = append(event.Data, strings.TrimSpace(text[5:])...)
+		case text == "" && event.Type != "":
+			var data document
+			return event, data, json.Unmarshal(event.Data, &data)
+		}
+	}
+}
+
+// Watch calls on for whatever happens to a lock, until ctx is done. After a lost connection it begins with a
+// "snapshot".
+func (c *Client) Watch(ctx context.Context, name string, on func(Event)) error {
+	for {
+		stream, err := c.events(ctx, request{method: "GET", path: "/v1/locks/" + plain(name) + "/events"})
+		var problem *Problem
+		if errors.As(err, &problem) && !problem.isPassing() {
+			return err
+		}
+		for err == nil {
+			var event Event
+			if event, _, err = stream.next(); err == nil {
+				on(event)
+			}
+		}
+		if stream != nil {
+			stream.close()
+		}
+		if sleepUntil(ctx, now()+pause) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// get reads an answer into a value.
+func (c *Client) get(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	response, err := c.open(ctx, request{method: "GET", path: path})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return &UnreachableError{Sent: true, Err: err}
+	}
+	if response.StatusCode >= 300 {
+		return problemOf(response.StatusCode, body, retryAfter(response))
+	}
+	return json.Unmarshal(body, into)
+}

@@ -1,0 +1,3 @@
+module github.com/keylatch/keylatch/clients/go
+
+go 1.19
