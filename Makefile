@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples systemd g++ nginx prometheus node redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx prometheus node redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -28,7 +28,7 @@ test-all: redis-server postgresql etcd zookeeper chromium
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 	$(MAKE) contract fuzz
-	$(MAKE) deploy-check examples
+	$(MAKE) deploy-check examples clients
 
 # Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
 # some 20,000. More by hand: make contract EXAMPLES=2000
@@ -186,6 +186,19 @@ deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 examples: chromium $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	$(DEPLOY_TOOLS)/bin/python examples/check.py $(KEYLATCH) $(DEPLOY_TOOLS)
 
+# The clients of other languages: checked and built as they are published, and then every client plays the same
+# scenarios against a keylatch, behind a proxy that loses, delays and cuts.
+CLIENT_PYTHON = httpx==0.28.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1.33.0
+CLIENT_TOOLS = target/client-tools
+
+clients: go node $(CLIENT_TOOLS)/.installed $(KEYLATCH)
+	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS)
+
+$(CLIENT_TOOLS)/.installed: Makefile | venv
+	python3 -m venv --clear $(CLIENT_TOOLS)
+	$(CLIENT_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(CLIENT_PYTHON)
+	@touch "$@"
+
 # The tests have built it, with the features of the whole workspace.
 target/debug/keylatch:
 	cargo build --locked --workspace --bin keylatch
@@ -195,6 +208,14 @@ $(DEPLOY_TOOLS)/.installed: Makefile | venv node
 	$(DEPLOY_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(DEPLOY_PYTHON)
 	npm install --silent --no-fund --no-audit --prefix $(DEPLOY_TOOLS) $(DEPLOY_NODE)
 	@touch "$@"
+
+go:
+	@command -v go >/dev/null || { \
+		echo "installing Go (Debian package golang-go)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends golang-go; \
+	}
 
 g++:
 	@command -v g++ >/dev/null || { \

@@ -142,7 +142,7 @@ async def lost_renewal(stage):
 async def unreachable_service_ends_lease(stage):
     """A lease that cannot be renewed is lost before another client can have the lock"""
     one = await stage.program()
-    await one.do("lock", lease="l", name="a", ttl_ms=4000)
+    await one.do("lock", lease="l", name="a", ttl_ms=8000)
     stage.proxy.refuses = True
     stage.proxy.cut()
     await one.event("lost", lease="l")

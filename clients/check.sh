@@ -1,0 +1,33 @@
+#!/bin/sh
+# Checks the clients and builds what is published of them, and then plays every scenario with all of them.
+# Usage: check.sh KEYLATCH TOOLS, from the top of the repository: the binary, and a virtual environment.
+set -eu
+keylatch=$(realpath "$1") tools=$(realpath "$2") built=$(realpath "$2")/built
+rm -rf "$built" && mkdir -p "$built"
+
+echo "Python: ruff, mypy, sdist and wheel, README"
+cd clients/python
+"$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src conformance.py
+"$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy"
+"$tools/bin/python" -m build --no-isolation --outdir "$built/python" . >/dev/null
+"$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$built"/python/*.whl
+
+echo "TypeScript: tsc, npm pack"
+cd ../typescript
+npm ci --silent --no-fund --no-audit
+npm pack --silent --pack-destination "$built" >/dev/null
+mkdir "$built/npm" && npm install --silent --no-fund --no-audit --prefix "$built/npm" "$built"/keylatch-client-*.tgz
+
+echo "Go: gofmt, vet, build"
+cd ../go
+test -z "$(gofmt -l .)"
+go vet ./...
+go build -o "$built/go-conformance" ./conformance
+
+cd ../..
+python3 clients/readme.py "$keylatch" "$tools/bin/python" "$built"
+"$tools/bin/python" clients/conformance/run.py "$keylatch" \
+	"python=$tools/bin/python clients/python/conformance.py" \
+	"asyncio=$tools/bin/python clients/python/conformance.py --asyncio" \
+	"typescript=node clients/typescript/conformance.mjs" \
+	"go=$built/go-conformance"
