@@ -306,19 +306,24 @@ fn are_all_done(outcomes: &[Outcome], count: usize) -> Result<bool, StoreError> 
 const OLDER: &str =
     "an older version of keylatch keeps the entry, and this one waits until Redis has expired it";
 
+/// The last microsecond that Lua knows exactly, some 285 years after 1970.
+const LATEST: u64 = 1 << 53;
+
 /// A time as a script's argument: the first whole microsecond that is not before it.
 fn micros(time: EngineTime) -> u64 {
-    // Past this Lua does not know whole numbers exactly, some 285 years after 1970.
-    const LATEST: u64 = 1 << 53;
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(LATEST).min(LATEST)
 }
 
-/// What a server's clock showed, as a script gives it: seconds and microseconds.
+/// What a server's clock showed, as a script gives it: seconds and microseconds. Refuses a time past
+/// [`LATEST`].
 pub(super) fn time_of(
     fields: &mut impl Iterator<Item = Value>,
 ) -> Result<EngineTime, ParsingError> {
     let mut next = || from_redis_value::<u64>(fields.next().unwrap_or(Value::Nil));
-    Ok(Duration::from_secs(next()?) + Duration::from_micros(next()?))
+    let (seconds, rest) = (Duration::from_secs(next()?), Duration::from_micros(next()?));
+    let known = |time: &EngineTime| *time <= Duration::from_micros(LATEST);
+    let time = seconds.checked_add(rest).filter(known);
+    time.ok_or_else(|| ParsingError::from("the server's clock shows no time that Redis can keep"))
 }
 
 /// The reply of `read`.
@@ -394,5 +399,24 @@ impl ScriptReply for WriteReply {
 
     fn unreplicated(self, failure: Failure) -> Result<Self, Failure> {
         Ok(Self { unreplicated: Some(failure), ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzzer found the panic of a `Duration` that is too long.
+    #[test]
+    fn clock_that_shows_no_time_of_ours_is_refused() {
+        let shown = |seconds: i64, micros: i64| {
+            time_of(&mut [seconds, micros].map(Value::Int).into_iter()).ok()
+        };
+        assert_eq!(shown(1_800_000_000, 5), Some(Duration::new(1_800_000_000, 5_000)));
+        assert_eq!(shown(i64::MAX, i64::MAX), None);
+        assert_eq!(shown(-1, 0), None);
+        assert_eq!(shown(0, (1 << 53) + 1), None, "Lua does not know it exactly");
+        let largest = Value::SimpleString(u64::MAX.to_string());
+        assert!(time_of(&mut [largest.clone(), largest].into_iter()).is_err());
     }
 }
