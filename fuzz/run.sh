@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets with stable Rust and gives each so many seconds: fuzz/run.sh SECONDS [TARGET…]
-# What an input reaches that no earlier one did stays in target/fuzz/corpus; one that fails is in target/fuzz/found.
+# Builds the fuzz targets with stable Rust and runs them: fuzz/run.sh SECONDS [TARGET…]
+# With 0 seconds each target gets its seeds and what is made of them, the same every time. Otherwise each looks for so
+# many seconds for what no earlier input reached, and keeps it in target/fuzz/corpus.
+# An input that fails is in target/fuzz/found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,18 +20,29 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 cp Cargo.lock fuzz/Cargo.lock
 cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
 
-mkdir -p target/fuzz/found target/fuzz/corpus/snapshot
-for golden in crates/core/tests/golden/*.hex; do
-    python3 -c 'import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))' <"$golden" \
-        >"target/fuzz/corpus/snapshot/$(basename "$golden" .hex)"
+golden=target/fuzz/golden/snapshot
+mkdir -p target/fuzz/found "$golden"
+for hex in crates/core/tests/golden/*.hex; do
+    python3 -c 'import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))' <"$hex" \
+        >"$golden/$(basename "$hex" .hex)"
 done
+
+if [ "$seconds" -gt 0 ]; then
+    corpus=target/fuzz/corpus limits=(-max_total_time="$seconds")
+else
+    # They take the slowest target half a minute. A minute is the most, whatever else this machine has to do.
+    corpus=$(mktemp -d) limits=(-runs=50000 -seed=1 -max_total_time=60)
+    trap 'rm -rf "$corpus"' EXIT
+fi
 for target in "${targets[@]}"; do
-    corpus=(target/fuzz/corpus/"$target")
-    mkdir -p "${corpus[0]}"
-    [ ! -d "fuzz/seeds/$target" ] || corpus+=("fuzz/seeds/$target")
+    inputs=("$corpus/$target")
+    mkdir -p "${inputs[0]}"
+    for seeds in "fuzz/seeds/$target" "target/fuzz/golden/$target"; do
+        [ ! -d "$seeds" ] || inputs+=("$seeds")
+    done
     echo "$target"
     # An input may take 10 s, and a process 2 GiB.
-    "target/fuzz/$host/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
-        -print_final_stats=1 -artifact_prefix="target/fuzz/found/$target-" "${corpus[@]}" 2>&1 |
+    "target/fuzz/$host/release/$target" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+        -print_final_stats=1 -artifact_prefix="target/fuzz/found/$target-" "${inputs[@]}" 2>&1 |
         grep -avE '^WARNING: Failed to find function|^stat::(peak|new|slowest)'
 done
