@@ -1,8 +1,9 @@
 #!/bin/sh
 # Checks the clients and builds what is published of them, and then plays every scenario with all of them.
-# Usage: check.sh KEYLATCH TOOLS, from the top of the repository: the binary, and a virtual environment.
+# Usage: check.sh KEYLATCH TOOLS RUST, from the top of the repository: the binary, a virtual environment, and the
+# conformance program of the Rust client.
 set -eu
-keylatch=$(realpath "$1") tools=$(realpath "$2") built=$(realpath "$2")/built
+keylatch=$(realpath "$1") tools=$(realpath "$2") rust=$(realpath "$3") built=$(realpath "$2")/built
 rm -rf "$built" && mkdir -p "$built"
 
 echo "Python: ruff, mypy, sdist and wheel, README"
@@ -30,4 +31,5 @@ python3 clients/readme.py "$keylatch" "$tools/bin/python" "$built"
 	"python=$tools/bin/python clients/python/conformance.py" \
 	"asyncio=$tools/bin/python clients/python/conformance.py --asyncio" \
 	"typescript=node clients/typescript/conformance.mjs" \
-	"go=$built/go-conformance"
+	"go=$built/go-conformance" \
+	"rust=$rust"

@@ -412,13 +412,15 @@ async def api_key(stage):
 @scenario
 async def tls(stage):
     """A service with TLS of an authority of one's own is known by its file"""
-    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    files = ["-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run([*make, *subject, *files], cwd=stage.directory, check=True, capture_output=True)
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    authority = ["-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-subj", "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    for arguments in (authority, [*names, *signed]):
+        subprocess.run([*make, *arguments], cwd=stage.directory, check=True, capture_output=True)
     await restarted(stage, '[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
     stage.scheme = "https"
-    stage.environment["KEYLATCH_CA"] = str(stage.directory / "cert.pem")
+    stage.environment["KEYLATCH_CA"] = str(stage.directory / "ca.pem")
     one = await stage.program()
     assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
 

@@ -77,7 +77,7 @@ pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
         Error::Url(_) | Error::ApiKey => 64,
         Error::Unreachable(_) | Error::Unavailable(_) => 69,
-        Error::Refused(_) => 76,
+        Error::Problem(_) | Error::Refused(_) => 76,
         _ => 70,
     }
 }

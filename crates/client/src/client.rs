@@ -220,7 +220,7 @@ impl Client {
                 AcquireStep::Ended(reply, pause) => (reply, pause),
             };
             let left = end.left();
-            if matches!(reply, Err(Error::Refused(_))) || left.is_zero() {
+            if reply.as_ref().is_err_and(Error::is_refusal) || left.is_zero() {
                 return reply.map(Acquisition::Held);
             }
             tokio::time::sleep(pause.min(left)).await;
@@ -235,6 +235,15 @@ impl Client {
     /// The service gave no answer. Whether it carried the request out is unknown then.
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
         Ok(self.connection.forward(request.map(Full::new)).await?)
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// What releases the sessions that are dropped.
+    pub(crate) fn releases(&self) -> TaskTracker {
+        self.releases.clone()
     }
 
     /// Waits until the locks whose guards were dropped are released, or the time for that is over.
@@ -304,11 +313,11 @@ async fn try_acquire(
 fn contention(target: &Target, refusal: Refusal) -> Contention {
     let problem = refusal.problem;
     let name = problem.as_ref().and_then(|problem| target.member(problem.name.as_deref()?));
-    Contention { name, holder: problem.and_then(|problem| holder_of(*problem)) }
+    Contention { name, holder: problem.and_then(|problem| held_by(*problem)) }
 }
 
 /// The holder that a problem names, or of several the one whose lease ends first.
-fn holder_of(problem: ProblemDocument) -> Option<Holder> {
+pub(crate) fn held_by(problem: ProblemDocument) -> Option<Holder> {
     let of_several = |holder: wire::PublicHolder| Holder {
         owner: holder.owner,
         fencing_token: FencingToken::new(holder.fencing_token),

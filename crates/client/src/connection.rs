@@ -22,10 +22,12 @@ use crate::Error;
 use crate::api_key::ApiKey;
 use crate::https::{HttpsClient, Trust, https_client};
 use crate::security::Security;
+use crate::session::ANSWER_TIMEOUT;
+use crate::target::not_keylatch;
 use crate::unix::{UnixClient, unix_client};
 
-/// The largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 64 * 1024;
+/// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 /// A service, and the connections to it.
 #[derive(Debug)]
@@ -157,7 +159,24 @@ fn request(
         .body(Full::from(body))
 }
 
+/// What an answer refuses, whose body is read here.
+pub(crate) async fn refusal_of(answer: Response<Incoming>) -> Result<Refusal, Error> {
+    let read = timeout(ANSWER_TIMEOUT, read(answer)).await;
+    match read.unwrap_or_else(|_| Err(NoReply::Unknown("no answer came in time".to_owned())))? {
+        Answer::Refusal(refusal) => Ok(refusal),
+        Answer::Content(_) | Answer::Done => Err(not_keylatch()),
+    }
+}
+
 impl Refusal {
+    /// The problem that the service names, as an error, be it a passing one or not.
+    pub(crate) fn into_problem(self) -> Error {
+        match self.problem {
+            Some(problem) => Error::Problem(problem),
+            None => self.into(),
+        }
+    }
+
     /// Whether it is a problem with this code.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.problem.as_ref().is_some_and(|problem| problem.is(code))
@@ -202,8 +221,13 @@ impl From<NoReply> for Error {
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
-        let text = refusal.to_string();
-        if refusal.is_passing() { Self::Unavailable(text) } else { Self::Refused(text) }
+        if refusal.is_passing() {
+            return Self::Unavailable(refusal.to_string());
+        }
+        match refusal.problem {
+            Some(problem) => Self::Problem(problem),
+            None => Self::Refused(refusal.to_string()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use keylatch_wire::Retry;
+use keylatch_wire::{Code, ProblemDocument, Retry};
 
 /// Why the client cannot say whether the lock was acquired or released.
 #[derive(Debug, thiserror::Error)]
@@ -33,18 +33,27 @@ pub enum Error {
     /// The service, or something before it, answered that it cannot do its work now.
     #[error("the service cannot answer: {0}")]
     Unavailable(String),
-    /// The service does not accept the request, or its answer is not one of keylatch.
+    /// The service does not accept the request, and says why: `code` is a stable word.
+    #[error("the service refuses: {}: {}", .0.status, .0.detail)]
+    Problem(Box<ProblemDocument>),
+    /// Something else than keylatch does not accept the request, or an answer is not one of keylatch.
     #[error("the service refuses: {0}")]
     Refused(String),
 }
 
 impl Error {
+    /// Whether the service has said no, so that the same request is of no use.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Problem(_) | Self::Refused(_))
+    }
+
     /// What to do next: [`Retry::SameKey`] where the same call may succeed later,
     /// [`Retry::NewKey`] where the call has to be another one, [`Retry::Never`] where the machine,
     /// the URL or the options have to change first.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Unreachable(_) | Self::Unavailable(_) => Retry::SameKey,
+            Self::Problem(problem) => problem.known_code().map_or(Retry::NewKey, Code::retry),
             Self::Refused(_) => Retry::NewKey,
             Self::Url(_)
             | Self::ApiKey

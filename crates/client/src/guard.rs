@@ -39,6 +39,7 @@ pub struct Guard<L> {
     until: watch::Receiver<BootInstant>,
     status: watch::Receiver<LeaseStatus>,
     lost: CancellationToken,
+    closing: CancellationToken,
 }
 
 /// A lock that is held.
@@ -82,13 +83,27 @@ impl Guard<Vec<LeasedLock>> {
 impl<L> Guard<L> {
     /// Starts the watchdog of a lease that is valid until `until`.
     pub(crate) fn start(session: Session, ttl: Ttl, leased: L, until: BootInstant) -> Self {
+        let claim = Arc::clone(session.claim());
+        Self::watched(session, leased, until, |report| Watchdog { claim, ttl, report }.run())
+    }
+
+    /// Starts what watches over a lease that is valid until `until`, and reports what becomes of it.
+    pub(crate) fn watched<F>(
+        session: Session,
+        leased: L,
+        until: BootInstant,
+        watch: impl FnOnce(LeaseReport) -> F,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (until, valid) = watch::channel(until);
         let (sender, status) = watch::channel(LeaseStatus::Held);
-        let lost = CancellationToken::new();
-        let claim = Arc::clone(session.claim());
-        let watchdog = Watchdog { claim, ttl, until, status: sender, lost: lost.clone() };
-        let watchdog = AbortOnDropHandle::new(tokio::spawn(watchdog.run()));
-        Self { watchdog, session, leased, until: valid, status, lost }
+        let (lost, closing) = (CancellationToken::new(), CancellationToken::new());
+        let report =
+            LeaseReport { until, status: sender, lost: lost.clone(), closing: closing.clone() };
+        let watchdog = AbortOnDropHandle::new(tokio::spawn(watch(report)));
+        Self { watchdog, session, leased, until: valid, status, lost, closing }
     }
 
     /// The token that proves the lease, for a program that is to enter the lock again under it. It is
@@ -127,9 +142,12 @@ impl<L> Guard<L> {
     /// The service gave no answer within 5 s, or refuses the request. The lease then ends by
     /// itself.
     pub async fn close(self) -> Result<ReleaseReply, Error> {
-        let Self { watchdog, session, .. } = self;
-        watchdog.abort();
-        session.close().await
+        let Self { watchdog, session, closing, .. } = self;
+        closing.cancel();
+        let reply = session.close().await;
+        // Not before: the connection of a hold ends with its watchdog, and its lock with the connection.
+        drop(watchdog);
+        reply
     }
 }
 
@@ -188,26 +206,52 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// The task that renews a lease at each third of its TTL.
-struct Watchdog {
-    claim: Arc<Claim>,
-    ttl: Ttl,
+/// What a guard reads of its lease.
+pub(crate) struct LeaseReport {
     /// When the validity ends.
     until: watch::Sender<BootInstant>,
     status: watch::Sender<LeaseStatus>,
     lost: CancellationToken,
+    /// The guard is being closed: what ends now is not lost.
+    closing: CancellationToken,
 }
 
-impl Watchdog {
-    /// Renews until the lease is lost, and reports that.
-    async fn run(self) {
-        let reason = self.renew_until_lost().await;
+impl LeaseReport {
+    pub(crate) fn until(&self) -> BootInstant {
+        *self.until.borrow()
+    }
+
+    pub(crate) fn renewed(&self, until: BootInstant) {
+        self.until.send_replace(until);
+    }
+
+    pub(crate) fn lose(&self, reason: LossReason) {
+        if self.closing.is_cancelled() {
+            return;
+        }
         self.status.send_replace(LeaseStatus::Lost(reason));
         self.lost.cancel();
     }
+}
+
+/// The task that renews a lease at each third of its TTL.
+struct Watchdog {
+    claim: Arc<Claim>,
+    ttl: Ttl,
+    report: LeaseReport,
+}
+
+impl Watchdog {
+    /// Renews until the lease is lost, and reports that, or until the guard is being closed.
+    async fn run(self) {
+        let lost = self.report.closing.run_until_cancelled(self.renew_until_lost()).await;
+        if let Some(reason) = lost {
+            self.report.lose(reason);
+        }
+    }
 
     async fn renew_until_lost(&self) -> LossReason {
-        let until = self.until.borrow().since_boot();
+        let until = self.report.until().since_boot();
         let (mut schedule, mut failure) = (LeaseSchedule::new(self.ttl.get(), until), None);
         loop {
             BootInstant::at(schedule.next_try()).reached().await;
@@ -222,7 +266,7 @@ impl Watchdog {
             match self.claim.renew(self.ttl, limit.min(ANSWER_TIMEOUT)).await {
                 Ok(grant) => {
                     schedule.renewed(sent, sent.saturating_add(grant.valid_from_sending));
-                    self.until.send_replace(BootInstant::at(schedule.valid_until()));
+                    self.report.renewed(BootInstant::at(schedule.valid_until()));
                     failure = None;
                 }
                 Err(RenewalError::Lost(reason)) => return reason,

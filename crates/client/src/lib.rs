@@ -97,21 +97,28 @@ mod client;
 mod clock;
 mod connection;
 mod error;
+mod events;
 mod guard;
+mod hold;
 pub mod https;
+mod once;
 mod security;
 mod session;
 mod target;
 mod unix;
+mod watch;
 
 pub use api_key::ApiKey;
 pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
 pub use error::Error;
+pub use events::Event;
 pub use guard::{Guard, LeaseStatus, LockGuard, LossReason, SetGuard};
 pub use https::ClientCertificate;
 pub use keylatch_core::lock::{
     EntryName, FencingToken, Limit, LockName, LockSet, Owner, ReleaseReply, Slots, Token, Ttl,
 };
-pub use keylatch_wire::Retry;
+pub use keylatch_wire::{IdempotencyAnswer, ProblemDocument, Retry};
+pub use once::{BeginReply, OnceOptions, Run};
 pub use security::Security;
 pub use target::LeasedLock;
+pub use watch::Watch;

@@ -55,6 +55,16 @@ impl Session {
         &self.claim
     }
 
+    /// Notes that the service may hold something from now on.
+    pub(crate) fn opens(&mut self) {
+        self.open = !self.keep;
+    }
+
+    /// Notes that the service has answered that it holds nothing.
+    pub(crate) fn holds_nothing(&mut self) {
+        self.open = false;
+    }
+
     /// Asks for the locks, and waits for them at the service for `wait`.
     pub(crate) async fn create(
         &mut self,
@@ -171,7 +181,7 @@ impl Claim {
                     Err(no_reply) => matches!(no_reply, NoReply::Unknown(_)),
                 };
                 match self.released(answer) {
-                    Err(error @ Error::Refused(_)) => return Err(error),
+                    Err(error) if error.is_refusal() => return Err(error),
                     Err(error) => failure = error,
                     // The try whose answer was lost has released what is gone now.
                     Ok(_) if may_be_done => return Ok(ReleaseReply::Released),

@@ -54,7 +54,7 @@ impl Target {
     /// The path of the requests that create and renew.
     pub(crate) fn path(&self) -> String {
         match self {
-            Self::Lock(name, _) => format!("{LOCKS}/{}", plain(name.as_str())),
+            Self::Lock(name, _) => lock_path(name),
             Self::Set(_) => LOCKS.to_owned(),
         }
     }
@@ -153,7 +153,12 @@ impl Target {
     }
 }
 
-fn plain(text: &str) -> impl std::fmt::Display {
+/// The path of a lock.
+pub(crate) fn lock_path(name: &LockName) -> String {
+    format!("{LOCKS}/{}", plain(name.as_str()))
+}
+
+pub(crate) fn plain(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
 }
 

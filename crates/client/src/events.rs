@@ -1,0 +1,91 @@
+//! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of an answer.
+
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use crate::Error;
+
+/// The longest event that is read, in bytes.
+const MAX_EVENT: usize = 1024 * 1024;
+
+/// What the service says on a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// A word such as `acquired`.
+    pub kind: String,
+    /// What belongs to it.
+    pub data: Value,
+}
+
+/// The events to come of an answer.
+#[derive(Debug)]
+pub(crate) struct EventStream {
+    body: Incoming,
+    parser: EventParser,
+}
+
+impl EventStream {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self { body, parser: EventParser::default() }
+    }
+
+    /// The next event; `None` when the stream has ended. Dropped in between, it loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.parser.event() {
+                return Ok(Some(event));
+            }
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            let frame = frame.map_err(|error| Error::Unreachable(error.to_string()))?;
+            self.parser.bytes.extend(frame.data_ref().into_iter().flatten());
+            if self.parser.bytes.len() > MAX_EVENT {
+                return Err(Error::Refused("an event is too long".to_owned()));
+            }
+        }
+    }
+}
+
+/// The bytes of a stream that are no event yet.
+#[derive(Debug, Default)]
+struct EventParser {
+    bytes: Vec<u8>,
+}
+
+impl EventParser {
+    /// Takes the first whole event, and passes over comments.
+    fn event(&mut self) -> Option<Event> {
+        loop {
+            let end = self.bytes.windows(2).position(|pair| pair == b"\n\n")?;
+            let block: Vec<u8> = self.bytes.drain(..end + 2).collect();
+            let block = String::from_utf8_lossy(&block);
+            let member = |name: &str| {
+                let lines = block.lines().filter_map(|line| line.strip_prefix(name));
+                lines.map(str::trim).collect::<String>()
+            };
+            let (kind, data) = (member("event:"), member("data:"));
+            if !kind.is_empty() {
+                return Some(Event { kind, data: serde_json::from_str(&data).unwrap_or_default() });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::EventParser;
+
+    #[test]
+    fn events_are_read_over_comments_and_in_parts() {
+        let mut parser = EventParser::default();
+        parser.bytes.extend(b": silence\n\nevent: acquired\nda");
+        assert_eq!(parser.event(), None);
+        parser.bytes.extend(b"ta: {\"a\":1}\nid: 1-1\n\nevent: closing\ndata: {}\n\n");
+        let first = parser.event().expect("an event");
+        assert_eq!((first.kind.as_str(), first.data), ("acquired", json!({"a": 1})));
+        assert_eq!(parser.event().expect("another").kind, "closing");
+        assert_eq!(parser.event(), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! Watching a lock: what happens to it, as it happens.
+
+use bytes::Bytes;
+use hyper::Request;
+use keylatch_core::lock::LockName;
+use tokio::time::{sleep, timeout};
+
+use crate::connection::refusal_of;
+use crate::events::{Event, EventStream};
+use crate::session::{ANSWER_TIMEOUT, PAUSE};
+use crate::target::{lock_path, not_keylatch};
+use crate::{Client, Error};
+
+/// What happens to a lock. Dropped, it ends.
+#[derive(Debug)]
+pub struct Watch {
+    client: Client,
+    path: String,
+    stream: Option<EventStream>,
+}
+
+impl Client {
+    /// Watches a lock; it connects with the first [`Watch::next`].
+    pub fn watch(&self, name: &LockName) -> Watch {
+        Watch { client: self.clone(), path: format!("{}/events", lock_path(name)), stream: None }
+    }
+}
+
+impl Watch {
+    /// The next event. The first is a `snapshot`, and so is the first after a lost connection, since other events
+    /// may be missing then. Dropped in between, it loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// The service refuses the watch.
+    pub async fn next(&mut self) -> Result<Event, Error> {
+        loop {
+            if let Some(stream) = &mut self.stream {
+                if let Ok(Some(event)) = stream.next().await {
+                    return Ok(event);
+                }
+                self.stream = None;
+                sleep(PAUSE).await;
+            }
+            match self.open().await {
+                Ok(stream) => self.stream = Some(stream),
+                Err(error) if error.is_refusal() => return Err(error),
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<EventStream, Error> {
+        let request = Request::get(&self.path).body(Bytes::new()).map_err(|_| not_keylatch())?;
+        let late = |_| Error::Unreachable("no answer came in time".to_owned());
+        let answer = timeout(ANSWER_TIMEOUT, self.client.send(request)).await.map_err(late)??;
+        if answer.status() != 200 {
+            return Err(refusal_of(answer).await?.into());
+        }
+        Ok(EventStream::new(answer.into_body()))
+    }
+}
