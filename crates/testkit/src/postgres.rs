@@ -204,8 +204,17 @@ impl PostgresServer {
     /// Makes a standby a primary, or ends the waiting of [`restart_unready`](Self::restart_unready).
     pub async fn promote(&self) {
         let data = self.directory.path().join("data");
-        let promoted = program("pg_ctl").arg("promote").arg("-D").arg(data).output().await;
-        assert!(promoted.expect("pg_ctl runs").status.success(), "the server is promoted");
+        // A server that starts up refuses connections before it knows that it is a standby.
+        let is_standby = async || {
+            let state =
+                program("pg_controldata").env("LC_ALL", "C").arg("-D").arg(&data).output().await;
+            let state = String::from_utf8(state.expect("pg_controldata runs").stdout);
+            state.expect("a state").contains("in archive recovery").then_some(())
+        };
+        eventually(is_standby).await;
+        let promoted = program("pg_ctl").arg("promote").arg("-D").arg(&data).output().await;
+        let promoted = promoted.expect("pg_ctl runs");
+        assert!(promoted.status.success(), "the server is promoted: {promoted:?}");
     }
 
     async fn respawn(&mut self, settings: &[&str]) {
