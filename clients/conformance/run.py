@@ -17,7 +17,7 @@ from scenarios import SCENARIOS
 from stage import Stage
 
 # Most of a scenario is waiting, so more of them run at once than there are cores.
-AT_ONCE = 8
+AT_ONCE = 16
 
 
 async def play(scenario, keylatch, command, turns):

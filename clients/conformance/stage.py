@@ -27,7 +27,7 @@ class Proxy:
         self.delay = 0  # so many seconds pass before each part of an answer
         self.refuses = False
         self.unavailable = 0  # so many requests are answered 503 here
-        self.requests = []
+        self.requests = []  # the head of each
         self.writers = set()
 
     async def __aenter__(self):
@@ -64,10 +64,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 if data.split(b" ", 1)[0] in (b"GET", b"PUT", b"POST", b"DELETE"):
-                    self.requests.append(data.split(b"\r\n", 1)[0].decode())
+                    self.requests.append(data.split(b"\r\n\r\n", 1)[0].decode())
                     if self.unavailable:
                         self.unavailable -= 1
-                        head = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
+                        head = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 3\r\nconnection: close\r\n"
                         writer.write(head + b"content-length: 0\r\n\r\n")
                         await writer.drain()
                         break

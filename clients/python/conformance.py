@@ -20,10 +20,14 @@ def say(line: Command) -> None:
     print(json.dumps(line), flush=True)
 
 
+def traceparent() -> str | None:
+    return os.environ.get("TRACEPARENT")
+
+
 class Program:
     def __init__(self) -> None:
-        self.client: Client = Client()
-        self.async_client: AsyncClient = AsyncClient()
+        self.client: Client = Client(traceparent=traceparent)
+        self.async_client: AsyncClient = AsyncClient(traceparent=traceparent)
         self.leases: dict[str, Lease | AsyncLease] = {}
         self.runs: dict[str, tuple[Once, Any]] = {}
         self.watches: dict[str, asyncio.Task[None]] = {}

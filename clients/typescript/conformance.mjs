@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 
 import { Client, Held, Problem, Unreachable } from './dist/index.js';
 
-const client = new Client();
+const client = new Client({ traceparent: () => process.env.TRACEPARENT });
 const [leases, runs, watches] = [new Map(), new Map(), new Map()];
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);

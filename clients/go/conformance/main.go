@@ -127,7 +127,9 @@ func (p *program) carryOut(ctx context.Context, c command) (object, error) {
 			return object{"held": nil}, err
 		}
 		holder := shown.Holders[0]
-		return object{"owner": holder.Owner, "fencing_token": holder.FencingToken, "waiting": shown.Waiting}, nil
+		answer := object{"owner": holder.Owner, "fencing_token": holder.FencingToken, "waiting": shown.Waiting}
+		answer["expires_in_ms"] = holder.ExpiresInMs
+		return answer, nil
 	case "break":
 		_, err := p.client.Break(ctx, c.Name, c.Reason)
 		return object{}, err
@@ -211,7 +213,7 @@ func (p *program) answer(ctx context.Context, c command) {
 }
 
 func main() {
-	client, err := keylatch.New()
+	client, err := keylatch.New(keylatch.Traceparent(func(context.Context) string { return os.Getenv("TRACEPARENT") }))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -34,7 +34,8 @@ struct Program {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let url = std::env::var("KEYLATCH_URL")?;
-    let client = Client::with_security(&url, Security::from_environment()?)?;
+    let client = Client::with_security(&url, Security::from_environment()?)?
+        .with_traceparent(|| std::env::var("TRACEPARENT").ok());
     let program = Arc::new(Program { client, leases: Mutex::default(), runs: Mutex::default() });
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -139,6 +139,14 @@ impl Client {
         Ok(Self { connection, releases: TaskTracker::new() })
     }
 
+    /// The same client, whose requests carry the `traceparent` that `of` gives for each (W3C Trace Context).
+    /// A value that is no header is left out.
+    #[must_use]
+    pub fn with_traceparent(self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        let connection = Arc::new(self.connection.with_traceparent(of));
+        Self { connection, ..self }
+    }
+
     /// Asks for a lock and waits for it as long as `options` say.
     ///
     /// Within that time the request is repeated, with the same token, when the service cannot be

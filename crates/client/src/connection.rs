@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,16 +31,27 @@ use crate::unix::{UnixClient, unix_client};
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 /// A service, and the connections to it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Connection {
     http: Http,
     /// The URL without the path of a request and without a slash at its end.
     base: String,
     api_key: Option<ApiKey>,
+    traceparent: Option<Traceparent>,
+}
+
+/// What says to which trace a request belongs.
+#[derive(Clone)]
+struct Traceparent(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl fmt::Debug for Traceparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Traceparent(..)")
+    }
 }
 
 /// The connections to a service.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Http {
     Network(HttpsClient<Full<Bytes>>),
     Unix(UnixClient<Full<Bytes>>),
@@ -90,7 +102,8 @@ impl Connection {
         let (base, transport) = parse(url)?;
         let trust = match (transport, authorities) {
             (Transport::Unix(path), _) => {
-                return Ok(Self { http: Http::Unix(unix_client(path)), base, api_key });
+                let http = Http::Unix(unix_client(path));
+                return Ok(Self { http, base, api_key, traceparent: None });
             }
             (Transport::Clear, _) => Trust::None,
             (Transport::Tls, Some(file)) => Trust::Authorities(file),
@@ -98,7 +111,15 @@ impl Connection {
         };
         let http =
             Http::Network(https_client(&trust, certificate.as_ref()).map_err(Error::Certificates)?);
-        Ok(Self { http, base, api_key })
+        Ok(Self { http, base, api_key, traceparent: None })
+    }
+
+    /// The same connections, whose requests belong to the trace that `of` gives.
+    pub(crate) fn with_traceparent(
+        &self,
+        of: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { traceparent: Some(Traceparent(Arc::new(of))), ..self.clone() }
     }
 
     /// Sends a request to `path`, and gives up after `limit`, which holds for the answer's body as
@@ -135,6 +156,10 @@ impl Connection {
     ) -> Result<Response<Incoming>, NoReply> {
         if let Some(key) = &self.api_key {
             request.headers_mut().insert(AUTHORIZATION, key.bearer());
+        }
+        let trace = self.traceparent.as_ref().and_then(|of| HeaderValue::try_from((of.0)()?).ok());
+        if let Some(trace) = trace {
+            request.headers_mut().insert("traceparent", trace);
         }
         self.http.request(request).await.map_err(|error| {
             let cause = cause(&error);

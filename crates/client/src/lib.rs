@@ -76,6 +76,29 @@
 //! # }
 //! ```
 //!
+//! # Held by a connection, watched, done once
+//!
+//! [`Client::hold`] acquires a lock that is free as soon as the process is gone: the connection is the
+//! claim, and the service renews it. [`Client::watch`] reports what happens to a lock. [`Client::begin`]
+//! asks whether a thing is to be done now, or was done before.
+//!
+//! ```no_run
+//! use hyper::StatusCode;
+//! use keylatch_client::{BeginReply, Client, OnceOptions};
+//!
+//! # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! match client.begin("mail-17", &OnceOptions::default()).await? {
+//!     BeginReply::Begun(run) => {
+//!         send_mail(run.fencing_token().get()).await;
+//!         run.complete(StatusCode::OK, "sent").await?;
+//!     }
+//!     BeginReply::Done(answer) => println!("it was sent before: {answer:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! # async fn send_mail(fencing_token: u64) {}
+//! ```
+//!
 //! # What a guard promises
 //!
 //! A [`Guard`] counts its validity from the moment a request was *sent*, on a clock that also
@@ -91,6 +114,10 @@
 //! the same for one lock and for several: `target` has the difference. Every request
 //! carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with the
 //! service, over real connections that fail.
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod api_key;
 mod client;
