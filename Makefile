@@ -188,16 +188,17 @@ examples: chromium $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 
 # The clients of other languages: checked and built as they are published, and then every client plays the same
 # scenarios against a keylatch, behind a proxy that loses, delays and cuts.
-CLIENT_PYTHON = httpx==0.28.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1.33.0
+CLIENT_PYTHON = httpx==0.28.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1.33.0 \
+	psycopg[binary]==3.3.9
 CLIENT_TOOLS = target/client-tools
 
-clients: go node $(CLIENT_TOOLS)/.installed $(KEYLATCH)
-	cargo build --locked --package keylatch-client --example conformance
-	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples/conformance
+clients: go node postgresql $(CLIENT_TOOLS)/.installed $(KEYLATCH)
+	cargo build --locked --workspace --example conformance --example fencing
+	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
 $(CLIENT_TOOLS)/.installed: Makefile | venv
 	python3 -m venv --clear $(CLIENT_TOOLS)
-	$(CLIENT_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(CLIENT_PYTHON)
+	$(CLIENT_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(addprefix ',$(addsuffix ',$(CLIENT_PYTHON)))
 	@touch "$@"
 
 # The tests have built it, with the features of the whole workspace.
@@ -210,12 +211,15 @@ $(DEPLOY_TOOLS)/.installed: Makefile | venv node
 	npm install --silent --no-fund --no-audit --prefix $(DEPLOY_TOOLS) $(DEPLOY_NODE)
 	@touch "$@"
 
+# With the drivers of an example, which Go's own proxy of modules has too.
 go:
-	@command -v go >/dev/null || { \
-		echo "installing Go (Debian package golang-go)"; \
+	@command -v go >/dev/null && test -d /usr/share/gocode/src/github.com/lib/pq \
+		&& test -d /usr/share/gocode/src/github.com/mattn/go-sqlite3 || { \
+		echo "installing Go and its drivers of SQLite and PostgreSQL (Debian packages)"; \
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
-		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends golang-go; \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends golang-go gcc \
+			golang-github-lib-pq-dev golang-github-mattn-go-sqlite3-dev; \
 	}
 
 g++:

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Checks the clients and builds what is published of them, and then plays every scenario with all of them.
 # Usage: check.sh KEYLATCH TOOLS RUST, from the top of the repository: the binary, a virtual environment, and the
-# conformance program of the Rust client.
+# folder with the examples of the Rust client.
 set -eu
-keylatch=$(realpath "$1") tools=$(realpath "$2") rust=$(realpath "$3") built=$(realpath "$2")/built
+keylatch=$(realpath "$1") tools=$(realpath "$2") examples=$(realpath "$3") built=$(realpath "$2")/built
 rm -rf "$built" && mkdir -p "$built"
 
 echo "Python: ruff, mypy, sdist and wheel, README"
@@ -27,9 +27,11 @@ go build -o "$built/go-conformance" ./conformance
 
 cd ../..
 python3 clients/readme.py "$keylatch" "$tools/bin/python" "$built"
+npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
+python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
 "$tools/bin/python" clients/conformance/run.py "$keylatch" \
 	"python=$tools/bin/python clients/python/conformance.py" \
 	"asyncio=$tools/bin/python clients/python/conformance.py --asyncio" \
 	"typescript=node clients/typescript/conformance.mjs" \
 	"go=$built/go-conformance" \
-	"rust=$rust"
+	"rust=$examples/conformance"
