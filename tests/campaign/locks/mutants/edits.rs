@@ -52,7 +52,7 @@ const WRITE: &str = "crates/stores/src/redis/lua/row.lua";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     edit(
-        "granted although it is held (SET without NX)",
+        "a held lock is granted (SET without NX)",
         Store::DurableRedis,
         WRITE,
         "  if (found and string.sub(found, 1, 16) or '') ~= was then",
@@ -73,21 +73,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        if mutant!() {\n            holder.fencing_token = holder.fencing_token.next(0);\n        }\n        AcquireReply::Repeated(holder.lease(now))",
     ),
     edit(
-        "the fence is not raised",
+        "the fencing token is not raised",
         Store::DurableRedis,
         RULES,
         "        let next = || moment.last_fencing_token.next(moment.least_micros);",
         "        let next = || if mutant!() { FencingToken::new(1) } else { moment.last_fencing_token.next(moment.least_micros) };",
     ),
     edit(
-        "the fence has no floor of time",
+        "the fencing token has no floor of time",
         Store::ForgetfulRedis,
         "crates/stores/src/optimistic/clock.rs",
         "            None => [now, least].map(micros),",
         "            None if mutant!() => [0; 2],\n            None => [now, least].map(micros),",
     ),
     edit(
-        "a line that never loses its dead",
+        "a queue that never loses its dead",
         Store::DurableRedis,
         RULES,
         "        let queue = self.queue.live(now);\n",
@@ -105,7 +105,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         Store::DurableRedis,
         RULES,
         "        match self.holders.find_mut(token) {\n            None => match",
-        "        let token = self.holders().first().filter(|_| mutant!()).map_or(*token, |holder| holder.token);\n        let token = &token;\n        match self.holders.find_mut(token) {\n            None => match",
+        "        let token = self.holders().next().filter(|_| mutant!()).map_or(*token, |holder| holder.token);\n        let token = &token;\n        match self.holders.find_mut(token) {\n            None => match",
     ),
     edit(
         "a renewal that prolongs nothing",
@@ -115,7 +115,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "                if !mutant!() {\n                    (holder.since, holder.ttl) = (now, ttl.get());\n                }\n",
     ),
     edit(
-        "a renewal that changes the fence",
+        "a renewal that changes the fencing token",
         Store::DurableRedis,
         RULES,
         "                // A client that renews has read the grant, so no attempt may withdraw it any more.\n",
@@ -129,21 +129,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        self.leave(token, |entry| entry.sole_attempt == Some(attempt) || mutant!(), moment);",
     ),
     edit(
-        "what was lost was not executed",
+        "a lost answer is reported as not executed",
         Store::DurableRedis,
         "crates/core/src/store.rs",
         "            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {",
         "            _ if mutant!() => Effect::NotExecuted,\n            Self::Unreachable(_) | Self::Refused(_) | Self::Unsupported | Self::TooLarge { .. } => {",
     ),
     edit(
-        "what was lost is not there (404)",
+        "a lost answer is reported as not held (404)",
         Store::DurableRedis,
         "crates/axum/src/problem.rs",
         "        let detail = match outcome {",
         "        if mutant!() && outcome == Effect::Unknown {\n            return Self::new(Code::LockNotHeld, \"The lock is not held.\");\n        }\n        let detail = match outcome {",
     ),
     edit(
-        "validity without what has elapsed",
+        "validity without the time that has elapsed",
         Store::Embedded,
         "crates/core/src/lock/service.rs",
         "    let validity = Validity { arrived, until: sent + valid_for.min()? };",
@@ -157,14 +157,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        let waited = if mutant!() { self.waited() } else { Duration::ZERO };\n        self.until.saturating_duration_since(Instant::now()) + waited",
     ),
     edit(
-        "a waiter that leaves stays in line",
+        "a client that leaves stays in the queue",
         Store::Memory,
         "crates/core/src/lock/waiting.rs",
         "        if let Some(attempt) = &self.last {",
         "        if let Some(attempt) = self.last.as_ref().filter(|_| !mutant!()) {",
     ),
     edit(
-        "a lease reported as longer than it is",
+        "a lease that is reported longer than it is",
         Store::Embedded,
         "crates/core/src/lock/holders.rs",
         "        self.expires().saturating_sub(now).min(self.ttl)",
@@ -192,7 +192,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "    let age = if mutant!() { Duration::MAX } else { age };\n    Ok(lock_at_rest(&LockState::decode(snapshot)?, now.saturating_sub(age)))",
     ),
     edit(
-        "memory: the fence has no floor of time",
+        "memory: the fencing token has no floor of time",
         Store::Memory,
         "crates/core/src/lock/fencing_token.rs",
         "        Self((self.0 + 1).max(unix_micros))",
@@ -213,14 +213,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "            _ if life.forgets_nothing || mutant!() => Duration::ZERO,",
     ),
     edit(
-        "Redlock: the fence is not written back",
+        "Redlock: the accept is left out",
         Store::Redlock,
         SETTLE,
         "if fence > last_fence() then",
         "if false then",
     ),
     edit(
-        "Redlock: a lower ballot is taken",
+        "Redlock: a lower ballot is accepted",
         Store::Redlock,
         SETTLE,
         "if ballot >= (held[2] or '') and fence",

@@ -23,14 +23,14 @@ use keylatch_testkit::{Program, seed};
 
 /// The time in which a mutant has to be noticed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Mutants that show only under some faults. The waiters at an instance that dies stay in line for
-/// some time in any case. A lost write shows only when an instance dies. A majority of nodes has to
+/// Mutants that show only under some faults. The waiters at an instance that dies stay in the queue
+/// for some time in any case. A lost write shows only when an instance dies. A majority of nodes has to
 /// forget while a lease lasts. Time is a floor for fencing tokens unless a clock is set back.
 const SPECIAL: [(&str, &[Kind]); 4] = [
-    ("a waiter that leaves stays in line", &[Kind::CutClients, Kind::StallClients]),
+    ("a client that leaves stays in the queue", &[Kind::CutClients, Kind::StallClients]),
     ("embedded: answered and not written", &[Kind::KillInstance]),
     ("Redlock: a node that came up lately votes", &[Kind::KillMost]),
-    ("Redlock: the fence is not written back", &[Kind::ClockThereAndBack]),
+    ("Redlock: the accept is left out", &[Kind::ClockThereAndBack]),
 ];
 /// The crate that has the module, because all others see it.
 const CORE: &str = "crates/core/src/";
@@ -75,6 +75,7 @@ fn every_mutant_edit_applies_to_the_sources() {
     names.sort_unstable();
     names.dedup();
     assert!(names.len() >= 12 && names.len() == MUTANTS.len(), "{names:?}");
+    assert!(SPECIAL.iter().all(|(name, _)| names.contains(name)), "{SPECIAL:?}");
     let sources = mutated();
     for mutant in MUTANTS.iter().filter(|mutant| !mutant.is_lua()) {
         let text = &sources[mutant.edit.file];
@@ -86,6 +87,27 @@ fn every_mutant_edit_applies_to_the_sources() {
         let text = source(&format!("{directory}/{module}.rs"));
         assert!(text.contains(&format!("fn {name}(")), "there is no test {test}");
     }
+}
+
+#[test]
+fn documented_mutants_are_those_of_the_edits() {
+    let page = source("docs/testing.md");
+    let (_, section) = page.split_once("\n## Mutants\n").expect("a section of mutants");
+    let names = |row: &str| {
+        row.starts_with("| ") && !row.starts_with("| mutant |") && !row.starts_with("| ---")
+    };
+    let mut documented: Vec<_> =
+        section.lines().filter(|row| names(row)).map(first_cells).collect();
+    let mut edits: Vec<_> = MUTANTS.iter().map(Mutant::documented).collect();
+    documented.sort_unstable();
+    edits.sort_unstable();
+    assert_eq!(documented, edits, "left: the tables of docs/testing.md, right: edits.rs");
+}
+
+/// The first two cells of a row of a table.
+fn first_cells(row: &str) -> (String, String) {
+    let mut cells = row.split('|').skip(1).map(|cell| cell.trim().to_owned());
+    (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
 }
 
 /// `KEYLATCH_TEST_MUTANTS=all`, or what names begin with (`etcd,ZooKeeper`), builds and runs them.
@@ -141,6 +163,13 @@ async fn noticed(plan: &Plan, build: &Build) -> Vec<Violation> {
 }
 
 impl Mutant {
+    /// The first two cells of its row in `docs/testing.md`: its name, and the store on which the campaign finds it or the
+    /// test that does.
+    fn documented(&self) -> (String, String) {
+        let test = self.test.map(|test| format!("`{test}`"));
+        (self.name.to_owned(), test.unwrap_or_else(|| self.store.name().to_owned()))
+    }
+
     /// Where it shows.
     fn plan(&self) -> Plan {
         let special = SPECIAL.iter().find(|(name, _)| *name == self.name);
