@@ -45,9 +45,9 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// The address and port, or the path of a Unix socket.
         address: String,
-        /// Why.
+        /// The error of the operating system, such as an address in use.
         source: std::io::Error,
     },
     /// The server broke.
@@ -62,9 +62,9 @@ pub enum Error {
     /// The audit log cannot be written.
     #[error("the audit log in {file}: {source}")]
     Audit {
-        /// The file.
+        /// The path of the setting `log.audit`.
         file: String,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// Signals or the runtime cannot be set up, or standard output is closed.

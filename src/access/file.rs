@@ -27,7 +27,7 @@ pub enum IdentityFileError {
     /// It is wrong.
     #[error("the identities in {}: {source}", path.display())]
     Invalid {
-        /// The file.
+        /// The path of the setting `identities`.
         path: PathBuf,
         /// What is wrong with it.
         source: InvalidIdentities,

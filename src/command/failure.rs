@@ -30,7 +30,7 @@ pub enum Failure {
     Client {
         /// The service.
         server: String,
-        /// Why.
+        /// The connection's error, or what is wrong with the answer.
         error: Error,
     },
     /// The service says what is wrong.

@@ -369,9 +369,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path as the flag or the variable has it.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// Something is not TOML, is unknown or has a bad value.

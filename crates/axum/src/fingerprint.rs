@@ -27,7 +27,7 @@ const LONG: usize = 64 * 1024;
 /// What a fingerprint is taken of.
 #[derive(Debug, Clone)]
 pub(crate) struct FingerprintInput {
-    /// The method.
+    /// The method in upper case, such as `POST`.
     pub(crate) method: String,
     /// The normalised path.
     pub(crate) path: String,

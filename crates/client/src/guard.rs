@@ -50,7 +50,7 @@ pub type LockGuard = Guard<LeasedLock>;
 pub type SetGuard = Guard<Vec<LeasedLock>>;
 
 impl Guard<LeasedLock> {
-    /// The lock.
+    /// The name of the lock that the guard holds.
     pub fn name(&self) -> &LockName {
         &self.leased.name
     }
@@ -177,7 +177,7 @@ pub enum LossReason {
     /// The service says that one lock of a set is lost, and so the set is. It is the first that is
     /// lost; the others may still be held until the guard is closed.
     OneOfSet {
-        /// The lock.
+        /// The name of the first lock that is lost.
         name: LockName,
         /// How it was lost.
         reason: Box<LossReason>,

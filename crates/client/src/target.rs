@@ -33,7 +33,7 @@ pub(crate) enum Target {
 /// A lock that a guard holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedLock {
-    /// The lock.
+    /// The lock's name, one of those that were acquired.
     pub name: LockName,
     /// Larger than that of every earlier grant of the lock that this one cannot be held together with.
     pub fencing_token: FencingToken,

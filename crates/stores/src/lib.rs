@@ -129,9 +129,9 @@ pub enum OpenError {
     /// The data directory cannot be used.
     #[error("the data directory {} cannot be used: {source}", path.display())]
     Directory {
-        /// The directory.
+        /// The path after `embedded:`.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// Another process has the data directory.
@@ -148,7 +148,7 @@ pub enum OpenError {
          with no locks held, once every lease in it has surely ended", path.display()
     )]
     Damaged {
-        /// The file.
+        /// The path of the data file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -159,7 +159,7 @@ pub enum OpenError {
          version that wrote it", path.display()
     )]
     NewerFormat {
-        /// The file.
+        /// The path of the data file.
         path: PathBuf,
         /// The file's format.
         found: u64,
@@ -173,7 +173,7 @@ pub enum OpenError {
          locks held, once every lease in it has surely ended", path.display()
     )]
     OlderFormat {
-        /// The file.
+        /// The path of the data file.
         path: PathBuf,
     },
     /// Memory has no path.

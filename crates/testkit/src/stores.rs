@@ -203,7 +203,7 @@ impl OpenStore {
 /// An acquire and the lock that it is for.
 #[derive(Debug, Clone)]
 pub struct Acquire {
-    /// The lock.
+    /// The lock to acquire; each test has names of its own.
     pub name: LockName,
     /// The token that is to hold it.
     pub token: TokenHash,

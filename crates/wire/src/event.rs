@@ -62,7 +62,7 @@ pub struct SnapshotEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndEvent<'a> {
-    /// The lock.
+    /// The name of the lock whose lease ended.
     pub name: Cow<'a, str>,
     /// The label of the client that held it.
     #[cfg_attr(feature = "openapi", schema(required))]

@@ -184,7 +184,7 @@ pub struct RenewLockRequest {
     "expires_at": "2026-05-27T16:40:30.000Z"
 })))]
 pub struct Lease<'a> {
-    /// The lock.
+    /// The lock's name, as the path of its requests has it.
     pub name: Cow<'a, str>,
     /// The proof that renewing and releasing ask for. Keep it secret.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -255,7 +255,7 @@ pub enum HeldLock {
     }], "holding": 1, "waiting": 0
 })))]
 pub struct SharedLock {
-    /// The lock.
+    /// The lock's name, as the path of its requests has it.
     pub name: String,
     /// How it is held.
     pub mode: LockMode,
@@ -420,7 +420,7 @@ pub enum EndKind {
     "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950, "waiting": 0
 })))]
 pub struct PublicLock {
-    /// The lock.
+    /// The lock's name, as the path of its requests has it.
     pub name: String,
     /// The holder's label.
     #[cfg_attr(feature = "openapi", schema(required))]

@@ -122,7 +122,7 @@ impl LeaseSet<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeasedLock<'a> {
-    /// The lock.
+    /// The lock's name, one of those of the request.
     pub name: Cow<'a, str>,
     /// Larger than that of every earlier grant of this lock that this one cannot be held together with.
     pub fencing_token: u64,
@@ -135,7 +135,7 @@ pub struct LeasedLock<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LostLock {
-    /// The lock.
+    /// The name of the lock that the token does not hold.
     pub name: String,
     /// The code of the problem that a request for this lock alone would have read.
     pub code: String,

@@ -83,7 +83,7 @@ pub enum IssuerError {
     /// The file of its keys is wrong.
     #[error("the keys of the issuer in {}: {source}", path.display())]
     Invalid {
-        /// The file.
+        /// The path of the setting `jwt.jwks`.
         path: PathBuf,
         /// What is wrong with it.
         source: InvalidIssuerKeys,

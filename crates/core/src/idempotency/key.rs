@@ -169,7 +169,7 @@ pub enum InvalidKey {
 pub struct Scope<'a> {
     /// An identity of the client that outlives a refresh of its credential. Empty without one.
     pub principal: &'a str,
-    /// The method.
+    /// The method of the request, such as `POST`.
     pub method: &'a str,
     /// The normalised path.
     pub path: &'a str,

@@ -22,7 +22,7 @@ pub enum PhaseName {
     InFlight,
     /// It is unknown whether it was done.
     Unknown,
-    /// It was done.
+    /// The work was done and its response is stored.
     Done,
 }
 
@@ -55,10 +55,10 @@ pub enum RecordPhase {
     Unknown {
         /// Since when, by the store's wall clock, in milliseconds since 1970.
         since_millis: u64,
-        /// Why.
+        /// How the run ended without a known outcome.
         reason: UnknownReason,
     },
-    /// It was done.
+    /// The work was done and its response is stored.
     Done {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,

@@ -72,7 +72,7 @@ pub enum RecordReply {
 /// What a caller wants when it begins.
 #[derive(Debug, Clone)]
 pub struct BeginCommand {
-    /// The record.
+    /// The digest of idempotency key and scope.
     pub key: RecordKey,
     /// What it is about, for a person to recognise it.
     pub scope: RecordScope,
@@ -125,7 +125,7 @@ pub struct Run {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
-    /// It was done.
+    /// The work was done, and this response is replayed from now on.
     Done(StoredResponse),
     /// The outcome is unknown.
     Unknown(UnknownReason),
@@ -292,7 +292,7 @@ pub enum AbandonReply {
 /// Settles a record whose outcome is unknown.
 #[derive(Debug, Clone)]
 pub struct ResolveCommand {
-    /// The record.
+    /// The digest of idempotency key and scope.
     pub key: RecordKey,
     /// The run that is meant, if the caller wants to be sure that there was no later one.
     pub fencing_token: Option<FencingToken>,
@@ -349,7 +349,7 @@ pub enum RecordStatus {
         /// What is left of its lease, by the store's clock.
         lease: Duration,
     },
-    /// It was done.
+    /// The work was done, and repeats read its response.
     Done {
         /// When, by the store's wall clock, in milliseconds since 1970.
         at_millis: u64,
@@ -360,7 +360,7 @@ pub enum RecordStatus {
     Unknown {
         /// Since when, by the store's wall clock, in milliseconds since 1970.
         since_millis: u64,
-        /// Why.
+        /// How the run ended without a known outcome.
         reason: UnknownReason,
     },
 }

@@ -35,7 +35,7 @@ const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5
 /// What is to be done once.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// The record.
+    /// The digest of idempotency key and scope.
     pub key: RecordKey,
     /// What it is about, for a person to recognise it.
     pub scope: RecordScope,

@@ -46,7 +46,7 @@ impl RecordScope {
         &self.0.principal
     }
 
-    /// The method.
+    /// The method of the request, such as `POST`.
     pub fn method(&self) -> &str {
         &self.0.method
     }

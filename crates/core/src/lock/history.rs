@@ -102,7 +102,7 @@ pub enum EndCause {
     Expiry,
     /// Its lease was broken.
     Break {
-        /// Why.
+        /// The reason, and the client that broke it.
         why: Arc<Break>,
         /// When the grant ended, on the store's monotonic clock.
         since: Duration,

@@ -27,7 +27,7 @@ const GRACE_MAX: Duration = Duration::from_secs(1);
 /// A lock to hold for as long as a client reads its events.
 #[derive(Debug)]
 pub struct HoldRequest {
-    /// The lock.
+    /// The lock to hold; other clients may hold it too, as `limit` allows.
     pub name: LockName,
     /// The proof, with which it can be renewed and released by others too.
     pub token: Token,

@@ -218,7 +218,7 @@ impl Holding {
 /// A holder of a lock as any client may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The lock.
+    /// The name of the lock that it holds.
     pub name: LockName,
     /// The holder's label.
     pub owner: Option<Owner>,

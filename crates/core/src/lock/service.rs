@@ -32,7 +32,7 @@ const PENDING_MAX: usize = 10_000;
 /// What a client sends to acquire a lock.
 #[derive(Debug)]
 pub struct AcquireRequest {
-    /// The lock.
+    /// The lock to acquire. It exists once a client holds it or waits for it.
     pub name: LockName,
     /// The client's own token, or none for the service to make one.
     pub token: Option<Token>,

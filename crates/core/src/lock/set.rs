@@ -142,7 +142,7 @@ pub enum SetRenewReply {
 /// A lock of a set that the token does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostLock {
-    /// The lock.
+    /// The name of the lock, one of the set's.
     pub name: LockName,
     /// How it was lost.
     pub loss: LockLoss,
