@@ -8,6 +8,7 @@ use keylatch_stores::OpenError;
 
 /// Why the process ends without having been told to.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The configuration is wrong.
     #[error(transparent)]

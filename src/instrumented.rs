@@ -180,9 +180,9 @@ fn set_outcome(reply: &SetReply) -> StoreOutcome {
         ) => StoreOutcome::Held,
         SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(lost) => {
             match lost.first().map(|lost| &lost.loss) {
-                Some(LockLoss::NotHeld) => StoreOutcome::NotHeld,
                 Some(LockLoss::Mismatch) => StoreOutcome::Mismatch,
                 Some(LockLoss::Broken(_)) => StoreOutcome::Broken,
+                Some(_) => StoreOutcome::NotHeld,
                 None => StoreOutcome::Done,
             }
         }

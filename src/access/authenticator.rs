@@ -24,6 +24,7 @@ pub struct Authenticator {
 
 /// Why nothing proves an identity.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AuthenticatorError {
     /// The file of identities is of no use.
     #[error(transparent)]

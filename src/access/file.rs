@@ -20,6 +20,7 @@ pub(super) struct IdentityFile {
 
 /// Why a file gives no identities.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IdentityFileError {
     /// It cannot be read.
     #[error("the identities in {0}")]

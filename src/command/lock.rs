@@ -226,7 +226,7 @@ impl Hold {
             guard.lost().cancelled().await;
             Err(Failure::Lost(match guard.status() {
                 LeaseStatus::Lost(why) => why.to_string(),
-                LeaseStatus::Held => "it could not be renewed in time".to_owned(),
+                _ => "it could not be renewed in time".to_owned(),
             }))
         };
         let ended = tokio::select! {

@@ -365,6 +365,7 @@ impl Config {
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]

@@ -77,8 +77,8 @@ pub(super) fn set_not_alone(held: &SetContention) -> Problem {
 pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
     let code_of = |loss: &LockLoss| match loss {
         LockLoss::Broken(_) => Code::LockBroken,
-        LockLoss::NotHeld => Code::LockNotHeld,
         LockLoss::Mismatch => Code::TokenMismatch,
+        _ => Code::LockNotHeld,
     };
     let first = lost.first().map_or(&LockLoss::NotHeld, |lost| &lost.loss);
     let detail =
@@ -90,7 +90,7 @@ pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
     let problem = Problem::new(code_of(first), detail).with_locks(locks.collect());
     match first {
         LockLoss::Broken(why) => problem.with_break(break_note(why)),
-        LockLoss::NotHeld | LockLoss::Mismatch => problem,
+        _ => problem,
     }
 }
 

@@ -143,6 +143,8 @@ fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum
         }
         HoldEvent::Lost(lost) => event("lost", &why(&lost)),
         HoldEvent::Refused(refused) => event("refused", problem(refused).document()),
+        // An event of a later core, which no client knows.
+        _ => Ok(Event::default()),
     }
 }
 
@@ -179,6 +181,7 @@ fn problem(refused: HoldRefusal) -> Problem {
         HoldRefusal::Full => too_many_holders(),
         HoldRefusal::Failed(error) => of_lock_error(error),
         HoldRefusal::Shutdown => overloaded("The service is shutting down."),
+        _ => Problem::new(Code::Internal, "The lock is not held."),
     }
 }
 
@@ -252,7 +255,7 @@ fn holder(happened: &WatchEvent) -> Option<&Holder> {
         | WatchEvent::Broken(holder)
         | WatchEvent::Released(holder)
         | WatchEvent::Expired(holder) => Some(holder),
-        WatchEvent::Lagged | WatchEvent::Closing => None,
+        _ => None,
     }
 }
 
@@ -269,6 +272,8 @@ fn encode_watch_event(happened: &WatchEvent) -> Result<Event, axum::Error> {
         WatchEvent::Expired(holder) => event("expired", &ended(holder)),
         WatchEvent::Lagged => event("lagged", &EmptyEvent {}),
         WatchEvent::Closing => event("closing", &EmptyEvent {}),
+        // An event of a later core, which no client knows.
+        _ => Ok(Event::default()),
     }
 }
 

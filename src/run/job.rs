@@ -207,7 +207,7 @@ fn resume<L>(group: &Group, guard: &Guard<L>, terminal: &mut Terminal, with_term
 async fn stop<L>(job: &Job, group: Group, guard: &Guard<L>) -> Failure {
     let lost = match guard.status() {
         LeaseStatus::Lost(reason) => reason,
-        LeaseStatus::Held => LossReason::Paused,
+        _ => LossReason::Paused,
     };
     let why = format!("{}; stopping the command", what_is_lost(&job.locks, &lost));
     // Standard error may have no reader, and the command has to be stopped all the same.

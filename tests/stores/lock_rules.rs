@@ -324,10 +324,10 @@ fn timeless_break(why: &Arc<Break>) -> Arc<Break> {
 
 fn timeless_end(end: GrantEnd) -> GrantEnd {
     let cause = match end.cause {
-        EndCause::Expiry => EndCause::Expiry,
         EndCause::Break { why, .. } => {
             EndCause::Break { why: timeless_break(&why), since: Duration::ZERO }
         }
+        other => other,
     };
     GrantEnd {
         fencing_token: FencingToken::NONE,

@@ -271,6 +271,7 @@ impl From<IdempotencyError> for Problem {
             IdempotencyError::Random(_) => {
                 (Code::Internal, "No token could be made. Nothing was run.")
             }
+            _ => (Code::Internal, "Nothing was run."),
         };
         Self::new(code, detail)
             .with_outcome(Effect::NotExecuted)

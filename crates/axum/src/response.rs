@@ -165,17 +165,9 @@ pub fn repeat_response(view: RecordView) -> Response {
             let problem = Problem::new(Code::RequestInProgress, detail);
             refuse(problem.with_retry_after(Duration::from_secs(1)))
         }
-        RecordStatus::Unknown { reason, .. } => refuse(Problem::new(
-            Code::OutcomeUnknown,
-            match reason {
-                UnknownReason::Interrupted => {
-                    "It was begun, and the process that carried it out is gone."
-                }
-                UnknownReason::Failed => "It was begun, and failed with a server error.",
-                UnknownReason::Panicked => "It was begun, and failed in the middle.",
-                UnknownReason::NoAnswer => "It was sent on, and no answer came back.",
-            },
-        )),
+        RecordStatus::Unknown { reason, .. } => {
+            refuse(Problem::new(Code::OutcomeUnknown, reason.detail()))
+        }
     };
     with_expiry(response, Some(expires_in))
 }

@@ -153,6 +153,7 @@ impl<L> Guard<L> {
 
 /// Whether a lease is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeaseStatus {
     /// It is held, and renewed as it should be.
     Held,

@@ -118,6 +118,7 @@ pub fn scheme_of(url: &str) -> Option<&str> {
 /// Why a store cannot be used. None of these says a word of the URL but its scheme, because a URL
 /// may hold a password.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No store has this scheme.
     #[error(

@@ -76,6 +76,7 @@ impl JwtSettings {
 
 /// Why there is no issuer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IssuerError {
     /// The file of its keys cannot be read.
     #[error("the keys of the issuer in {0}")]

@@ -69,6 +69,7 @@ pub struct TlsFiles {
 
 /// Why files are of no use for TLS. It repeats nothing of them.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsFileError {
     /// One cannot be read.
     #[error("TLS: {0}")]

@@ -227,6 +227,7 @@ impl fmt::Debug for Answer {
 /// Why the end of a run is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum UnknownReason {
     /// The run was not renewed for a whole lease.
     Interrupted,
@@ -249,6 +250,16 @@ impl UnknownReason {
             Self::Failed => "failed",
             Self::Panicked => "panicked",
             Self::NoAnswer => "no-answer",
+        }
+    }
+
+    /// What happened, as a sentence for the client that repeats the request.
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Interrupted => "It was begun, and the process that carried it out is gone.",
+            Self::Failed => "It was begun, and failed with a server error.",
+            Self::Panicked => "It was begun, and failed in the middle.",
+            Self::NoAnswer => "It was sent on, and no answer came back.",
         }
     }
 

@@ -142,6 +142,7 @@ pub enum OnceRun<T> {
 
 /// Why it is not known what became of an [`RunRequest`]. The work was not begun.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IdempotencyError {
     /// The store could not find out.
     #[error(transparent)]

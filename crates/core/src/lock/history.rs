@@ -97,6 +97,7 @@ pub struct GrantEnd {
 
 /// How a grant ended other than by a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EndCause {
     /// Its lease expired.
     Expiry,
@@ -141,7 +142,8 @@ impl GrantEnd {
         }
     }
 
-    fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
+    /// The same end with its moments on another clock.
+    pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
         let cause = match &self.cause {
             EndCause::Expiry => EndCause::Expiry,
             EndCause::Break { why, since } => {

@@ -47,6 +47,7 @@ pub struct HoldRequest {
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum HoldEvent {
     /// The lock is not to be had yet.
     Waiting {
@@ -88,6 +89,7 @@ pub enum LossReason {
 
 /// Why a lock was not acquired.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum HoldRefusal {
     /// Another client held it, or others were before, for as long as there was time to wait.
     Held {

@@ -150,6 +150,7 @@ pub struct LostLock {
 
 /// How a token lost a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockLoss {
     /// The lease is broken, or was.
     Broken(Arc<Break>),

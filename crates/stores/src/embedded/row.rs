@@ -15,7 +15,6 @@
 //! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one
 //! transaction. A file that a build of format 4 wrote is in the repository, and a test opens it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -25,8 +24,8 @@ use keylatch_core::idempotency::{
     UnknownReason,
 };
 use keylatch_core::lock::{
-    EndCause, Entries, Entry, FencingToken, GrantEnd, History, HolderState, Limit, LockName,
-    LockState, Owner, TokenHash, WaitQueue,
+    Entries, Entry, FencingToken, History, HolderState, Limit, LockName, LockState, Owner,
+    TokenHash, WaitQueue,
 };
 use keylatch_core::snapshot::SnapshotError;
 
@@ -112,17 +111,9 @@ pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
         holder.entries.settle();
         holder
     });
-    let history = state.history().ends().iter().map(|end| end_at_rest(end, since));
+    // A break is kept for its full time again.
+    let history = state.history().ends().iter().map(|end| end.map_times(|_| since));
     LockState::new(holders, WaitQueue::default(), history.collect())
-}
-
-/// An end as of the moment `since`: a break is kept for its full time again.
-fn end_at_rest(end: &GrantEnd, since: Duration) -> GrantEnd {
-    let cause = match &end.cause {
-        EndCause::Expiry => EndCause::Expiry,
-        EndCause::Break { why, .. } => EndCause::Break { why: Arc::clone(why), since },
-    };
-    GrantEnd { cause, ..end.clone() }
 }
 
 /// What of a record outlives a restart, as of the moment `since`.

@@ -317,6 +317,7 @@ pub struct Writing {
 
 /// What an engine says of its rows unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// The row of this key has this version now, if the engine said which.
     Changed(Key, Option<Version>),
