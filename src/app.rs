@@ -7,10 +7,12 @@ use std::time::Duration;
 use axum::Router;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::access::Authenticator;
 use crate::audit::AuditLog;
 use crate::config::Config;
+use crate::ends::EndCounter;
 use crate::error::Error;
 use crate::http::{
     self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
@@ -38,6 +40,8 @@ pub struct App {
     authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsFiles>>,
     metrics: Arc<Metrics>,
+    /// Counts ends of grants for as long as this lives.
+    _ends: AbortOnDropHandle<()>,
     closing: CancellationToken,
 }
 
@@ -85,6 +89,8 @@ impl App {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
         let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
         let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics)));
+        let ends = EndCounter::new(&*store, Arc::clone(&metrics));
+        let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
         let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
@@ -120,7 +126,18 @@ impl App {
             .with_audit_log(audit);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
-        Ok(Self { config, router, requests, locks, records, authenticator, tls, metrics, closing })
+        Ok(Self {
+            config,
+            router,
+            requests,
+            locks,
+            records,
+            authenticator,
+            tls,
+            metrics,
+            _ends: ends,
+            closing,
+        })
     }
 
     /// The routes, without a listener.

@@ -1,4 +1,4 @@
-//! Any store, with a count and a duration of each of its steps, and with a count of its grants.
+//! Any store, with a count and a duration of each of its steps, and with a count of its grants and of their ends.
 //!
 //! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
 //! the services do, because a step that came too late has to be brought to its end.
@@ -13,8 +13,8 @@ use keylatch_core::idempotency::{
     ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockReply, ReleaseReply, RenewReply,
-    SetCommand, SetRenewReply, SetReply,
+    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockReply, Release, ReleaseReply,
+    RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
@@ -44,10 +44,35 @@ impl InstrumentedStore {
             {
                 self.metrics.replays.inc();
             }
+            Reply::Record(RecordReply::Begin(BeginReply::Found(record)))
+                if matches!(record.phase, RecordStatus::Unknown { .. }) =>
+            {
+                self.metrics.unknowns.inc();
+            }
             Reply::Record(RecordReply::Begin(BeginReply::Reused(_))) => {
                 self.metrics.mismatches.inc();
             }
             _ => {}
+        }
+    }
+
+    /// Counts the ends of grants.
+    fn count_end(&self, reply: &Reply) {
+        match reply {
+            Reply::Lock(LockReply::Release(_, release)) => self.count_release(release),
+            Reply::Set(SetReply::Release(SetRelease { released, .. })) => {
+                released.iter().for_each(|(_, release)| self.count_release(release));
+            }
+            Reply::Lock(LockReply::Break(BreakReply::Broken { .. })) => {
+                self.metrics.breaks.inc();
+            }
+            _ => {}
+        }
+    }
+
+    fn count_release(&self, release: &Release) {
+        if let Some(held_for) = release.held_for {
+            self.metrics.held(held_for);
         }
     }
 
@@ -80,6 +105,7 @@ impl Store for InstrumentedStore {
         Box::pin(self.measure(operation, self.inner.execute(command), |reply| {
             granted(reply).iter().for_each(|lease| self.metrics.grant(lease.limit));
             self.count_repeat(reply);
+            self.count_end(reply);
             outcome(reply)
         }))
     }
@@ -154,17 +180,17 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
             AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
         ) => StoreOutcome::Held,
         LockReply::Renew(RenewReply::NotHeld)
-        | LockReply::Release(ReleaseReply::NotHeld)
+        | LockReply::Release(ReleaseReply::NotHeld, _)
         | LockReply::Break(BreakReply::NotHeld)
         | LockReply::Look(None) => StoreOutcome::NotHeld,
         LockReply::Renew(RenewReply::Mismatch)
-        | LockReply::Release(ReleaseReply::Mismatch)
+        | LockReply::Release(ReleaseReply::Mismatch, _)
         | LockReply::Break(BreakReply::Mismatch(_)) => StoreOutcome::Mismatch,
         LockReply::Renew(RenewReply::Broken(_)) => StoreOutcome::Broken,
         LockReply::Acquire(AcquireReply::Granted(_))
         | LockReply::Withdraw
         | LockReply::Renew(RenewReply::Renewed(_))
-        | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_))
+        | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_), _)
         | LockReply::Break(BreakReply::Broken { .. })
         | LockReply::Look(Some(_))
         | LockReply::Recall(_) => StoreOutcome::Done,
@@ -178,7 +204,7 @@ fn set_outcome(reply: &SetReply) -> StoreOutcome {
         SetReply::Acquire(
             AcquireReply::Busy(_) | AcquireReply::NotAlone(_) | AcquireReply::Full,
         ) => StoreOutcome::Held,
-        SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(lost) => {
+        SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(SetRelease { lost, .. }) => {
             match lost.first().map(|lost| &lost.loss) {
                 Some(LockLoss::Mismatch) => StoreOutcome::Mismatch,
                 Some(LockLoss::Broken(_)) => StoreOutcome::Broken,

@@ -50,6 +50,7 @@ pub mod app;
 mod audit;
 pub mod command;
 pub mod config;
+mod ends;
 pub mod error;
 mod followed_files;
 pub mod healthcheck;

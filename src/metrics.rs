@@ -1,7 +1,7 @@
 //! What the service counts, in the Prometheus text format.
 //!
-//! Every label has a bounded set of values: matched routes, methods, statuses, store operations and
-//! outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
+//! Every label has a bounded set of values: matched routes, methods, statuses, codes of problems, store
+//! operations and outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
 //! chooses.
 
 use axum::http::StatusCode;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::access::{Authenticator, Identities, Identity, QuotaKind};
 use crate::recent::Recent;
+use keylatch_axum::Code;
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -24,7 +25,7 @@ use prometheus_client::registry::{Registry, Unit};
 /// Bounds of the duration histograms, in seconds.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
 
-/// Bounds of the histogram of waits, in seconds.
+/// Bounds of the histograms of times that clients choose, in seconds: in line, and for which locks are held.
 const WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0];
 
 /// The service's metrics and the registry that prints them.
@@ -35,12 +36,21 @@ pub struct Metrics {
     grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
     waits: Histogram,
+    problems: Family<ProblemLabels, Counter>,
+    held: Histogram,
     lost_holds: Family<LossLabels, Counter>,
     store_up: Gauge,
+    /// Breaks of leases, repeats of a break among them.
+    pub(crate) breaks: Counter,
+    /// Leases whose expiry this instance was the first to see.
+    pub(crate) expiries: Counter,
     /// Requests whose answer was one that was kept.
     pub(crate) replays: Counter,
     /// Requests whose key was used for another request.
     pub(crate) mismatches: Counter,
+    /// Requests whose key has an unknown outcome.
+    pub(crate) unknowns: Counter,
+    pub(crate) audit: AuditCounters,
     pub(crate) recent: Recent,
     /// Requests that are being answered.
     pub in_flight: Gauge,
@@ -61,17 +71,24 @@ impl Metrics {
             grants: Family::default(),
             streams: Family::default(),
             waits: Histogram::new(WAIT_BUCKETS),
+            problems: Family::default(),
+            held: Histogram::new(WAIT_BUCKETS),
             lost_holds: Family::default(),
             store_up: Gauge::default(),
+            breaks: Counter::default(),
+            expiries: Counter::default(),
             replays: Counter::default(),
             mismatches: Counter::default(),
+            unknowns: Counter::default(),
+            audit: AuditCounters::default(),
             recent: Recent::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
             shed: Counter::default(),
         };
         metrics.register();
-        metrics.register_locks_and_keys();
+        metrics.register_locks();
+        metrics.register_keys();
         metrics
     }
 
@@ -103,6 +120,21 @@ impl Metrics {
     /// Counts a grant that its client had asked to wait for.
     pub(crate) fn wait(&self, waited: Duration) {
         self.waits.observe(waited.as_secs_f64());
+    }
+
+    /// Counts a problem that a client was answered.
+    pub(crate) fn problem(&self, code: Code) {
+        self.problems.get_or_create(&ProblemLabels { code: CodeLabel(code.slug()) }).inc();
+    }
+
+    /// Counts a grant that has ended.
+    pub(crate) fn held(&self, held_for: Duration) {
+        self.held.observe(held_for.as_secs_f64());
+    }
+
+    /// Notes that the store gave no answer to a scrape.
+    pub(crate) fn store_is_silent(&self) {
+        self.store_up.set(0);
     }
 
     /// Counts a lock that a stream held and lost; `reason` is the word of the event.
@@ -163,7 +195,7 @@ impl Metrics {
         );
     }
 
-    fn register_locks_and_keys(&mut self) {
+    fn register_locks(&mut self) {
         let registry = &mut self.registry;
         registry.register(
             "store_up",
@@ -177,11 +209,24 @@ impl Metrics {
             Unit::Seconds,
             self.waits.clone(),
         );
+        registry.register_with_unit(
+            "lock_held",
+            "Time from a grant to its release, its expiry or the end of its broken lease",
+            Unit::Seconds,
+            self.held.clone(),
+        );
+        registry.register("lock_breaks", "Breaks of leases", self.breaks.clone());
+        registry.register("lock_expiries", "Leases seen to expire", self.expiries.clone());
         registry.register(
             "lock_lost_holds",
             "Locks that streams held and lost",
             self.lost_holds.clone(),
         );
+    }
+
+    fn register_keys(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("problems", "Problems that clients were answered", self.problems.clone());
         registry.register(
             "idempotency_replays",
             "Repeats that read a kept answer",
@@ -189,6 +234,14 @@ impl Metrics {
         );
         let mismatches = self.mismatches.clone();
         registry.register("idempotency_mismatches", "Keys used for another request", mismatches);
+        let unknowns = self.unknowns.clone();
+        registry.register(
+            "idempotency_unknowns",
+            "Requests that read an unknown outcome",
+            unknowns,
+        );
+        registry.register("audit_lines", "Lines of the audit log", self.audit.lines.clone());
+        registry.register("audit_lost", "Lines that the audit log lost", self.audit.lost.clone());
     }
 }
 
@@ -204,6 +257,15 @@ impl fmt::Debug for Metrics {
     }
 }
 
+/// What the audit log counts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuditCounters {
+    /// Lines that were written.
+    pub(crate) lines: Counter,
+    /// Lines that were not, because the disk or the writer took none.
+    pub(crate) lost: Counter,
+}
+
 /// How many records there are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordCounts {
@@ -211,6 +273,8 @@ pub struct RecordCounts {
     pub unknown: Option<usize>,
     /// Those of runs that are under way; `None` where that could not be found out.
     pub in_flight: Option<usize>,
+    /// Those whose outcome is kept; `None` where no store of this process has them.
+    pub done: Option<u64>,
     /// The bytes of answers that this process keeps, if it keeps them.
     pub kept_bytes: Option<u64>,
 }
@@ -219,17 +283,24 @@ pub struct RecordCounts {
 fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
     let mut registry = Registry::with_prefix("keylatch");
     let waiters = ConstGauge::new(u64::try_from(locks.waiters).unwrap_or(u64::MAX));
-    registry.register("lock_waiters", "Requests that wait for a lock", waiters);
+    registry.register("waiters", "Requests that wait for a lock", waiters);
+    if let Some(held) = locks.held {
+        registry.register("locks_held", "Locks that are held", ConstGauge::new(held));
+    }
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
-    let unfinished = Family::<StateLabels, Gauge>::default();
-    for (state, count) in [("unknown", records.unknown), ("in_flight", records.in_flight)] {
+    let by_state = Family::<StateLabels, Gauge>::default();
+    let unfinished = |count: Option<usize>| count.and_then(|count| u64::try_from(count).ok());
+    for (state, count) in [
+        ("unknown", unfinished(records.unknown)),
+        ("in_flight", unfinished(records.in_flight)),
+        ("done", records.done),
+    ] {
         if let Some(count) = count.and_then(|count| i64::try_from(count).ok()) {
-            unfinished.get_or_create(&StateLabels { state }).set(count);
+            by_state.get_or_create(&StateLabels { state }).set(count);
         }
     }
-    let help = "Records without an outcome, of all instances";
-    registry.register("idempotency_records", help, unfinished);
+    registry.register("idempotency_records", "Records, of all instances", by_state);
     if let Some(bytes) = records.kept_bytes {
         let help = "Bytes of answers that are kept for repeats in this process";
         registry.register("idempotency_kept_bytes", help, ConstGauge::new(bytes));
@@ -497,6 +568,21 @@ struct GrantLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
     kind: StreamKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProblemLabels {
+    code: CodeLabel,
+}
+
+/// The slug of a problem, which two codes may share, in snake case as all labels are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct CodeLabel(&'static str);
+
+impl EncodeLabelValue for CodeLabel {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        EncodeLabelValue::encode(&self.0.replace('-', "_"), encoder)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

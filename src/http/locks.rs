@@ -177,7 +177,8 @@ pub(super) async fn release(
     RequiredToken(token): RequiredToken,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    match api.locks.leave(&name, &token, entry).await? {
+    let (reply, _) = api.locks.leave(&name, &token, entry).await?;
+    match reply {
         ReleaseReply::Released => {
             caller.remove_locks(slice::from_ref(&name), &token);
             Ok(StatusCode::NO_CONTENT.into_response())

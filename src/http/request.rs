@@ -38,7 +38,7 @@ use crate::access::{
 use crate::audit::AuditLog;
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
-use keylatch_axum::ProblemCause;
+use keylatch_axum::{ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
 
 /// The header that has the id, in requests and in answers.
@@ -329,6 +329,10 @@ impl RequestTicket {
         let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);
         let status = response.status().as_u16();
         self.shared.metrics.request(self.method, route, status, took);
+        let code = response.extensions().get().map(|ProblemCode(code)| *code);
+        if let Some(code) = code {
+            self.shared.metrics.problem(code);
+        }
         let entry = AccessEntry { method: self.method, route, id: &self.id, took };
         self.shared.logger.log(entry, &response);
         if let (Some(audit), 401 | 403) = (&self.shared.audit, status) {

@@ -21,7 +21,7 @@ use super::problem::{
     set_held, set_lost, set_not_alone, too_many_holders,
 };
 use crate::access::LockAct;
-use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRenewal};
+use keylatch_core::lock::{Acquisition, Grant, Lease, LockSet, SetRelease, SetRenewal};
 use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 
 /// Create several locks
@@ -146,7 +146,7 @@ pub(super) async fn release(
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     caller.check_set(LockAct::Acquire, &set)?;
-    let lost = api.locks.release_set(&set, &token).await?;
+    let SetRelease { lost, .. } = api.locks.release_set(&set, &token).await?;
     caller.remove_locks(set.names(), &token);
     if lost.is_empty() {
         return Ok(StatusCode::NO_CONTENT);

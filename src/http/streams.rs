@@ -100,7 +100,7 @@ pub(super) async fn hold(
         // The stream keeps the room for as long as it holds the lock.
         let _ = &room;
         count_hold_event(&metrics, &event);
-        encode_hold_event(event, &name)
+        encode_hold_event(event, &name, &metrics)
     }));
     // A token consists of visible ASCII, which a header always takes.
     if let Ok(mut token) = HeaderValue::from_str(token.expose()) {
@@ -126,7 +126,11 @@ fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {
     }
 }
 
-fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum::Error> {
+fn encode_hold_event(
+    happened: HoldEvent,
+    name: &LockName,
+    metrics: &Metrics,
+) -> Result<Event, axum::Error> {
     match happened {
         HoldEvent::Waiting { ahead } => event("waiting", &WaitingEvent { ahead }),
         HoldEvent::Acquired(grant) => {
@@ -142,7 +146,11 @@ fn encode_hold_event(happened: HoldEvent, name: &LockName) -> Result<Event, axum
             event("renewed", &renewed)
         }
         HoldEvent::Lost(lost) => event("lost", &why(&lost)),
-        HoldEvent::Refused(refused) => event("refused", problem(refused).document()),
+        HoldEvent::Refused(refused) => {
+            let problem = problem(refused);
+            metrics.problem(problem.code());
+            event("refused", problem.document())
+        }
         // An event of a later core, which no client knows.
         _ => Ok(Event::default()),
     }

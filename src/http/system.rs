@@ -19,12 +19,13 @@ use super::caller::Caller;
 use super::problem::{Code, HealthProblems, OwnProblems, Problem};
 use crate::metrics::RecordCounts;
 use keylatch_core::idempotency::{IdempotencyService, PhaseName, RecordFilter};
-use keylatch_core::store::{Effect, ListRecords, StoreHealth};
+use keylatch_core::lock::{LockCounts, LockService};
+use keylatch_core::store::{Effect, ListLocks, ListRecords, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
 
 /// How long a scrape waits for the store to count its records.
 const COUNT_LIMIT: Duration = Duration::from_secs(1);
-/// How many records a scrape counts at most.
+/// How many records of a state, and how many locks, a scrape counts at most.
 const MAX_COUNT: usize = 1000;
 
 /// What is promised, in the words of the README.
@@ -132,14 +133,39 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let records = match &api.records {
-        Some(records) => count_records(records).await,
-        None => RecordCounts::default(),
+    let records = async {
+        match &api.records {
+            Some(records) => count_records(records).await,
+            None => RecordCounts::default(),
+        }
     };
-    match api.metrics.encode(api.locks.counts(), records, api.authenticator.as_deref()) {
+    let (records, locks) = join(records, count_locks(&api)).await;
+    match api.metrics.encode(locks, records, api.authenticator.as_deref()) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
     }
+}
+
+/// What the locks come to. A store in this process knows how many are held. Another is asked for a page of
+/// them, which costs it the same however many there are, and whether it is there: where no client asks, a
+/// scrape is what finds out.
+async fn count_locks(api: &Api) -> LockCounts {
+    let mut counts = api.locks.counts();
+    if counts.held.is_none() {
+        counts.held = timeout(COUNT_LIMIT, count_held(&api.locks)).await.ok().flatten();
+        if timeout(COUNT_LIMIT, api.locks.health()).await.is_err() {
+            api.metrics.store_is_silent();
+        }
+    }
+    counts
+}
+
+/// How many locks are held, if one page tells: it has all of them, or as many as are counted.
+async fn count_held(locks: &LockService) -> Option<u64> {
+    let query = ListLocks { prefix: String::new(), limit: MAX_COUNT, cursor: None };
+    let page = locks.list(&query).await.ok()??;
+    let is_enough = page.next.is_none() || page.entries.len() >= MAX_COUNT;
+    is_enough.then_some(page.entries.len() as u64)
 }
 
 /// Few records are unfinished, and the store has an index of them. A scrape does not wait for one that is slow.
@@ -149,6 +175,7 @@ async fn count_records(records: &IdempotencyService) -> RecordCounts {
     RecordCounts {
         unknown: unknown.ok().flatten(),
         in_flight: in_flight.ok().flatten(),
+        done: records.done_records(),
         kept_bytes: records.kept_bytes(),
     }
 }

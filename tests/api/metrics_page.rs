@@ -1,10 +1,12 @@
-//! Goal: the page about operating lists the metrics that there are, each with its type and its labels.
+//! Goal: the page about operating lists the metrics that there are, each with its type, its labels and their
+//! values, and they count what happens to locks and keys.
 //!
-//! Method: a tour of requests that touches every metric; the table of the page is compared with `/metrics`.
+//! Method: a tour of requests that touches every metric; the tables of the page are compared with `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use keylatch_testkit::{Answer, Keyring, Service, eventually};
+use keylatch_wire::Code;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -65,6 +67,55 @@ fn scraped(text: &str) -> Metrics {
     metrics
 }
 
+/// Values by the label that they are of.
+type Values = BTreeMap<String, BTreeSet<String>>;
+
+/// The words in backquotes of a cell.
+fn words(cell: &str) -> impl Iterator<Item = String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned)
+}
+
+/// The values of the labels that have a list of them on the page.
+fn documented_values() -> Values {
+    let mut values = Values::new();
+    let mut label = String::new();
+    for line in PAGE.lines() {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        match cells[..] {
+            ["", first, "values", ""] | ["", first, "what the step does", ""] => {
+                label = first.trim_matches('`').to_owned();
+            }
+            ["", "`outcome`", "meaning", ""] => label = "outcome".to_owned(),
+            ["", _, _, ""] if label.is_empty() => {}
+            ["", name, listed, ""] if label == "label" => {
+                values.entry(name.trim_matches('`').to_owned()).or_default().extend(words(listed));
+            }
+            ["", names, _, ""] => values.entry(label.clone()).or_default().extend(words(names)),
+            _ => label.clear(),
+        }
+    }
+    let metrics = PAGE.lines().filter(|line| line.starts_with("| `keylatch_quota"));
+    let quotas = metrics.filter_map(|row| row.split_once("`quota` (")?.1.split_once(')'));
+    let quotas = quotas.flat_map(|(quotas, _)| words(quotas).collect::<Vec<_>>());
+    values.insert("quota".to_owned(), quotas.collect());
+    values
+}
+
+/// The values of the labels of a scrape.
+fn scraped_values(text: &str) -> Values {
+    let mut values = Values::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let inside = line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}'));
+        for label in inside.map_or("", |(inside, _)| inside).split("\",") {
+            if let Some((name, value)) = label.split_once("=\"") {
+                let value = value.trim_end_matches('"').to_owned();
+                values.entry(name.to_owned()).or_default().insert(value);
+            }
+        }
+    }
+    values
+}
+
 struct Tour {
     service: Service,
     _keyring: Keyring,
@@ -107,6 +158,92 @@ async fn page_lists_the_metrics_that_there_are() {
     assert_eq!(seen, page);
 }
 
+/// Labels that take what the operator names or a standard does have no list, and a tour provokes some of the
+/// values of others.
+#[tokio::test]
+async fn page_lists_the_values_that_labels_have() {
+    const UNLISTED: [&str; 6] = ["le", "version", "route", "status", "identity", "code"];
+    const WHOLE: [&str; 4] = ["kind", "mode", "state", "quota"];
+    let tour = Tour::start().await;
+    tour.send(Method::POST, "/v1/locks/a/hold", json!({"max_hold_ms": 100})).await;
+    tour.send(Method::POST, "/v1/locks/b", json!({"mode": "shared"})).await;
+    tour.send(Method::POST, "/v1/locks/c", json!({"mode": "shared", "limit": 2})).await;
+    tour.send(Method::POST, "/v1/locks/d", json!({})).await.is_problem(429, "quota-exceeded");
+    for path in ["/v1/locks/b/events?limit=1", "/console/locks"] {
+        let stream = tour.service.request(Method::GET, path).bearer_auth(&tour.key).send();
+        drop(stream.await.expect("an answer"));
+    }
+    tour.send(Method::POST, "/v1/idempotency/k", json!({})).await;
+    let (page, seen) = (documented_values(), scraped_values(&tour.scrape().await));
+    for (label, values) in &seen {
+        if UNLISTED.contains(&label.as_str()) {
+            continue;
+        }
+        let listed = page.get(label).unwrap_or_else(|| panic!("`{label}` has no list: {page:?}"));
+        assert!(values.is_subset(listed), "{label}: {values:?} of {listed:?}");
+        if WHOLE.contains(&label.as_str()) {
+            assert_eq!(values, listed, "{label}");
+        }
+    }
+    assert!(WHOLE.iter().all(|label| seen.contains_key(*label)), "{seen:?}");
+    let slugs: BTreeSet<_> = Code::all().map(|code| code.slug().replace('-', "_")).collect();
+    assert!(seen["code"].contains("quota_exceeded"), "{seen:?}");
+    assert!(seen["code"].is_subset(&slugs), "{:?}", seen["code"]);
+}
+
+#[tokio::test]
+async fn locks_are_counted_from_grant_to_end() {
+    let service = Service::start("memory:").await;
+    let sample = async |name: &str| {
+        let text = service.get("/metrics").await.text;
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok())
+    };
+    let held = async |count: f64| {
+        assert_eq!(sample("keylatch_locks_held ").await, Some(count));
+    };
+    held(0.0).await;
+    let one = service.create("one", &json!({})).await;
+    let two = service.create("two", &json!({})).await;
+    service.create("one", &json!({})).await.is_problem(409, "lock-held");
+    assert_eq!(sample("keylatch_problems_total{code=\"lock_held\"} ").await, Some(1.0));
+    held(2.0).await;
+    assert_eq!(service.release("one", &one.token()).await.status, 204);
+    held(1.0).await;
+    assert_eq!(sample("keylatch_lock_held_seconds_count ").await, Some(1.0));
+    let fencing_token = two.fencing_token();
+    let body = json!({"fencing_token": fencing_token, "reason": "it hangs", "grace_ms": 0});
+    let request = service.request(Method::POST, "/v1/locks/two/break").json(&body);
+    let broken = Answer::of(request).await;
+    assert_eq!(broken.status, 200, "{broken:?}");
+    assert_eq!(sample("keylatch_lock_breaks_total ").await, Some(1.0));
+    held(0.0).await;
+    service.create("three", &json!({"ttl_ms": 100})).await;
+    let next = async || {
+        let next = service.create("three", &json!({})).await;
+        (next.status == 201).then_some(())
+    };
+    eventually(next).await;
+    let ended = async || (sample("keylatch_lock_expiries_total ").await == Some(1.0)).then_some(());
+    eventually(ended).await;
+    // The release, the broken lease and the expired one.
+    assert_eq!(sample("keylatch_lock_held_seconds_count ").await, Some(3.0));
+    held(1.0).await;
+}
+
+#[tokio::test]
+async fn locks_of_a_set_are_counted_one_by_one() {
+    let service = Service::start("memory:").await;
+    let token = "the-token-of-both-locks";
+    let set = service.create_set_as(&["a", "b"], token, &json!({})).await;
+    assert_eq!(set.status, 201, "{set:?}");
+    let metrics = service.get("/metrics").await.text;
+    assert!(metrics.contains("\nkeylatch_locks_held 2\n"), "{metrics}");
+    assert_eq!(service.release_set(&["a", "b"], token).await.status, 204);
+    let metrics = service.get("/metrics").await.text;
+    assert!(metrics.contains("\nkeylatch_lock_held_seconds_count 2\n"), "{metrics}");
+    assert!(metrics.contains("\nkeylatch_locks_held 0\n"), "{metrics}");
+}
+
 #[tokio::test]
 async fn records_and_repeats_are_counted() {
     let tour = Tour::start().await;
@@ -129,10 +266,13 @@ async fn records_and_repeats_are_counted() {
     assert!(completed.status.is_success(), "{completed:?}");
     begin("done", "f", 30_000).await;
     begin("done", "other", 30_000).await;
+    begin("left", "f", 30_000).await.is_problem(409, "outcome-unknown");
     for (name, count) in [
         ("keylatch_idempotency_records{state=\"in_flight\"}", 0.0),
         ("keylatch_idempotency_replays_total", 1.0),
         ("keylatch_idempotency_mismatches_total", 1.0),
+        ("keylatch_idempotency_unknowns_total", 1.0),
+        ("keylatch_idempotency_records{state=\"done\"}", 1.0),
         ("keylatch_store_up", 1.0),
     ] {
         assert_eq!(tour.sample(name).await, Some(count), "{name}");

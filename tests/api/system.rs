@@ -209,12 +209,12 @@ async fn waiters_and_withdrawn_grants_are_counted() {
     assert_eq!(service.look("deploy").await.status, 404);
 
     assert_eq!(service.create("deploy", &json!({})).await.status, 201);
-    has_metric(&service, "keylatch_lock_waiters 0").await;
+    has_metric(&service, "keylatch_waiters 0").await;
     let waits = service.request(Method::POST, "/v1/locks/deploy").json(&json!({"wait_ms": 60_000}));
     let waiter = tokio::spawn(waits.send());
-    has_metric(&service, "keylatch_lock_waiters 1").await;
+    has_metric(&service, "keylatch_waiters 1").await;
     waiter.abort();
-    has_metric(&service, "keylatch_lock_waiters 0").await;
+    has_metric(&service, "keylatch_waiters 0").await;
     // A waiter that leaves has no grant to withdraw.
     has_metric(&service, "keylatch_lock_withdrawn_grants_total 1").await;
 }

@@ -165,7 +165,7 @@ impl Wish {
     async fn release(&self) -> Result<Vec<LockName>, StoreError> {
         let lost: Vec<_> = match self.set() {
             Some(set) => {
-                let lost = self.store.release_set(&set, &self.token).await?;
+                let lost = self.store.release_set(&set, &self.token).await?.lost;
                 lost.into_iter().map(|lost| lost.name).collect()
             }
             None => match self.store.release(&self.names[0], &self.token).await? {

@@ -32,6 +32,19 @@ async fn info_states_the_tier_and_limits_of_redlock() {
     assert_eq!(service.get("/readyz").await.status, 200);
 }
 
+/// No client has asked anything yet, and the alert on a store that is not reached fires after a minute.
+#[tokio::test]
+async fn idle_instance_reports_that_it_reaches_its_nodes() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    let metrics = service.get("/metrics").await.text;
+    assert!(metrics.contains("\nkeylatch_store_up 1\n"), "{metrics}");
+    assert!(metrics.contains("\nkeylatch_locks_held 0\n"), "{metrics}");
+    service.create("deploy", &json!({})).await;
+    let metrics = service.get("/metrics").await.text;
+    assert!(metrics.contains("\nkeylatch_locks_held 1\n"), "{metrics}");
+}
+
 #[tokio::test]
 async fn ttl_above_the_restart_quarantine_is_refused() {
     let nodes = RedlockNodes::start().await;

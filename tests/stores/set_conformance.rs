@@ -28,7 +28,7 @@ async fn set_is_granted_whole_and_the_same_token_gets_the_same_grants(store: &Lo
         let holder = store.look(&name(lock)).await.unwrap().expect("it is held").first;
         assert_eq!(holder.fencing_token, lease.fencing_token, "{lock}");
     }
-    let lost = store.release_set(&set(&["a", "b", "c"]), &token("one")).await.unwrap();
+    let lost = store.release_set(&set(&["a", "b", "c"]), &token("one")).await.unwrap().lost;
     assert_eq!(lost, []);
     let next = all(store.acquire_set(&set(&["b", "a", "c"]), other("two", 3)).await.unwrap());
     assert!(fences(&first).iter().zip(fences(&next)).all(|(first, next)| *first < next));
@@ -116,7 +116,7 @@ async fn renewal_is_of_all_or_of_none(store: &Locks) {
     for lock in ["a", "c"] {
         assert_eq!(store.look(&name(lock)).await.unwrap(), None, "{lock} was renewed");
     }
-    let lost = store.release_set(&set(&["b", "a"]), &token("one")).await.unwrap();
+    let lost = store.release_set(&set(&["b", "a"]), &token("one")).await.unwrap().lost;
     let a = LostLock { name: name("a"), loss: LockLoss::NotHeld };
     assert_eq!(lost, [b, a]);
 }
@@ -169,7 +169,7 @@ async fn sets_and_single_locks_at_once_never_share_a_lock(store: &Locks) {
                         let holding = store.look(lock).await.unwrap().expect("it is held");
                         assert_eq!(holding.first.fencing_token, lease.fencing_token);
                     }
-                    assert_eq!(store.release_set(&chosen, &token(&owner)).await.unwrap(), []);
+                    assert_eq!(store.release_set(&chosen, &token(&owner)).await.unwrap().lost, []);
                 }
                 AcquireReply::Busy(_) => {}
                 unexpected => panic!("{unexpected:?}"),

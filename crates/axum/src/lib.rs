@@ -122,7 +122,7 @@ pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{
     BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, ResolveUrlFn, RetentionPolicy,
 };
-pub use problem::{Problem, ProblemCause, status_code, with_resolve};
+pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
 pub use response::{CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

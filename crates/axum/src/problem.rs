@@ -48,6 +48,11 @@ struct Parts {
 #[derive(Debug, Clone)]
 pub struct ProblemCause(pub Arc<dyn Error + Send + Sync>);
 
+/// The code of a problem, in the extensions of its response: the answers of others have none, whatever they
+/// look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProblemCode(pub Code);
+
 impl Problem {
     /// A problem with this code; `detail` says what is wrong with this request.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
@@ -151,6 +156,11 @@ impl Problem {
         self
     }
 
+    /// Its code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
     /// What the client reads.
     pub fn document(&self) -> &ProblemDocument {
         &self.0.document
@@ -183,6 +193,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Parts { code, document, cause } = *self.0;
         let mut response = (status_code(code), json_of(&document)).into_response();
+        response.extensions_mut().insert(ProblemCode(code));
         let headers = response.headers_mut();
         let problem_json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, problem_json);

@@ -24,8 +24,8 @@ use crate::idempotency::{
 };
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holder,
-    HolderId, Holding, LockCommand, LockName, LockReply, LockSet, ReleaseReply, RenewReply,
-    SetCommand, SetReply, TokenHash, Ttl,
+    HolderId, Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply,
+    RenewReply, SetCommand, SetReply, TokenHash, Ttl,
 };
 
 /// Where locks and records are kept.
@@ -138,6 +138,17 @@ pub struct StoreProfile {
     /// How many bytes the answers of records have that the store keeps in this process; `None` of an engine,
     /// which bounds by itself what it keeps.
     pub kept_bytes: Option<u64>,
+    /// How many entries the store has in this process; `None` of an engine, which counts by listing.
+    pub entries: Option<EntryCounts>,
+}
+
+/// How many entries a store has, those that expired since its last sweep included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryCounts {
+    /// Locks that are held.
+    pub held_locks: u64,
+    /// Records whose outcome is kept.
+    pub done_records: u64,
 }
 
 /// How large a store lets an entry be: a lock with its queue, or a record with its answer.
@@ -164,6 +175,9 @@ pub enum Topic {
     Turn(LockName, TokenHash),
     /// Every change of this lock.
     Changes(LockName),
+    /// The grants of all locks that ended otherwise than by a release, as a step or a sweep of this process
+    /// was the first to write it down. No process hears of an end that another one wrote.
+    Ends,
 }
 
 /// Hints to come: see [`Store::subscribe`].
@@ -176,6 +190,8 @@ pub enum Hint {
     Wakeup,
     /// The lock changed.
     Changed(Change),
+    /// A grant of this lock ended, and was not released.
+    Ended(LockName, GrantEnd),
     /// Some hints may have been lost.
     Missed,
 }
@@ -452,10 +468,11 @@ impl dyn Store + '_ {
         name: &LockName,
         token: &TokenHash,
     ) -> Result<ReleaseReply, StoreError> {
-        self.leave(name, token, None).await
+        Ok(self.leave(name, token, None).await?.0)
     }
 
-    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry.
+    /// Ends one entry of the lease of `token`, or the lease; the lease ends with the last entry. Gives what
+    /// became of it, and which grant ended.
     ///
     /// # Errors
     ///
@@ -465,9 +482,9 @@ impl dyn Store + '_ {
         name: &LockName,
         token: &TokenHash,
         entry: Option<EntryName>,
-    ) -> Result<ReleaseReply, StoreError> {
+    ) -> Result<(ReleaseReply, Release), StoreError> {
         match self.lock(name, LockCommand::Release { token: *token, entry }).await? {
-            LockReply::Release(reply) => Ok(reply),
+            LockReply::Release(reply, release) => Ok((reply, release)),
             _ => Err(StoreError::mismatched_reply()),
         }
     }

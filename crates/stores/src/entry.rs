@@ -12,7 +12,7 @@ use keylatch_core::lock::{
     FencingToken, LockCommand, LockName, LockReply, LockState, Moment, TokenHash,
 };
 
-use crate::hints::ChangeWatchers;
+use crate::hints::{ChangeWatchers, EndListeners};
 
 /// What is kept under a key: a lock under its name, a record under its own.
 pub(crate) trait Entry:
@@ -43,6 +43,8 @@ pub(crate) trait Entry:
     fn new_turns(key: &Self::Key, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)>;
     /// Reports to its watchers how it changed when it became `after`.
     fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
+    /// Reports which grants ended unreleased when it became `after`.
+    fn report_ends(&self, key: &Self::Key, after: &Self, ends: &EndListeners);
 }
 
 impl Entry for LockState {
@@ -82,6 +84,12 @@ impl Entry for LockState {
     fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
         for change in self.changes(after, name, now) {
             changes.report(name, change);
+        }
+    }
+
+    fn report_ends(&self, name: &LockName, after: &Self, ends: &EndListeners) {
+        for end in after.history().ends_after(self.history()) {
+            ends.report(name, end);
         }
     }
 }
@@ -125,4 +133,6 @@ impl Entry for RecordState {
     }
 
     fn report(&self, _: &RecordKey, _: &Self, _: Duration, _: &ChangeWatchers) {}
+
+    fn report_ends(&self, _: &RecordKey, _: &Self, _: &EndListeners) {}
 }

@@ -3,7 +3,7 @@
 //! Several requests with one token share a turn, and a wakeup reaches all of them: the client of one may
 //! be gone. A waiter that subscribes before it acquires misses no wakeup, because its receiver keeps
 //! one that comes before the waiter listens. A watcher that is slow misses hints, and reads that it
-//! did. Where no lock is watched, a change costs one atomic read.
+//! did. Where no lock is watched, a change costs one atomic read, and so does an end that none listens for.
 //!
 //! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
 //! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
@@ -12,12 +12,14 @@ use futures_util::stream;
 use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
-use keylatch_core::lock::{LockName, TokenHash};
+use keylatch_core::lock::{GrantEnd, LockName, TokenHash};
 use keylatch_core::store::{Change, Hint, Hints};
 use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
 
 /// How many hints about a lock wait for a watcher that is slow.
 const BACKLOG: usize = 64;
+/// How many ends of grants, of all locks, wait for a listener that is slow.
+const ENDS_BACKLOG: usize = 4096;
 
 /// The waiters of this process, by lock and token.
 #[derive(Debug, Default)]
@@ -73,12 +75,7 @@ impl ChangeWatchers {
         let guard = self.watchers.join(name, || broadcast::channel(BACKLOG).0);
         let watcher = Watcher { receiver: guard.subscribe(), _guard: guard };
         Box::pin(stream::unfold(watcher, async |mut watcher| {
-            let hint = match watcher.receiver.recv().await {
-                Ok(hint) => hint,
-                Err(RecvError::Lagged(_)) => Hint::Missed,
-                Err(RecvError::Closed) => return None,
-            };
-            Some((hint, watcher))
+            next_of(&mut watcher.receiver).await.map(|hint| (hint, watcher))
         }))
     }
 
@@ -109,6 +106,46 @@ impl ChangeWatchers {
         for watchers in self.watchers.values() {
             let _ = watchers.send(Hint::Missed);
         }
+    }
+}
+
+/// Those that listen in this process for how grants end.
+#[derive(Debug)]
+pub(crate) struct EndListeners(Sender<Hint>);
+
+impl Default for EndListeners {
+    fn default() -> Self {
+        Self(broadcast::channel(ENDS_BACKLOG).0)
+    }
+}
+
+impl EndListeners {
+    /// The ends from now on.
+    pub(crate) fn subscribe(&self) -> Hints {
+        let ends = self.0.subscribe();
+        Box::pin(stream::unfold(ends, async |mut ends| {
+            next_of(&mut ends).await.map(|hint| (hint, ends))
+        }))
+    }
+
+    /// Whether there is any.
+    pub(crate) fn any(&self) -> bool {
+        self.0.receiver_count() > 0
+    }
+
+    /// Reports that a grant ended.
+    pub(crate) fn report(&self, name: &LockName, end: &GrantEnd) {
+        // A listener that is just leaving reads nothing more.
+        let _ = self.0.send(Hint::Ended(name.clone(), end.clone()));
+    }
+}
+
+/// The next hint, or that some were missed; `None` after the last.
+async fn next_of(hints: &mut Receiver<Hint>) -> Option<Hint> {
+    match hints.recv().await {
+        Ok(hint) => Some(hint),
+        Err(RecvError::Lagged(_)) => Some(Hint::Missed),
+        Err(RecvError::Closed) => None,
     }
 }
 

@@ -63,6 +63,7 @@ impl Executor for Table {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: Some(self.kept_bytes()),
+            entries: Some(self.counts()),
         }
     }
 }

@@ -16,12 +16,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::entry::Entry;
-use super::hints::{ChangeWatchers, Wakeups};
+use super::hints::{ChangeWatchers, EndListeners, Wakeups};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply, TokenHash,
 };
-use keylatch_core::store::{Command, Hints, Reply, Topic};
+use keylatch_core::store::{Command, EntryCounts, Hints, Reply, Topic};
 use keylatch_core::time::unix_micros;
 
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
@@ -38,9 +38,12 @@ pub(super) struct Table {
     start: Instant,
     wakeups: Wakeups,
     changes: ChangeWatchers,
+    ends: EndListeners,
     shards: Box<[Mutex<Shard>]>,
     /// How many bytes the answers of all records have together.
     kept_bytes: AtomicU64,
+    held_locks: AtomicU64,
+    done_records: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +67,10 @@ pub(super) trait Kept: Entry {
     fn kept_bytes(&self) -> u64 {
         0
     }
+    /// Whether it is one of those that the table counts: held locks, and records that are done.
+    fn is_counted(&self) -> bool;
+    /// Where the table counts them.
+    fn count(table: &Table) -> &AtomicU64;
 }
 
 impl Kept for LockState {
@@ -73,6 +80,14 @@ impl Kept for LockState {
 
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<LockName, Self> {
         &mut shard.locks
+    }
+
+    fn is_counted(&self) -> bool {
+        self.holders().len() > 0
+    }
+
+    fn count(table: &Table) -> &AtomicU64 {
+        &table.held_locks
     }
 }
 
@@ -95,6 +110,14 @@ impl Kept for RecordState {
 
     fn kept_bytes(&self) -> u64 {
         self.kept_bytes()
+    }
+
+    fn is_counted(&self) -> bool {
+        self.record().is_some() && !self.is_unfinished()
+    }
+
+    fn count(table: &Table) -> &AtomicU64 {
+        &table.done_records
     }
 }
 
@@ -120,9 +143,16 @@ impl Table {
     pub(super) fn new(last_fencing_token: FencingToken) -> Self {
         let shard = || Mutex::new(Shard { last_fencing_token, ..Shard::default() });
         let shards = (0..LockName::BUCKETS).map(|_| shard()).collect();
-        let (wakeups, changes) = (Wakeups::default(), ChangeWatchers::default());
-        let kept_bytes = AtomicU64::new(0);
-        Self { start: Instant::now(), wakeups, changes, shards, kept_bytes }
+        Self {
+            start: Instant::now(),
+            wakeups: Wakeups::default(),
+            changes: ChangeWatchers::default(),
+            ends: EndListeners::default(),
+            shards,
+            kept_bytes: AtomicU64::new(0),
+            held_locks: AtomicU64::new(0),
+            done_records: AtomicU64::new(0),
+        }
     }
 
     /// Runs a command.
@@ -223,6 +253,7 @@ impl Table {
         match topic {
             Topic::Turn(name, token) => self.wakeups.subscribe(name, token),
             Topic::Changes(name) => self.changes.subscribe(name),
+            Topic::Ends => self.ends.subscribe(),
         }
     }
 
@@ -235,6 +266,14 @@ impl Table {
     /// How many bytes the answers of all records have together, those that expired since the last sweep included.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many entries of each kind there are, those that expired since the last sweep included.
+    pub(super) fn counts(&self) -> EntryCounts {
+        EntryCounts {
+            held_locks: self.held_locks.load(Ordering::Relaxed),
+            done_records: self.done_records.load(Ordering::Relaxed),
+        }
     }
 
     /// The records of one bucket whose outcome became older by a step of its retention between two moments.
@@ -285,15 +324,27 @@ impl Table {
         key: &E::Key,
         state: E,
     ) -> Vec<(LockName, TokenHash)> {
+        let none = E::default();
+        let before = E::all(shard).get(key).unwrap_or(&none);
         if self.changes.any() {
-            let none = E::default();
-            let before = E::all(shard).get(key).unwrap_or(&none);
             before.report(key, &state, self.now(), &self.changes);
         }
-        let before = E::all(shard).get(key).map_or(0, Kept::kept_bytes);
-        self.kept_bytes.fetch_add(state.kept_bytes(), Ordering::Relaxed);
-        self.kept_bytes.fetch_sub(before, Ordering::Relaxed);
+        if self.ends.any() {
+            before.report_ends(key, &state, &self.ends);
+        }
+        self.count(before, &state);
         shard.install(key, state)
+    }
+
+    /// Counts an entry that becomes `after`.
+    fn count<E: Kept>(&self, before: &E, after: &E) {
+        self.kept_bytes.fetch_add(after.kept_bytes(), Ordering::Relaxed);
+        self.kept_bytes.fetch_sub(before.kept_bytes(), Ordering::Relaxed);
+        match (before.is_counted(), after.is_counted()) {
+            (false, true) => drop(E::count(self).fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(E::count(self).fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     fn wake(&self, turns: Vec<(LockName, TokenHash)>) {

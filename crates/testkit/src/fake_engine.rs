@@ -618,6 +618,7 @@ impl ConditionalStore for FakeEngine {
             limits: self.limits,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 

@@ -80,6 +80,11 @@ impl IdempotencyService {
         self.store.profile().kept_bytes
     }
 
+    /// How many records are done; `None` where the store does not have them in this process.
+    pub fn done_records(&self) -> Option<u64> {
+        self.store.profile().entries.map(|entries| entries.done_records)
+    }
+
     /// Checks that a run under `key` would have room for an answer of so many bytes, or that none would begin.
     ///
     /// # Errors

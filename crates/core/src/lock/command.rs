@@ -116,8 +116,8 @@ pub enum LockReply {
     Withdraw,
     /// To [`LockCommand::Renew`].
     Renew(RenewReply),
-    /// To [`LockCommand::Release`].
-    Release(ReleaseReply),
+    /// To [`LockCommand::Release`], and which grant it was.
+    Release(ReleaseReply, Release),
     /// To [`LockCommand::Break`].
     Break(BreakReply),
     /// To [`LockCommand::Look`]: the holders, if the lock is held.
@@ -177,6 +177,16 @@ pub enum ReleaseReply {
     NotHeld,
     /// Other tokens hold it.
     Mismatch,
+}
+
+/// Which grant a release ended, where it ended one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Release {
+    /// The grant's fencing token; `None` where the store does not say.
+    pub fencing_token: Option<FencingToken>,
+    /// How long it lasted by the store's wall clock; `None` where the store does not say, or the lease was
+    /// broken: then it is an end that the history has.
+    pub held_for: Option<Duration>,
 }
 
 /// What became of a break.

@@ -126,6 +126,11 @@ impl GrantEnd {
         }
     }
 
+    /// How long the grant lasted by the store's wall clock.
+    pub fn held_for(&self) -> Duration {
+        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
+    }
+
     /// Why the lease was broken; `None` where it expired.
     pub fn broken(&self) -> Option<&Arc<Break>> {
         match &self.cause {
@@ -169,6 +174,15 @@ impl History {
     /// The ends, oldest first.
     pub fn ends(&self) -> &[GrantEnd] {
         self.ends.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// The ends that `earlier` did not have.
+    pub fn ends_after<'a>(&'a self, earlier: &'a Self) -> impl Iterator<Item = &'a GrantEnd> {
+        let is_of = |end: &GrantEnd, other: &GrantEnd| {
+            (end.token, end.fencing_token) == (other.token, other.fencing_token)
+        };
+        let is_new = move |end: &&GrantEnd| earlier.ends().iter().all(|it| !is_of(end, it));
+        self.ends().iter().filter(move |end| is_new(end))
     }
 
     /// Adds ends, and forgets the oldest of too many.

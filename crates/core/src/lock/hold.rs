@@ -5,6 +5,7 @@
 //! `Acquired` and for the last event, so a client that reads nothing delays nothing. Invariant: the
 //! receiver reads `Lost` before the lease can be another's. The tests `hold` and `hold_endings` hold it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     AcquireRequest, Acquisition, Break, Contention, EntryName, Grant, Lease, Limit, LockError,
-    LockName, LockService, Owner, Renewal, Token, Ttl, Validity,
+    LockName, LockService, Owner, Release, ReleaseReply, Renewal, Token, Ttl, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -43,6 +44,24 @@ pub struct HoldRequest {
     pub limit: Limit,
     /// The name of the entry; `None` for the unnamed one.
     pub entry: Option<EntryName>,
+    /// Called with the release, where the hold ends by one: no reader of events may be left then.
+    pub on_release: Option<ReleaseHook>,
+}
+
+/// What is called once when a held lock is released.
+pub struct ReleaseHook(Box<dyn FnOnce(Release) + Send + Sync>);
+
+impl ReleaseHook {
+    /// Calls `hook`, in the task that holds the lock.
+    pub fn new(hook: impl FnOnce(Release) + Send + Sync + 'static) -> Self {
+        Self(Box::new(hook))
+    }
+}
+
+impl fmt::Debug for ReleaseHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReleaseHook").finish_non_exhaustive()
+    }
 }
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
@@ -121,7 +140,8 @@ impl LockService {
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
-        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry } = hold;
+        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, on_release } =
+            hold;
         let request = AcquireRequest {
             name: name.clone(),
             token: Some(token.clone()),
@@ -132,8 +152,18 @@ impl LockService {
             entry: entry.clone(),
         };
         let service = Arc::clone(self);
-        let task =
-            HoldTask { service, name, token, ttl, entry, max_hold, arrived, events, leaving };
+        let task = HoldTask {
+            service,
+            name,
+            token,
+            ttl,
+            entry,
+            max_hold,
+            arrived,
+            events,
+            leaving,
+            on_release,
+        };
         self.streams.spawn(task.run(request));
         receiver
     }
@@ -152,6 +182,7 @@ struct HoldTask {
     arrived: Instant,
     events: mpsc::Sender<HoldEvent>,
     leaving: CancellationToken,
+    on_release: Option<ReleaseHook>,
 }
 
 impl HoldTask {
@@ -258,13 +289,22 @@ impl HoldTask {
     /// try, whatever comes of it.
     async fn release(self) {
         let ttl = self.ttl.get();
-        let Self { service, name, token, entry, events, .. } = self;
-        let released = service.leave(&name, &token, entry.clone()).await;
+        let Self { service, name, token, entry, events, on_release, .. } = self;
+        let mut released = service.leave(&name, &token, entry.clone()).await;
         drop(events);
         let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
         let step = || service.leave(&name, &token, entry.clone());
-        if released.is_err() && retry.run("the release of a held lock", step).await.is_none() {
-            tracing::warn!("a held lock could not be released and was left to expire");
+        if released.is_err() {
+            let Some(reply) = retry.run("the release of a held lock", step).await else {
+                tracing::warn!("a held lock could not be released and was left to expire");
+                return;
+            };
+            released = Ok(reply);
+        }
+        if let (Ok((ReleaseReply::Released, release)), Some(ReleaseHook(hook))) =
+            (released, on_release)
+        {
+            hook(release);
         }
     }
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use super::entries::Entries;
 use super::history::Break;
-use super::{FencingToken, Holder, HolderId, Lease, Limit, LockName, Owner, TokenHash};
+use super::{
+    FencingToken, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release, TokenHash,
+};
 
 /// A holder as the store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,6 +169,16 @@ impl HolderState {
 
     pub(super) fn has_expired(&self, now: Duration) -> bool {
         self.expires() <= now
+    }
+
+    /// What a release ends that comes now.
+    pub(super) fn release_at(&self, moment: &Moment) -> Release {
+        let held_millis = (moment.unix_micros / 1000).saturating_sub(self.acquired_at_millis);
+        let is_whole = self.broken.is_none();
+        Release {
+            fencing_token: Some(self.fencing_token),
+            held_for: is_whole.then(|| Duration::from_millis(held_millis)),
+        }
     }
 
     /// Which grant it is, for those that may not see its token.

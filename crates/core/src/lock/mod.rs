@@ -28,12 +28,12 @@ mod withdrawal;
 
 pub use command::{
     AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
-    ReleaseReply, RenewReply,
+    Release, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
 pub use fencing_token::{FencingToken, Moment};
 pub use history::{Break, EndCause, GrantEnd, History, InvalidReason, Reason};
-pub use hold::{HoldEvent, HoldRefusal, HoldRequest, LossReason};
+pub use hold::{HoldEvent, HoldRefusal, HoldRequest, LossReason, ReleaseHook};
 pub use holders::HolderState;
 pub use lease::{Attempt, Holder, HolderId, Holding, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
 pub use limit::{InvalidSlots, Limit, Slots};
@@ -46,7 +46,7 @@ pub use service::{
 };
 pub use set::{
     InvalidLockSet, LockLoss, LockSet, LostLock, SetAcquireReply, SetCommand, SetContention,
-    SetMember, SetRenewReply, SetReply,
+    SetMember, SetRelease, SetRenewReply, SetReply,
 };
 pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
 pub use token::{InvalidToken, Token, TokenHash};

@@ -19,7 +19,7 @@ use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Contention, Entries, Entry,
-    EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment,
+    EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment, Release,
     ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 use crate::store::Change;
@@ -84,7 +84,8 @@ impl LockState {
                 LockReply::Renew(state.renew(token, *ttl, moment.now))
             }
             LockCommand::Release { token, entry } => {
-                LockReply::Release(state.release(token, entry.as_ref(), moment))
+                let (reply, release) = state.release(token, entry.as_ref(), moment);
+                LockReply::Release(reply, release)
             }
             LockCommand::Break(command) => {
                 LockReply::Break(state.break_lease(name, command, moment))
@@ -362,15 +363,17 @@ impl LockState {
         token: &TokenHash,
         entry: Option<&EntryName>,
         moment: &Moment,
-    ) -> ReleaseReply {
-        if self.holders.find(token).is_none() {
+    ) -> (ReleaseReply, Release) {
+        let Some(holder) = self.holders.find(token) else {
             let is_free = self.holders.is_empty();
-            return if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
-        }
+            let reply = if is_free { ReleaseReply::NotHeld } else { ReleaseReply::Mismatch };
+            return (reply, Release::default());
+        };
+        let release = holder.release_at(moment);
         let is_left = |left: &Entry| entry.is_none_or(|entry| left.name.as_ref() == Some(entry));
         match self.leave(token, is_left, moment) {
-            Some(entries) => ReleaseReply::Entered(entries.to_names()),
-            None => ReleaseReply::Released,
+            Some(entries) => (ReleaseReply::Entered(entries.to_names()), Release::default()),
+            None => (ReleaseReply::Released, release),
         }
     }
 

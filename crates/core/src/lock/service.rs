@@ -21,7 +21,8 @@ use super::waiting_requests::{WaitingRequest, WaitingRequests};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
-    GrantEnd, Holding, Lease, Limit, LockName, Owner, ReleaseReply, RenewReply, Token, Ttl,
+    GrantEnd, Holding, Lease, Limit, LockName, Owner, Release, ReleaseReply, RenewReply, Token,
+    Ttl,
 };
 use crate::store::{ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
@@ -156,6 +157,8 @@ pub enum LockError {
 pub struct LockCounts {
     /// Requests that wait for a lock now.
     pub waiters: usize,
+    /// Locks that are held, where the store has them in this process.
+    pub held: Option<u64>,
     /// Grants that no client read and the service withdrew, since the process started.
     pub withdrawn_grants: u64,
 }
@@ -325,10 +328,11 @@ impl LockService {
         name: &LockName,
         token: &Token,
     ) -> Result<ReleaseReply, StoreError> {
-        self.leave(name, token, None).await
+        Ok(self.leave(name, token, None).await?.0)
     }
 
-    /// Ends one entry of a lease, or the lease; the lease ends with the last entry.
+    /// Ends one entry of a lease, or the lease; the lease ends with the last entry. Gives what became of it, and
+    /// which grant ended.
     ///
     /// # Errors
     ///
@@ -338,7 +342,7 @@ impl LockService {
         name: &LockName,
         token: &Token,
         entry: Option<EntryName>,
-    ) -> Result<ReleaseReply, StoreError> {
+    ) -> Result<(ReleaseReply, Release), StoreError> {
         with_deadline(self.deadline, self.store.leave(name, &token.hash(), entry)).await
     }
 
@@ -392,6 +396,7 @@ impl LockService {
     pub fn counts(&self) -> LockCounts {
         LockCounts {
             waiters: self.waiters.load(Ordering::Relaxed),
+            held: self.store.profile().entries.map(|entries| entries.held_locks),
             withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
         }
     }

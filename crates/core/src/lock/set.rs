@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, Contention, Lease, LockCommand, LockName,
-    LockReply, LockState, Moment, ReleaseReply, RenewReply, TokenHash, Ttl,
+    LockReply, LockState, Moment, Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
 
 /// The names of several locks: 2 to 16, each once, in the order in which the client named them.
@@ -110,8 +110,17 @@ pub enum SetReply {
     Withdraw,
     /// To [`SetCommand::Renew`].
     Renew(SetRenewReply),
-    /// To [`SetCommand::Release`]: the locks that the token did not hold.
-    Release(Vec<LostLock>),
+    /// To [`SetCommand::Release`].
+    Release(SetRelease),
+}
+
+/// What became of a release of several locks, each in the order of the names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SetRelease {
+    /// The locks that the token held and no longer does.
+    pub released: Vec<(LockName, Release)>,
+    /// Those that it did not hold.
+    pub lost: Vec<LostLock>,
 }
 
 /// What became of an acquire of several locks. The leases are in the order of the names. What is granted
@@ -195,7 +204,7 @@ impl SetCommand {
             }
             Self::Release { token } => {
                 let (states, replies) = each(&LockCommand::Release { token: *token, entry: None });
-                (states, SetReply::Release(losses(set, replies)))
+                (states, SetReply::Release(releases(set, replies)))
             }
         }
     }
@@ -297,14 +306,19 @@ fn renewals(set: &LockSet, replies: Vec<LockReply>) -> SetRenewReply {
     if lost.is_empty() { SetRenewReply::Renewed(leases) } else { SetRenewReply::Lost(lost) }
 }
 
-fn losses(set: &LockSet, replies: Vec<LockReply>) -> Vec<LostLock> {
-    let lost = set.names().iter().zip(replies).filter_map(|(name, reply)| {
+fn releases(set: &LockSet, replies: Vec<LockReply>) -> SetRelease {
+    let mut all = SetRelease::default();
+    for (name, reply) in set.names().iter().zip(replies) {
         let loss = match reply {
-            LockReply::Release(ReleaseReply::NotHeld) => LockLoss::NotHeld,
-            LockReply::Release(ReleaseReply::Mismatch) => LockLoss::Mismatch,
-            _ => return None,
+            LockReply::Release(ReleaseReply::Released, release) => {
+                all.released.push((name.clone(), release));
+                continue;
+            }
+            LockReply::Release(ReleaseReply::NotHeld, _) => LockLoss::NotHeld,
+            LockReply::Release(ReleaseReply::Mismatch, _) => LockLoss::Mismatch,
+            _ => continue,
         };
-        Some(LostLock { name: name.clone(), loss })
-    });
-    lost.collect()
+        all.lost.push(LostLock { name: name.clone(), loss });
+    }
+    all
 }

@@ -9,7 +9,7 @@ use super::service::validity;
 use super::withdrawal::PendingAttempt;
 use super::{
     AcquireCommand, Acquisition, Lease, Limit, LockError, LockService, LockSet, LostLock, Owner,
-    SetContention, SetRenewReply, Token, Ttl, Validity,
+    SetContention, SetRelease, SetRenewReply, Token, Ttl, Validity,
 };
 use crate::store::StoreError;
 use crate::task::with_deadline;
@@ -91,7 +91,7 @@ impl LockService {
         })
     }
 
-    /// Ends all leases of a token in a set; gives the locks that it did not hold.
+    /// Ends all leases of a token in a set.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl LockService {
         &self,
         set: &LockSet,
         token: &Token,
-    ) -> Result<Vec<LostLock>, StoreError> {
+    ) -> Result<SetRelease, StoreError> {
         with_deadline(self.deadline, self.store.release_set(set, &token.hash())).await
     }
 }

@@ -120,7 +120,7 @@ impl WatchTask {
                 Some(hint) = self.hints.next() => match hint {
                     Hint::Changed(change) => self.advance(change),
                     Hint::Missed => self.restart().await?,
-                    Hint::Wakeup => Vec::new(),
+                    Hint::Wakeup | Hint::Ended(..) => Vec::new(),
                 },
                 looked = look_at(&self.service, &self.name, next_look) => match looked {
                     Ok(look) => self.cursor.looked(look),

@@ -3,7 +3,7 @@
 
 use super::{Command, Reply, Store, StoreError};
 use crate::lock::{
-    AcquireCommand, Attempt, LockSet, LostLock, SetAcquireReply, SetCommand, SetRenewReply,
+    AcquireCommand, Attempt, LockSet, SetAcquireReply, SetCommand, SetRelease, SetRenewReply,
     SetReply, TokenHash, Ttl,
 };
 
@@ -59,7 +59,7 @@ impl dyn Store + '_ {
         }
     }
 
-    /// Ends all leases of `token`; gives the locks that it did not hold.
+    /// Ends all leases of `token`.
     ///
     /// # Errors
     ///
@@ -68,9 +68,9 @@ impl dyn Store + '_ {
         &self,
         set: &LockSet,
         token: &TokenHash,
-    ) -> Result<Vec<LostLock>, StoreError> {
+    ) -> Result<SetRelease, StoreError> {
         match self.set(set, SetCommand::Release { token: *token }).await? {
-            SetReply::Release(lost) => Ok(lost),
+            SetReply::Release(release) => Ok(release),
             _ => Err(StoreError::mismatched_reply()),
         }
     }

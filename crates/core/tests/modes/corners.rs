@@ -81,7 +81,7 @@ impl Lock {
 
     fn release(&mut self, number: u8, name: Option<EntryName>) -> ReleaseReply {
         match self.run(&LockCommand::Release { token: token(number), entry: name }) {
-            LockReply::Release(reply) => reply,
+            LockReply::Release(reply, _) => reply,
             other => panic!("{other:?}"),
         }
     }

@@ -137,7 +137,7 @@ impl Pair {
                     Some(0) | None => self.oracle.release(token, None),
                     name => self.oracle.release(token, name),
                 };
-                let LockReply::Release(reply) = self.run(&command) else { unreachable!() };
+                let LockReply::Release(reply, _) = self.run(&command) else { unreachable!() };
                 let found = match reply {
                     ReleaseReply::Released => "released",
                     ReleaseReply::Entered(_) => "entered",

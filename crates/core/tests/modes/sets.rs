@@ -7,7 +7,7 @@ use std::time::Duration;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, FencingToken, Limit, LockCommand, LockLoss, LockName,
     LockReply, LockSet, LockState, Moment, ReleaseReply, RenewReply, SetCommand, SetMember,
-    SetRenewReply, SetReply, Slots, TokenHash, Ttl,
+    SetRelease, SetRenewReply, SetReply, Slots, TokenHash, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -125,8 +125,8 @@ impl Locks {
         match self.run(lock, &command) {
             LockReply::Acquire(reply) => word(&reply).to_owned(),
             LockReply::Renew(RenewReply::Renewed(_)) => "renewed".to_owned(),
-            LockReply::Release(ReleaseReply::Released) => "lost 0".to_owned(),
-            LockReply::Renew(_) | LockReply::Release(_) => "lost 1".to_owned(),
+            LockReply::Release(ReleaseReply::Released, _) => "lost 0".to_owned(),
+            LockReply::Renew(_) | LockReply::Release(..) => "lost 1".to_owned(),
             LockReply::Withdraw => "withdrawn".to_owned(),
             other => panic!("{other:?}"),
         }
@@ -154,7 +154,8 @@ impl Locks {
                 assert_eq!(leases.len(), locks.len());
                 "renewed".to_owned()
             }
-            SetReply::Renew(SetRenewReply::Lost(lost)) | SetReply::Release(lost) => {
+            SetReply::Renew(SetRenewReply::Lost(lost))
+            | SetReply::Release(SetRelease { lost, .. }) => {
                 assert!(lost.iter().all(|it| !matches!(it.loss, LockLoss::Broken(_))));
                 format!("lost {}", lost.len())
             }

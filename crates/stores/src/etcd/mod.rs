@@ -231,6 +231,7 @@ impl ConditionalStore for Etcd {
             limits: txn::LIMITS,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 

@@ -11,13 +11,14 @@ use keylatch_core::store::{Hints, Topic};
 use keylatch_core::waiters::WaiterRegistry;
 
 use crate::entry::Entry;
-use crate::hints::{ChangeWatchers, Wakeups};
+use crate::hints::{ChangeWatchers, EndListeners, Wakeups};
 
 /// The waiters and watchers of this process.
 #[derive(Debug, Default)]
 pub(super) struct LocalHints {
     wakeups: Wakeups,
     changes: ChangeWatchers,
+    ends: EndListeners,
     /// The locks that something here waits for or watches.
     interest: WaiterRegistry<LockName, ()>,
 }
@@ -28,6 +29,7 @@ impl LocalHints {
         let (name, hints) = match topic {
             Topic::Turn(name, token) => (name.clone(), self.wakeups.subscribe(name, token)),
             Topic::Changes(name) => (name.clone(), self.changes.subscribe(name)),
+            Topic::Ends => return self.ends.subscribe(),
         };
         let guard = self.interest.join(name, || ());
         Box::pin(hints.inspect(move |_| {
@@ -52,6 +54,13 @@ impl LocalHints {
     pub(super) fn report<E: Entry>(&self, key: &E::Key, before: &E, after: &E, now: Duration) {
         if self.changes.any() {
             before.report(key, after, now, &self.changes);
+        }
+    }
+
+    /// Reports which grants ended unreleased by a change of this process.
+    pub(super) fn report_ends<E: Entry>(&self, key: &E::Key, before: &E, after: &E) {
+        if self.ends.any() {
+            before.report_ends(key, after, &self.ends);
         }
     }
 

@@ -75,7 +75,7 @@ impl<S: ConditionalStore> Optimistic<S> {
     pub(crate) fn new(engine: Arc<S>) -> Self {
         let hints = Arc::new(LocalHints::default());
         let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
-        let (sets, of_sets, notices) = with_sets(&engine);
+        let (sets, of_sets, notices) = with_sets(&engine, &hints);
         let (of_part, dispatch) = notices_by_part(engine.parts().max(1), notices);
         for notices in of_part {
             let (sender, arrivals) = mpsc::channel(QUEUE);
@@ -110,6 +110,7 @@ impl<S: ConditionalStore> Optimistic<S> {
 /// and the engine's notices with those of what the task wrote.
 fn with_sets<S: ConditionalStore>(
     engine: &Arc<S>,
+    hints: &Arc<LocalHints>,
 ) -> (Option<mpsc::Sender<WaitingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
     let notices = engine.notices();
     if !engine.writes_together() {
@@ -120,7 +121,7 @@ fn with_sets<S: ConditionalStore>(
     let writes = stream::unfold(writes, async |mut written| {
         written.recv().await.map(|notice| (notice, written))
     });
-    let worker = SetWorker::new(Arc::clone(engine), written);
+    let worker = SetWorker::new(Arc::clone(engine), Arc::clone(hints), written);
     let task = tokio::spawn(worker.run(arrivals));
     (Some(sets), Some(task), stream::select(notices, writes).boxed())
 }

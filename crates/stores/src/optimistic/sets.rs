@@ -29,6 +29,7 @@ use super::conditional::{
     Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Reading, TOGETHER, Version,
 };
 use super::floor::{Floors, floor_of};
+use super::hints::LocalHints;
 use super::value::{Draft, Kind, StepTraits, Value};
 
 /// How many steps the task takes at once.
@@ -48,6 +49,7 @@ pub(super) struct WaitingSet {
 #[derive(Debug)]
 pub(super) struct SetWorker<S> {
     engine: Arc<S>,
+    hints: Arc<LocalHints>,
     clock: EngineClock,
     /// Hears which rows were written.
     written: mpsc::UnboundedSender<Notice>,
@@ -73,11 +75,17 @@ struct Rows {
 struct Decided {
     replies: Vec<SetReply>,
     changes: Vec<Change>,
+    /// The locks that change, and as what.
+    after: Vec<(LockName, LockState)>,
 }
 
 impl<S: ConditionalStore> SetWorker<S> {
-    pub(super) fn new(engine: Arc<S>, written: mpsc::UnboundedSender<Notice>) -> Self {
-        Self { engine, clock: EngineClock::default(), written }
+    pub(super) fn new(
+        engine: Arc<S>,
+        hints: Arc<LocalHints>,
+        written: mpsc::UnboundedSender<Notice>,
+    ) -> Self {
+        Self { engine, hints, clock: EngineClock::default(), written }
     }
 
     /// Runs until the store is dropped.
@@ -124,7 +132,7 @@ impl<S: ConditionalStore> SetWorker<S> {
     async fn carry_out(&mut self, batch: &[WaitingSet]) -> Result<Try, StoreError> {
         let rows = self.read(batch).await?;
         let Some(now) = self.now() else { return Ok(Try::Conflict) };
-        let Some(Decided { replies, changes }) = self.decide(batch, &rows, now)? else {
+        let Some(Decided { replies, changes, after }) = self.decide(batch, &rows, now)? else {
             return Ok(Try::Conflict);
         };
         if changes.is_empty() {
@@ -136,6 +144,11 @@ impl<S: ConditionalStore> SetWorker<S> {
             return Ok(Try::Conflict);
         };
         self.clock.note(writing.now, writing.asked);
+        for (name, after) in &after {
+            if let Some((_, before)) = rows.values.get(name) {
+                self.hints.report_ends(name, &before.state, after);
+            }
+        }
         for (change, version) in changes.into_iter().zip(versions) {
             // Where the task of the single locks has ended, the store is closed.
             let _ = self.written.send(Notice::Changed(change.key, Some(version)));
@@ -205,9 +218,11 @@ impl<S: ConditionalStore> SetWorker<S> {
         // step changes the row.
         let is_judged_ahead = |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at;
         drafts.retain(|name, draft| changed.contains(*name) || is_judged_ahead(draft));
+        let after = drafts.iter().map(|(name, draft)| ((*name).clone(), draft.state.clone()));
+        let after = after.collect();
         let changes = drafts.into_iter().map(|(name, draft)| self.change(name, draft, rows));
         let changes = changes.collect::<Result<_, _>>()?;
-        Ok(Some(Decided { replies, changes }))
+        Ok(Some(Decided { replies, changes, after }))
     }
 
     fn change(

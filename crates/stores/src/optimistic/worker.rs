@@ -481,6 +481,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             let _ = waiting.reply.send(Ok(reply));
         }
         self.hints.report(&key, &before.state, &after.state, now);
+        self.hints.report_ends(&key, &before.state, &after.state);
         self.hints.wake(&key, &before.state, &after.live(now));
         if self.engine.timeline().is_some() {
             after.settle(version);

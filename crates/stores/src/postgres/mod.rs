@@ -304,6 +304,7 @@ impl ConditionalStore for Postgres {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 }

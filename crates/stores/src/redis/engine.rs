@@ -221,6 +221,7 @@ impl ConditionalStore for RedisEngine {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 

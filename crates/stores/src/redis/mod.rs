@@ -133,7 +133,7 @@ impl Store for RedisStore {
     fn subscribe(&self, topic: Topic) -> Hints {
         let watched = match &topic {
             Topic::Changes(name) => Some(name.clone()),
-            Topic::Turn(..) => None,
+            Topic::Turn(..) | Topic::Ends => None,
         };
         let hints = self.commands.subscribe(topic);
         match watched {

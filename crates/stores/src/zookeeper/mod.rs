@@ -340,6 +340,7 @@ impl ConditionalStore for ZooKeeper {
             limits: LIMITS,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 

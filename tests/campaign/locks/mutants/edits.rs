@@ -174,8 +174,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "embedded: released without comparing",
         Store::Embedded,
         "crates/core/src/lock/rules.rs",
-        "        if self.holders.find(token).is_none() {\n            let is_free",
-        "        let other = self.holders().next().map(|holder| holder.token).filter(|_| mutant!());\n        let token = &other.unwrap_or(*token);\n        if self.holders.find(token).is_none() {\n            let is_free",
+        "        let Some(holder) = self.holders.find(token) else {\n            let is_free",
+        "        let other = self.holders().next().map(|holder| holder.token).filter(|_| mutant!());\n        let token = &other.unwrap_or(*token);\n        let Some(holder) = self.holders.find(token) else {\n            let is_free",
     ),
     edit(
         "embedded: answered and not written",

@@ -34,8 +34,8 @@ use super::server::Server;
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use command::{AcquireAttempt, NodeCommand, ReleaseCommand};
 use keylatch_core::lock::{
-    AcquireCommand, Attempt, Holder, Holding, LockCommand, LockName, LockReply, ReleaseReply,
-    TokenHash, Ttl,
+    AcquireCommand, Attempt, Holder, Holding, LockCommand, LockName, LockReply, Release,
+    ReleaseReply, TokenHash, Ttl,
 };
 use keylatch_core::store::{
     Command, EntryLimits, Hint, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
@@ -97,7 +97,7 @@ impl Store for RedlockStore {
                 LockReply::Renew(consensus::renew(&self.nodes, &name, &token, ttl).await?)
             }
             LockCommand::Release { token, .. } => {
-                LockReply::Release(self.release(name, token).await?)
+                LockReply::Release(self.release(name, token).await?, Release::default())
             }
             LockCommand::Look => LockReply::Look(self.look(&name).await?.map(Holding::by_one)),
             LockCommand::Break(_) | LockCommand::Recall => return Err(StoreError::Unsupported),
@@ -124,7 +124,7 @@ impl Store for RedlockStore {
                 tokio::time::sleep(Duration::from_millis(least + random)).await;
                 Some((Hint::Wakeup, ()))
             })),
-            Topic::Changes(_) => Box::pin(stream::pending()),
+            Topic::Changes(_) | Topic::Ends => Box::pin(stream::pending()),
         }
     }
 
@@ -140,6 +140,7 @@ impl Store for RedlockStore {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            entries: None,
         }
     }
 }
