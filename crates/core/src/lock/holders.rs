@@ -1,9 +1,11 @@
 //! The holders of a lock as its store keeps them: none, one, or several in the order of their slots.
 //!
 //! They are shared between the copies of a state until one of them changes, and a state is small: it is
-//! copied with every step. Most locks have one holder, and it is there without a list.
+//! copied with every step. Most locks have one holder, and it is there without a list. Several have a
+//! [`Summary`] beside them, so that a step looks through them for a token alone.
 //!
-//! Invariant: slots rise, so no two holders have the same, and the first gap is the lowest that is free.
+//! Invariants: slots rise, so no two holders have the same, and the first gap is the lowest that is free; a
+//! summary says what the holders say. Tested below and in `tests/modes`.
 
 use std::slice;
 use std::sync::Arc;
@@ -47,7 +49,48 @@ pub(super) enum Holders {
     None,
     One(Arc<HolderState>),
     /// Two at least.
-    Several(Arc<Vec<Arc<HolderState>>>),
+    Several(Arc<Crowd>),
+}
+
+/// Several holders of one lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Crowd {
+    /// By slot.
+    holders: Vec<Arc<HolderState>>,
+    summary: Summary,
+}
+
+/// What a step wants to know of all holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// When the first of the leases expires; `None` without a holder.
+    pub(super) first_end: Option<Duration>,
+    /// How many the strictest of the holders lets hold the lock.
+    pub(super) most: usize,
+    /// The largest fencing token; `None` without a holder.
+    pub(super) fencing_token: Option<FencingToken>,
+    /// The fencing token of those that share the lock without a number.
+    pub(super) era: Option<FencingToken>,
+}
+
+impl Summary {
+    const NONE: Self = Self { first_end: None, most: usize::MAX, fencing_token: None, era: None };
+
+    fn of<'a>(holders: impl Iterator<Item = &'a HolderState>) -> Self {
+        holders.fold(Self::NONE, Self::with)
+    }
+
+    /// The summary with one holder more.
+    fn with(self, holder: &HolderState) -> Self {
+        let end = holder.expires();
+        let is_of_era = holder.limit == Limit::Shared;
+        Self {
+            first_end: Some(self.first_end.map_or(end, |first| first.min(end))),
+            most: self.most.min(holder.limit.holders()),
+            fencing_token: self.fencing_token.max(Some(holder.fencing_token)),
+            era: self.era.or(is_of_era.then_some(holder.fencing_token)),
+        }
+    }
 }
 
 impl Holders {
@@ -68,7 +111,16 @@ impl Holders {
         match self {
             Self::None => &[],
             Self::One(holder) => slice::from_ref(holder),
-            Self::Several(holders) => holders,
+            Self::Several(crowd) => &crowd.holders,
+        }
+    }
+
+    /// What all of them say together.
+    pub(super) fn summary(&self) -> Summary {
+        match self {
+            Self::None => Summary::NONE,
+            Self::One(holder) => Summary::NONE.with(holder),
+            Self::Several(crowd) => crowd.summary,
         }
     }
 
@@ -77,33 +129,61 @@ impl Holders {
         self.iter().find(|holder| holder.token == *token)
     }
 
-    /// The same, to change all but its slot.
-    pub(super) fn find_mut(&mut self, token: &TokenHash) -> Option<&mut HolderState> {
-        let position = self.iter().position(|holder| holder.token == *token)?;
-        self.as_mut_slice().get_mut(position).map(Arc::make_mut)
+    /// The holder that has this grant still.
+    pub(super) fn find_grant(&self, grant: &HolderState) -> Option<&HolderState> {
+        let holders = self.as_slice();
+        let position = holders.binary_search_by_key(&grant.slot, |holder| holder.slot).ok()?;
+        let holder = holders.get(position)?;
+        (holder.id() == grant.id() && holder.token == grant.token).then_some(holder)
     }
 
-    /// Those that `is_changed` admits, to change all but their slots.
-    pub(super) fn iter_mut(
+    /// Changes the holder with this token; `None` where no holder has it.
+    pub(super) fn change<T>(
+        &mut self,
+        token: &TokenHash,
+        change: impl FnOnce(&mut HolderState) -> T,
+    ) -> Option<T> {
+        let position = self.iter().position(|holder| holder.token == *token)?;
+        self.change_list(|holders| holders.get_mut(position).map(Arc::make_mut).map(change))
+    }
+
+    /// Changes those that `is_changed` admits.
+    pub(super) fn change_all(
         &mut self,
         is_changed: impl Fn(&HolderState) -> bool,
-    ) -> impl Iterator<Item = &mut HolderState> {
-        let holders = self.as_mut_slice().iter_mut();
-        holders.filter(move |holder| is_changed(holder)).map(Arc::make_mut)
+        change: impl FnMut(&mut HolderState),
+    ) {
+        self.change_list(|holders| {
+            let changed = holders.iter_mut().filter(|holder| is_changed(holder));
+            changed.map(Arc::make_mut).for_each(change);
+        });
     }
 
-    fn as_mut_slice(&mut self) -> &mut [Arc<HolderState>] {
+    /// Changes the list in place. A slot may change only where the holder is alone.
+    fn change_list<T>(&mut self, change: impl FnOnce(&mut [Arc<HolderState>]) -> T) -> T {
         match self {
-            Self::None => &mut [],
-            Self::One(holder) => slice::from_mut(holder),
-            Self::Several(holders) => Arc::<Vec<_>>::make_mut(holders).as_mut_slice(),
+            Self::None => change(&mut []),
+            Self::One(holder) => change(slice::from_mut(holder)),
+            Self::Several(crowd) => {
+                let crowd = Arc::make_mut(crowd);
+                let changed = change(&mut crowd.holders);
+                crowd.summary = Summary::of(crowd.holders.iter().map(AsRef::as_ref));
+                changed
+            }
         }
     }
 
     /// The lowest slot that no holder has.
     pub(super) fn free_slot(&self) -> u32 {
-        let taken = self.iter().zip(0_u32..);
-        taken.take_while(|(holder, slot)| holder.slot == *slot).fold(0, |free, _| free + 1)
+        let holders = self.as_slice();
+        // Slots rise, so each holder below the first gap has the slot of its position.
+        let (mut low, mut high) = (0, holders.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let is_dense = holders.get(middle).is_some_and(|it| it.slot as usize == middle);
+            (low, high) = if is_dense { (middle + 1, high) } else { (low, middle) };
+        }
+        u32::try_from(low).unwrap_or(u32::MAX)
     }
 
     /// Adds a holder whose slot no other has.
@@ -111,6 +191,7 @@ impl Holders {
         *self = match std::mem::take(self) {
             Self::None => Self::One(Arc::new(holder)),
             others => {
+                let summary = others.summary().with(&holder);
                 let others = others.as_slice();
                 let position = others.partition_point(|other| other.slot < holder.slot);
                 let (lower, higher) = others.split_at(position);
@@ -118,7 +199,7 @@ impl Holders {
                 holders.extend_from_slice(lower);
                 holders.push(Arc::new(holder));
                 holders.extend_from_slice(higher);
-                Self::Several(Arc::new(holders))
+                Self::Several(Arc::new(Crowd { holders, summary }))
             }
         };
     }
@@ -134,9 +215,9 @@ impl Holders {
             Self::None => {}
             Self::One(holder) if is_kept(holder) => {}
             Self::One(_) => *self = Self::None,
-            Self::Several(holders) if holders.iter().all(|holder| is_kept(holder)) => {}
-            Self::Several(holders) => {
-                *self = holders.iter().filter(|holder| is_kept(holder)).cloned().collect();
+            Self::Several(crowd) if crowd.holders.iter().all(|holder| is_kept(holder)) => {}
+            Self::Several(crowd) => {
+                *self = crowd.holders.iter().filter(|holder| is_kept(holder)).cloned().collect();
             }
         }
     }
@@ -150,7 +231,9 @@ impl FromIterator<Arc<HolderState>> for Holders {
             (None, _) => Self::None,
             (Some(one), None) => Self::One(one),
             (Some(one), Some(other)) => {
-                Self::Several(Arc::new([one, other].into_iter().chain(holders).collect()))
+                let holders: Vec<_> = [one, other].into_iter().chain(holders).collect();
+                let summary = Summary::of(holders.iter().map(AsRef::as_ref));
+                Self::Several(Arc::new(Crowd { holders, summary }))
             }
         }
     }
@@ -212,6 +295,56 @@ impl HolderState {
             limit: self.limit,
             slot: self.slot,
             broken: self.broken.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Entry, Slots, Token};
+    use super::*;
+
+    /// A holder in this slot, with a token that no other slot has. Those that share have one fencing token.
+    fn holder(slot: u32, since: u64, limit: Limit) -> HolderState {
+        let token = Token::parse(&format!("holder-{slot}-of-the-lock")).unwrap();
+        HolderState {
+            token: token.hash(),
+            fencing_token: FencingToken::new(if limit == Limit::Shared { 7 } else { since }),
+            owner: None,
+            since: Duration::from_secs(since),
+            ttl: Duration::from_secs(10),
+            acquired_at_millis: 0,
+            limit,
+            slot,
+            entries: Entries::of(Entry { name: None, sole_attempt: None }),
+            broken: None,
+        }
+    }
+
+    proptest! {
+        /// Goal: no change leaves a summary of other holders behind. Method: any holders come into the lowest
+        /// free slots, go and are renewed; summary and slot are compared with those of all holders.
+        #[test]
+        fn summary_and_free_slot_are_those_of_the_holders(
+            steps in prop::collection::vec((0..3_u8, 0..12_u32, 1..99_u64), 0..40),
+        ) {
+            let mut holders = Holders::default();
+            for (step, slot, since) in steps {
+                let limit = if since % 2 == 0 { Limit::Shared } else { Limit::Counted(Slots::new(20).unwrap()) };
+                let token = holder(slot, since, limit).token;
+                match step {
+                    0 => holders.insert(holder(holders.free_slot(), since, limit)),
+                    1 => holders.remove(&token),
+                    _ => {
+                        holders.change(&token, |it| it.since = Duration::from_secs(since));
+                    }
+                }
+                prop_assert_eq!(holders.summary(), Summary::of(holders.iter()));
+                let free = (0..).find(|slot| holders.iter().all(|it| it.slot != *slot));
+                prop_assert_eq!(Some(holders.free_slot()), free);
+            }
         }
     }
 }

@@ -120,7 +120,7 @@ impl LockState {
 
     /// Whether [`LockState::live`] differs from the state at `moment`.
     pub fn is_stale(&self, moment: &Moment) -> bool {
-        self.holders().any(|holder| holder.has_expired(moment.now))
+        self.holders.summary().first_end.is_some_and(|end| end <= moment.now)
             || self.queue.is_stale(moment.now)
             || self.history.is_stale(moment.now)
     }
@@ -145,9 +145,7 @@ impl LockState {
     #[must_use]
     pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
         let mut holders = self.holders.clone();
-        for holder in holders.iter_mut(|_| true) {
-            holder.since = on_other(holder.since);
-        }
+        holders.change_all(|_| true, |holder| holder.since = on_other(holder.since));
         let entries = self.queue.entries().iter().cloned();
         let queue = entries.map(|entry| QueueEntry { since: on_other(entry.since), ..entry });
         let queue = queue.collect();
@@ -197,7 +195,7 @@ impl LockState {
         let public = |holder: &HolderState| holder.public(name, waiting, now);
         let mut changes = Vec::new();
         for before in self.holders().filter(|holder| !holder.has_expired(now)) {
-            match after.holders.find(&before.token).filter(|holder| holder.id() == before.id()) {
+            match after.holders.find_grant(before) {
                 None => {
                     if let Some(why) = after.history.find_break(&before.token) {
                         let broken = before.broken.clone().or_else(|| Some(Arc::clone(why)));
@@ -218,7 +216,7 @@ impl LockState {
             }
         }
         for holder in after.holders() {
-            let before = self.holders.find(&holder.token).filter(|old| old.id() == holder.id());
+            let before = self.holders.find_grant(holder);
             if before.is_none_or(|before| before.has_expired(now)) {
                 changes.push(Change::Acquired(public(holder)));
             }
@@ -233,7 +231,7 @@ impl LockState {
 
     /// The largest fencing token of a grant that the state still knows.
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.holders().map(|holder| holder.fencing_token).max()
+        self.holders.summary().fencing_token
     }
 
     /// Some of the holders, as a client reads them that asked for more than this lock.
@@ -289,13 +287,11 @@ impl LockState {
 
     /// Enters a lock that the token holds already.
     fn enter(&mut self, command: &AcquireCommand, now: Duration) -> AcquireReply {
-        let Some(holder) = self.holders.find_mut(&command.token) else {
-            return AcquireReply::Full;
-        };
-        if !holder.entries.enter(command.entry.as_ref(), command.attempt) {
-            return AcquireReply::Full;
-        }
-        AcquireReply::Repeated(holder.lease(now))
+        let lease = self.holders.change(&command.token, |holder| {
+            let is_in = holder.entries.enter(command.entry.as_ref(), command.attempt);
+            is_in.then(|| holder.lease(now))
+        });
+        lease.flatten().map_or(AcquireReply::Full, AcquireReply::Repeated)
     }
 
     /// Changes the limit of a holder. More may hold the lock with it at once, always; for fewer it has to
@@ -309,29 +305,30 @@ impl LockState {
         let is_alone = self.holders.len() == 1 && self.queue.is_empty();
         let era = self.era();
         let next = moment.last_fencing_token.next(moment.least_micros);
-        let Some(holder) = self.holders.find_mut(&command.token) else {
-            return AcquireReply::Full;
-        };
+        let Some(holder) = self.holders.find(&command.token) else { return AcquireReply::Full };
         let is_widened = holder.limit.is_widened_by(command.limit);
         if holder.broken.is_some() || !is_widened && !is_alone {
             let ahead = self.queue.len();
             return AcquireReply::NotAlone(self.contention(name, moment.now, ahead));
         }
-        if !holder.entries.enter(command.entry.as_ref(), command.attempt) {
-            return AcquireReply::Full;
-        }
-        holder.limit = command.limit;
-        if is_widened {
-            if let (Limit::Shared, Some(era)) = (command.limit, era) {
-                holder.fencing_token = era;
+        let changed = self.holders.change(&command.token, |holder| {
+            if !holder.entries.enter(command.entry.as_ref(), command.attempt) {
+                return AcquireReply::Full;
             }
-            return AcquireReply::Repeated(holder.lease(moment.now));
-        }
-        holder.fencing_token = next;
-        holder.slot = 0;
-        (holder.since, holder.ttl) = (moment.now, command.ttl.get());
-        holder.acquired_at_millis = moment.unix_micros / 1000;
-        AcquireReply::Granted(holder.lease(moment.now))
+            holder.limit = command.limit;
+            if is_widened {
+                if let (Limit::Shared, Some(era)) = (command.limit, era) {
+                    holder.fencing_token = era;
+                }
+                return AcquireReply::Repeated(holder.lease(moment.now));
+            }
+            holder.fencing_token = next;
+            holder.slot = 0;
+            (holder.since, holder.ttl) = (moment.now, command.ttl.get());
+            holder.acquired_at_millis = moment.unix_micros / 1000;
+            AcquireReply::Granted(holder.lease(moment.now))
+        });
+        changed.unwrap_or(AcquireReply::Full)
     }
 
     /// Undoes what one attempt got, unless another attempt got the same.
@@ -342,20 +339,20 @@ impl LockState {
 
     /// Lets a lease last a full TTL from now.
     fn renew(&mut self, token: &TokenHash, ttl: Ttl, now: Duration) -> RenewReply {
-        match self.holders.find_mut(token) {
-            None => match self.history.find_break(token) {
-                Some(why) => RenewReply::Broken(Arc::clone(why)),
-                None if self.holders.is_empty() => RenewReply::NotHeld,
-                None => RenewReply::Mismatch,
-            },
-            Some(HolderState { broken: Some(why), .. }) => RenewReply::Broken(Arc::clone(why)),
-            Some(holder) => {
-                (holder.since, holder.ttl) = (now, ttl.get());
-                // A client that renews has read the grant, so no attempt may withdraw it any more.
-                holder.entries.settle();
-                RenewReply::Renewed(holder.lease(now))
+        let renewed = self.holders.change(token, |holder| {
+            if let Some(why) = &holder.broken {
+                return RenewReply::Broken(Arc::clone(why));
             }
-        }
+            (holder.since, holder.ttl) = (now, ttl.get());
+            // A client that renews has read the grant, so no attempt may withdraw it any more.
+            holder.entries.settle();
+            RenewReply::Renewed(holder.lease(now))
+        });
+        renewed.unwrap_or_else(|| match self.history.find_break(token) {
+            Some(why) => RenewReply::Broken(Arc::clone(why)),
+            None if self.holders.is_empty() => RenewReply::NotHeld,
+            None => RenewReply::Mismatch,
+        })
     }
 
     fn release(
@@ -391,9 +388,7 @@ impl LockState {
             // What is the same stays shared with the state before.
             Some(entries) if holder.entries == *entries => {}
             Some(entries) => {
-                if let Some(holder) = self.holders.find_mut(token) {
-                    holder.entries = entries.clone();
-                }
+                self.holders.change(token, |holder| holder.entries = entries.clone());
             }
             None => {
                 if holder.broken.is_some() {
@@ -418,13 +413,13 @@ impl LockState {
         let at_millis = moment.unix_micros / 1000;
         let why = Arc::new(Break { reason: reason.clone(), by: by.clone(), at_millis });
         let mut ends_in = None;
-        for holder in self.holders.iter_mut(is_broken) {
+        self.holders.change_all(is_broken, |holder| {
             holder.broken.get_or_insert_with(|| Arc::clone(&why));
             if let Some(grace) = grace.filter(|grace| *grace < holder.expires_in(moment.now)) {
                 (holder.since, holder.ttl) = (moment.now, grace);
             }
             ends_in = ends_in.max(Some(holder.expires_in(moment.now)));
-        }
+        });
         let mut earlier = self.history.ends().iter();
         let is_known =
             earlier.any(|end| end.fencing_token == *fencing_token && end.broken().is_some());
@@ -469,8 +464,7 @@ impl LockState {
     /// The fencing token that all who share the lock without a number have at this time: that of the first
     /// of them, so that no resource refuses one of them for the sake of another.
     fn era(&self) -> Option<FencingToken> {
-        let mut shared = self.holders().filter(|holder| holder.limit == Limit::Shared);
-        shared.next().map(|holder| holder.fencing_token)
+        self.holders.summary().era
     }
 
     /// Whether one with this limit has room beside the holders and the first `ahead` waiters.
@@ -482,8 +476,7 @@ impl LockState {
     }
 
     fn room(&self) -> Room {
-        let limits = self.holders().map(|holder| holder.limit.holders());
-        Room { taken: self.holders.len(), most: limits.min().unwrap_or(usize::MAX) }
+        Room { taken: self.holders.len(), most: self.holders.summary().most }
     }
 }
 
