@@ -16,6 +16,7 @@ mod console_keys;
 mod cors;
 mod erasure;
 mod expiry;
+mod fencing_sql;
 mod fencing_tokens;
 mod foreign_pages;
 mod gateway_headers;

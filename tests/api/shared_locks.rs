@@ -183,45 +183,23 @@ async fn watch_tells_holders_apart_by_their_slots(service: &Service) {
     );
 }
 
-#[store_test(service, modes)]
-async fn late_holders_of_each_kind_are_refused_by_their_fencing_tokens(service: &Service) {
-    // Readers: an era's number is that of all of them, so none is refused for the sake of another.
-    let mut file = Resource::default();
+/// The stores' conformance has these bounds on every store; this is what a client reads.
+#[tokio::test]
+async fn holder_or_entry_above_the_bound_reads_too_many_holders() {
+    let service = Service::start("memory:").await;
     let body = shared();
-    let readers = join_all((0..3).map(|_| service.create("file", &body))).await;
-    assert!(readers.iter().rev().all(|reader| file.takes(reader)), "a reader in time is refused");
-    for reader in &readers {
-        service.release("file", &reader.token()).await;
+    let readers = join_all((0..1000).map(|_| service.create("file", &body))).await;
+    assert!(readers.iter().all(|reader| reader.status == 201));
+    service.create("file", &body).await.is_problem(429, "too-many-holders");
+    assert_eq!(service.release("file", &readers[7].token()).await.status, 204);
+    assert_eq!(service.create("file", &body).await.status, 201, "there is room again");
+    for number in 1..=64 {
+        let body = json!({"entry": format!("step {number}")});
+        let entered = service.create_as("flow", ALICE, &body).await;
+        assert!(entered.status.is_success(), "{number}: {entered:?}");
     }
-    let writer = service.create("file", &json!({})).await;
-    assert!(file.takes(&writer));
-    assert!(!readers.iter().any(|late| file.takes(late)), "a late reader is taken");
-    // Slots: each is a resource of its own.
-    let mut ports = [Resource::default(), Resource::default()];
-    let mut port = |lease: &Answer| {
-        let slot = lease.json["slot"].as_u64().and_then(|slot| usize::try_from(slot).ok());
-        ports[slot.expect("a slot")].takes(lease)
-    };
-    let (one, two) =
-        (service.create("port", &counted(2)).await, service.create("port", &counted(2)).await);
-    assert!(port(&two) && port(&one), "a worker in time is refused");
-    service.release("port", &one.token()).await;
-    let next = service.create("port", &counted(2)).await;
-    assert!(port(&next) && port(&two) && !port(&one), "the late worker alone is refused");
-}
-
-/// What a lock protects, as the README's SQL does: `UPDATE … WHERE fence <= :token`.
-#[derive(Default)]
-struct Resource {
-    fence: u64,
-}
-
-impl Resource {
-    fn takes(&mut self, lease: &Answer) -> bool {
-        let is_in_time = self.fence <= lease.fencing_token();
-        self.fence = self.fence.max(lease.fencing_token());
-        is_in_time
-    }
+    let one_more = service.create_as("flow", ALICE, &json!({"entry": "step 65"})).await;
+    one_more.is_problem(429, "too-many-holders");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod failover;
 mod full_disk;
 mod lock_conformance;
 mod lock_rules;
+mod mode_conformance;
 mod postgres;
 mod postgres_faults;
 mod postgres_pooler;

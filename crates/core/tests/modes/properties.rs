@@ -57,8 +57,8 @@ struct Pair {
     now: u64,
     last: FencingToken,
     attempts: u64,
-    /// The limit under which each grant was made, and how it is known: by token and fencing token.
-    grants: BTreeMap<(TokenHashKey, FencingToken), Limit>,
+    /// The limit and the slot with which each grant was made, and how it is known: by token and fencing token.
+    grants: BTreeMap<(TokenHashKey, FencingToken), (Limit, u32)>,
 }
 
 type TokenHashKey = [u8; 32];
@@ -259,16 +259,20 @@ impl Pair {
         self.check_fences(&live);
     }
 
-    /// A new grant is above every earlier one of another token that it cannot be held together with.
+    /// A new grant is above every earlier one of another token that it cannot be held together with: where one
+    /// of the two is alone, and in one slot.
     fn check_fences(&mut self, live: &LockState) {
         for holder in live.holders() {
             let key = (*holder.token.as_bytes(), holder.fencing_token);
-            if self.grants.insert(key, holder.limit).is_some() {
+            if self.grants.insert(key, (holder.limit, holder.slot)).is_some() {
                 continue;
             }
-            let earlier = self.grants.iter().filter(|((token, _), limit)| {
-                let is_alone = limit.holders() < 2 || holder.limit.holders() < 2;
-                is_alone && token != holder.token.as_bytes()
+            let earlier = self.grants.iter().filter(|((token, _), (limit, slot))| {
+                let is_apart = match (limit, holder.limit) {
+                    (Limit::Counted(_), Limit::Counted(_)) if *slot == holder.slot => true,
+                    _ => limit.holders() < 2 || holder.limit.holders() < 2,
+                };
+                is_apart && token != holder.token.as_bytes()
             });
             for ((_, earlier), _) in earlier {
                 assert!(holder.fencing_token > *earlier, "{holder:?} is not above {earlier:?}");

@@ -36,6 +36,8 @@ use super::value::{Draft, Kind, StepTraits, Value};
 const ARRIVALS: usize = 1024;
 /// From how many conflicts in a row on the task rests before the next try.
 const RESTS_FROM: u32 = 2;
+/// How often the rest doubles with further conflicts, so that of many processes one gets through.
+const DOUBLINGS: u32 = 4;
 
 /// A step whose caller waits for the reply.
 #[derive(Debug)]
@@ -43,6 +45,13 @@ pub(super) struct WaitingSet {
     pub(super) set: LockSet,
     pub(super) command: SetCommand,
     pub(super) reply: oneshot::Sender<Result<SetReply, StoreError>>,
+}
+
+impl WaitingSet {
+    /// Whether it lets others have the locks: such a step rests for a quarter of the time.
+    fn frees(&self) -> bool {
+        matches!(self.command, SetCommand::Release { .. } | SetCommand::Withdraw { .. })
+    }
 }
 
 /// The task's state.
@@ -91,7 +100,7 @@ impl<S: ConditionalStore> SetWorker<S> {
     /// Runs until the store is dropped.
     pub(super) async fn run(mut self, mut arrivals: mpsc::Receiver<WaitingSet>) {
         let mut waiting = VecDeque::new();
-        let (mut most, mut conflicts) = (usize::MAX, 0);
+        let (mut most, mut conflicts) = (usize::MAX, 0_u32);
         while gather(&mut arrivals, &mut waiting).await {
             let taken = that_fit_together(&waiting).min(most);
             let batch = waiting.make_contiguous().get(..taken).unwrap_or_default();
@@ -107,8 +116,10 @@ impl<S: ConditionalStore> SetWorker<S> {
                 }
                 Ok(Try::Conflict) => {
                     conflicts += 1;
-                    if conflicts >= RESTS_FROM {
-                        sleep(random_part_of(self.clock.round_trip() * 2)).await;
+                    if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
+                        let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
+                        let is_urgent = batch.iter().any(WaitingSet::frees);
+                        sleep(random_part_of(if is_urgent { rest / 4 } else { rest })).await;
                     }
                     continue;
                 }
