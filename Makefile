@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx prometheus node redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium venv
 
 run:
 	cargo run --release
@@ -142,8 +142,11 @@ msrv:
 
 # Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
 # it, and what a million locks cost.
-bench: redis-server
-	cargo bench --locked --bench throughput -- $(ARGS)
+# With ONE_CORE=1 the whole server side has one core, beside nginx and webdis.
+ONE_CORE =
+
+bench: redis-server $(if $(ONE_CORE),nginx webdis)
+	cargo bench --locked --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document anew from the code.
 openapi:
@@ -236,6 +239,14 @@ nginx:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy nginx-light; \
+	}
+
+webdis:
+	@command -v webdis >/dev/null || { \
+		echo "installing webdis (Debian package webdis)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy webdis; \
 	}
 
 prometheus:

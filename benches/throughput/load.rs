@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::Result;
 use crate::processes::{Process, machine_cpu, own_cpu};
 use crate::slice::{Cpu, Slice};
-use crate::wire::{Names, Order, Pair, Response, response};
+use crate::wire::{Names, Order, Pair, Response, response, webdis_lock};
 
 /// How many connections there are.
 pub(crate) const CONNECTIONS: usize = 64;
@@ -82,6 +82,26 @@ impl Load {
             connection.submit(orders == Orders::Repeated, names, phase)
         };
         self.measure_work(CONNECTIONS, work, &[service], redis)
+    }
+
+    /// Sends the same request over and over, which is answered with `status`.
+    pub(crate) fn measure_repeated(&self, service: &Process, status: u16) -> Result<Slice> {
+        let work = move |connection: Connection, _, phase| connection.repeat(status, phase);
+        self.measure_work(CONNECTIONS, work, &[service], None)
+    }
+
+    /// Sets and deletes locks by a webdis, whose Redis has a script that compares and deletes.
+    pub(crate) fn measure_webdis(
+        &self,
+        webdis: &Process,
+        redis: &Process,
+        script: &str,
+    ) -> Result<Slice> {
+        let script: Arc<str> = script.into();
+        let work = |connection: Connection, names, phase| {
+            connection.set_and_delete(Arc::clone(&script), names, phase)
+        };
+        self.measure_work(CONNECTIONS, work, &[webdis], Some(redis))
     }
 
     fn measure_work<F>(
@@ -249,6 +269,39 @@ impl Connection {
             let deleted = Instant::now();
             if phase.measuring.load(Ordering::Relaxed) {
                 latencies.extend([nanoseconds(created - started), nanoseconds(deleted - created)]);
+            }
+        }
+        Ok(latencies)
+    }
+
+    /// The time of each request while measuring, in nanoseconds.
+    async fn repeat(mut self, status: u16, phase: Arc<Phase>) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        while !phase.over.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            self.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", status).await?;
+            if phase.measuring.load(Ordering::Relaxed) {
+                latencies.push(nanoseconds(started.elapsed()));
+            }
+        }
+        Ok(latencies)
+    }
+
+    /// The time of each request while measuring, in nanoseconds.
+    async fn set_and_delete(
+        mut self,
+        script: Arc<str>,
+        names: Arc<Names>,
+        phase: Arc<Phase>,
+    ) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        while !phase.over.load(Ordering::Relaxed) {
+            for request in webdis_lock(&names, &script)? {
+                let started = Instant::now();
+                self.exchange(&request, 200).await?;
+                if phase.measuring.load(Ordering::Relaxed) {
+                    latencies.push(nanoseconds(started.elapsed()));
+                }
             }
         }
         Ok(latencies)

@@ -21,6 +21,7 @@ mod handover;
 mod leaving;
 mod load;
 mod modes;
+mod one_core;
 mod processes;
 mod redis_alone;
 mod replay_alone;
@@ -39,7 +40,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use load::Load;
-use processes::Machine;
+use processes::{Machine, Pinning};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -65,6 +66,9 @@ struct Options {
     /// Keep the load generator, the service and Redis on cores of their own
     #[arg(long)]
     pin: bool,
+    /// Measure the whole server side on one core, beside nginx and webdis, and nothing else
+    #[arg(long, conflicts_with_all = ["only", "against", "store", "pin"])]
+    one_core: bool,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -106,7 +110,12 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
-    let machine = Machine::new(options.pin)?;
+    let pinning = match options {
+        Options { one_core: true, .. } => Pinning::OneCore,
+        Options { pin: true, .. } => Pinning::Apart,
+        _ => Pinning::Free,
+    };
+    let machine = Machine::new(pinning)?;
     let load = Load::new(options.seconds)?;
     println!(
         "{} connections, or two for a hand-over. Each creates a lock and deletes it, over and over, or \
@@ -116,33 +125,40 @@ fn measure(options: &Options) -> Result<()> {
         options.seconds.as_secs_f64(),
         machine.cores(),
     );
+    if options.one_core {
+        return one_core::run(&machine, &load, options.rounds);
+    }
     if let Some(other) = &options.against {
         return builds::run(&machine, &load, options.rounds, other);
     }
     if let Some(url) = &options.store {
         return engine::run(&machine, &load, options.rounds, url);
     }
+    measure_parts(options, &machine, &load)
+}
+
+fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()> {
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Throughput) {
-        side_by_side::run(&machine, &load, options.rounds)?;
+        side_by_side::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Guarded) {
-        guarded::run(&machine, &load, options.rounds)?;
+        guarded::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Handover) {
-        handover::run(&machine, options.seconds, options.rounds)?;
+        handover::run(machine, options.seconds, options.rounds)?;
     }
     if wanted(Part::Modes) {
-        modes::run(&machine, &load, options.rounds)?;
+        modes::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Durable) {
-        durable::run(&machine, &load, options.rounds)?;
+        durable::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Leaving) {
-        leaving::run(&machine, &load)?;
+        leaving::run(machine, load)?;
     }
     if wanted(Part::Capacity) {
-        capacity::run(&machine, &load, options.rounds)?;
+        capacity::run(machine, load, options.rounds)?;
     }
     Ok(())
 }

@@ -35,12 +35,23 @@ struct Layout {
     redis_benchmark: &'static str,
 }
 
+/// Which cores the processes keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pinning {
+    /// Any.
+    Free,
+    /// Each its own.
+    Apart,
+    /// The load generator one, and all servers another one.
+    OneCore,
+}
+
 impl Layout {
     /// The service never shares a core. Where there are but two, Redis is with the load generator,
     /// and redis-benchmark is where the service idles meanwhile.
     fn of(count: usize) -> Result<Self> {
         match count {
-            0 | 1 => Err("--pin needs at least 2 cores".into()),
+            0 | 1 => Err("to pin processes takes at least 2 cores".into()),
             2 => Ok(Self { service: "1".to_owned(), redis: "0", redis_benchmark: "1" }),
             _ => {
                 let service = format!("2-{}", count - 1);
@@ -51,11 +62,18 @@ impl Layout {
 }
 
 impl Machine {
-    /// With `pin`, this process keeps to the first core.
-    pub(crate) fn new(pin: bool) -> Result<Self> {
+    /// Unless all is free, this process keeps to the first core.
+    pub(crate) fn new(pinning: Pinning) -> Result<Self> {
         let count = std::thread::available_parallelism()?.get();
-        let pinned = if pin { Some(Layout::of(count)?) } else { None };
-        if pin {
+        let pinned = match pinning {
+            Pinning::Free => None,
+            Pinning::Apart => Some(Layout::of(count)?),
+            Pinning::OneCore => {
+                let _enough = Layout::of(count)?;
+                Some(Layout { service: "1".to_owned(), redis: "1", redis_benchmark: "0" })
+            }
+        };
+        if pinned.is_some() {
             let process = std::process::id().to_string();
             run(Command::new("taskset").args(["-cp", "0", &process]))?;
         }
@@ -125,6 +143,18 @@ impl Machine {
         let mut command = self.on(|layout| layout.redis, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(self.directory.path());
+        self.start(command, address)
+    }
+
+    /// Another server, which `configure` tells its address and a directory for its files.
+    pub(crate) fn server(
+        &self,
+        program: &str,
+        configure: impl FnOnce(&mut Command, SocketAddr, &Path) -> Result<()>,
+    ) -> Result<Process> {
+        let address = free_address()?;
+        let mut command = self.on(|layout| &layout.service, program);
+        configure(&mut command, address, self.directory.path())?;
         self.start(command, address)
     }
 

@@ -27,6 +27,13 @@ const CHANNEL: &str = "keylatch:turns";
 const TOKEN_HASH: &str = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg";
 const ATTEMPT: &str = "9779900000000000000";
 
+/// Sets so many plain locks.
+const FILL_PLAIN: &str = "for i = 0, ARGV[3] - 1 do \
+     redis.call('SET', string.format('%s%012d', ARGV[1], i), ARGV[2], 'PX', 300000) end";
+/// Compares and deletes a plain lock.
+const RELEASE_PLAIN: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
 /// Few of so many random keys are drawn twice.
 const MANY: u64 = 1_000_000_000;
 /// How many locks are held for each release. Some are drawn twice, and found free: with 4, one in
@@ -46,10 +53,20 @@ pub(crate) struct Scripts<'a> {
 #[derive(Debug)]
 pub(crate) struct RedisAlone<'a> {
     scripts: Scripts<'a>,
+    lock: Lock,
     acquire: String,
     release: String,
     /// How many commands there are in each of the two runs of a round.
     count: u64,
+}
+
+/// What a lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// A key that is set if it is not there, and a script that compares and deletes.
+    Plain,
+    /// A key with a queue and a fencing token, by scripts.
+    Scripts,
 }
 
 /// What one run of redis-benchmark says.
@@ -63,10 +80,16 @@ pub(crate) struct Run {
 
 impl<'a> RedisAlone<'a> {
     /// Loads the scripts, and tries how many commands last about as long as `window`.
-    pub(crate) fn new(machine: &'a Machine, redis: &'a Process, window: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        machine: &'a Machine,
+        redis: &'a Process,
+        window: Duration,
+        lock: Lock,
+    ) -> Result<Self> {
         let scripts = Scripts::new(machine, redis);
-        let (acquire, release) = (scripts.load(ACQUIRE)?, scripts.load(RELEASE)?);
-        let mut alone = Self { scripts, acquire, release, count: TRIAL };
+        let release = if lock == Lock::Plain { RELEASE_PLAIN } else { RELEASE };
+        let (acquire, release) = (scripts.load(ACQUIRE)?, scripts.load(release)?);
+        let mut alone = Self { scripts, lock, acquire, release, count: TRIAL };
         let rate = alone.acquire()?.rate;
         alone.flush()?;
         alone.count = (rate * window.as_secs_f64() / 2.0).max(1.0) as u64;
@@ -92,18 +115,36 @@ impl<'a> RedisAlone<'a> {
     }
 
     fn acquire(&self) -> Result<Run> {
+        if self.lock == Lock::Plain {
+            let key = format!("{PREFIX}{DIGITS}");
+            return self.scripts.run(
+                self.count,
+                MANY,
+                &["SET", &key, TOKEN_HASH, "NX", "PX", "30000"],
+            );
+        }
         let [lock, line, places, attempts] = keys();
         let keys = [&lock, &line, &places, &attempts, COUNTER];
         let arguments = [TOKEN_HASH, "30000", "", ATTEMPT, "", CHANNEL];
-        let call = [&[&*self.acquire, "5"], &keys[..], &arguments].concat();
+        let call = [&["EVALSHA", &*self.acquire, "5"], &keys[..], &arguments].concat();
         self.scripts.run(self.count, MANY, &call)
     }
 
     fn release(&self) -> Result<Run> {
         let held = self.count * HELD_PER_RELEASE;
-        self.scripts.cli(&["EVAL", FILL, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
+        let fill = if self.lock == Lock::Plain { FILL_PLAIN } else { FILL };
+        self.scripts.cli(&["EVAL", fill, "0", PREFIX, TOKEN_HASH, &held.to_string()])?;
+        if self.lock == Lock::Plain {
+            let key = format!("{PREFIX}{DIGITS}");
+            return self.scripts.run(
+                self.count,
+                held,
+                &["EVALSHA", &self.release, "1", &key, TOKEN_HASH],
+            );
+        }
         let [lock, line, places, attempts] = keys();
-        let call = [&self.release, "4", &lock, &line, &places, &attempts, TOKEN_HASH, CHANNEL];
+        let call =
+            ["EVALSHA", &self.release, "4", &lock, &line, &places, &attempts, TOKEN_HASH, CHANNEL];
         self.scripts.run(self.count, held, &call)
     }
 
@@ -136,12 +177,12 @@ impl<'a> Scripts<'a> {
         run(command.args(call))
     }
 
-    /// Calls a script `count` times, with random numbers below `keys` where `call` wants any.
+    /// Calls a command `count` times, with random numbers below `keys` where `call` wants any.
     pub(crate) fn run(&self, count: u64, keys: u64, call: &[&str]) -> Result<Run> {
         let mut command = self.machine.redis_benchmark()?;
         command.args(["-p", &self.redis.address.port().to_string(), "--csv"]);
         command.args(["-c", &CONNECTIONS.to_string(), "-n", &count.to_string()]);
-        command.args(["-r", &keys.to_string(), "EVALSHA"]).args(call);
+        command.args(["-r", &keys.to_string()]).args(call);
         let before = self.cpu()?;
         let printed = run(&mut command)?;
         let cpu = self.cpu()?.since(before);

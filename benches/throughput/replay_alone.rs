@@ -62,17 +62,21 @@ impl<'a> ReplayAlone<'a> {
 
     /// Begins once, and expects to be told so.
     fn begin(&self, expected: &str) -> Result<()> {
-        let said = self.scripts.cli(&[&["EVALSHA"], &self.call()[..]].concat())?;
+        let said = self.scripts.cli(&self.call())?;
         if said.lines().next() != Some(expected) {
             return Err(format!("in place of {expected:?} Redis said: {said}").into());
         }
         Ok(())
     }
 
-    fn call(&self) -> [&str; 10] {
+    fn call(&self) -> [&str; 11] {
         let spans = ["30000", "86400000", "unknown", "2592000000"];
         let [lease, retention, on_crash, outlives] = spans;
-        let (script, keys) = (&*self.begin, "2");
-        [script, keys, KEY, COUNTER, TOKEN_HASH, FINGERPRINT, lease, retention, on_crash, outlives]
+        let [script, hash] = [&*self.begin, TOKEN_HASH];
+        #[rustfmt::skip]
+        let call = [
+            "EVALSHA", script, "2", KEY, COUNTER, hash, FINGERPRINT, lease, retention, on_crash, outlives,
+        ];
+        call
     }
 }

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::load::Load;
 use crate::processes::Machine;
-use crate::redis_alone::RedisAlone;
+use crate::redis_alone::{Lock, RedisAlone};
 use crate::report;
 use crate::slice::{Slice, Spread};
 
@@ -30,7 +30,7 @@ struct Rounds {
 /// Measures all subjects and prints the table.
 pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let redis = machine.redis()?;
-    let alone = RedisAlone::new(machine, &redis, load.window)?;
+    let alone = RedisAlone::new(machine, &redis, load.window, Lock::Scripts)?;
     let bare = machine.bare()?;
     let on_memory = machine.keylatch("memory:")?;
     let on_redis = machine.keylatch(&format!("redis://{}", redis.address))?;

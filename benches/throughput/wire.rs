@@ -11,6 +11,8 @@ use crate::Result;
 const NAME: usize = 24;
 const PATH: &str = "/v1/locks/";
 const ORDER: &str = r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}]}"#;
+/// What a client of webdis proves its lock with: as long as a token of keylatch.
+const WEBDIS_TOKEN: &str = "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf";
 /// Where the status is in the first line of a response.
 const STATUS: Range<usize> = 9..12;
 
@@ -65,6 +67,18 @@ impl Pair {
         self.delete.extend_from_slice(token);
         self.delete.extend_from_slice(b"\r\n\r\n");
     }
+}
+
+/// The requests that set a lock by a webdis, if it is free, and that compare and delete it.
+pub(crate) fn webdis_lock(names: &Names, script: &str) -> Result<[Vec<u8>; 2]> {
+    let name = names.next()?;
+    let name = std::str::from_utf8(&name)?;
+    let get =
+        |path: String| format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
+    Ok([
+        get(format!("SET/{name}/{WEBDIS_TOKEN}/NX/PX/30000")),
+        get(format!("EVALSHA/{script}/1/{name}/{WEBDIS_TOKEN}")),
+    ])
 }
 
 /// An order, as bytes in which only the key changes.

@@ -263,7 +263,8 @@ async fn two_hundred_sets_on_three_instances_are_all_served(store: &TestStore) {
             let locks: Vec<_> = locks.iter().map(String::as_str).collect();
             let body = json!({"ttl_ms": 60_000, "wait_ms": 300_000});
             let granted = service.create_set_as(&locks, &token, &body).await;
-            assert_eq!(granted.status, 201, "{number}: {granted:?}");
+            // 200 where the service asked a store again that was late.
+            assert!(granted.status.is_success(), "{number}: {granted:?}");
             for name in &names {
                 assert!(!held[*name].swap(true, Ordering::AcqRel), "two hold lock-{name}");
             }
@@ -271,8 +272,7 @@ async fn two_hundred_sets_on_three_instances_are_all_served(store: &TestStore) {
             for name in &names {
                 held[*name].store(false, Ordering::Release);
             }
-            let released = service.release_set(&locks, &token).await;
-            assert_eq!(released.status, 204, "{number}: {released:?}");
+            release(&service, &locks, &token).await;
         });
     }
     let mut served = 0;
@@ -281,6 +281,21 @@ async fn two_hundred_sets_on_three_instances_are_all_served(store: &TestStore) {
         served += 1;
     }
     assert_eq!(served, SETS);
+}
+
+/// Releases a set as every client does: it repeats what a late store leaves unknown, and then the locks may be
+/// another's already.
+async fn release(service: &Service, locks: &[&str], token: &str) {
+    let mut is_unknown = false;
+    loop {
+        let released = service.release_set(locks, token).await;
+        match released.status.as_u16() {
+            204 => return,
+            404 | 412 if is_unknown => return,
+            503 => is_unknown = true,
+            _ => panic!("{token}: {released:?}"),
+        }
+    }
 }
 
 #[tokio::test]

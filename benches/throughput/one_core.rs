@@ -1,0 +1,179 @@
+//! The whole server side on one core, beside the programs that people put in keylatch's place: nginx, which
+//! answers without any work, webdis before a Redis, and Redis alone.
+//!
+//! Every subject shares the core with its Redis; the load generator has another one. Subjects take turns, round
+//! by round, and only ratios within a round count.
+
+use std::fs;
+use std::process::Command;
+
+use crate::Result;
+use crate::load::Load;
+use crate::processes::{Machine, Process};
+use crate::redis_alone::{Lock, RedisAlone, Scripts};
+use crate::report;
+use crate::slice::{Slice, Spread};
+
+/// The part of the rate of nginx's 204 that is to be left with locks in memory.
+const GOAL_MEMORY: f64 = 0.75;
+/// The part of the bare handler's.
+const GOAL_BARE: f64 = 0.95;
+/// The part of memory's rate that is to be left on disk.
+const GOAL_EMBEDDED: f64 = 0.75;
+/// How many times webdis's rate locks in Redis are to have.
+const GOAL_REDIS: f64 = 1.25;
+/// The part of the rate of Redis alone with a plain SET NX PX that is to be left.
+const GOAL_ALONE: f64 = 0.45;
+/// Compares and deletes, as webdis's clients send it.
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// The servers, each with its Redis if it has one.
+struct Subjects {
+    nginx: Process,
+    bare: Process,
+    memory: Process,
+    embedded: Process,
+    redis: (Process, Process),
+    webdis: (Process, Process),
+}
+
+/// The rounds of each subject.
+#[derive(Debug, Default)]
+struct Rounds {
+    nginx: Vec<Slice>,
+    bare: Vec<Slice>,
+    memory: Vec<Slice>,
+    embedded: Vec<Slice>,
+    redis: Vec<Slice>,
+    webdis: Vec<Slice>,
+    plain: Vec<Slice>,
+    scripts: Vec<Slice>,
+}
+
+/// Measures all subjects and prints the table.
+pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
+    let alone = machine.redis()?;
+    let plain = RedisAlone::new(machine, &alone, load.window, Lock::Plain)?;
+    let scripts = RedisAlone::new(machine, &alone, load.window, Lock::Scripts)?;
+    let subjects = Subjects::start(machine)?;
+    let release = Scripts::new(machine, &subjects.webdis.1).load(RELEASE)?;
+    let mut measured = Rounds::default();
+    for _ in 0..rounds {
+        measured.nginx.push(load.measure_repeated(&subjects.nginx, 204)?);
+        measured.bare.push(load.measure(&subjects.bare, None)?);
+        measured.memory.push(load.measure(&subjects.memory, None)?);
+        measured.embedded.push(load.measure(&subjects.embedded, None)?);
+        let (service, redis) = &subjects.redis;
+        measured.redis.push(load.measure(service, Some(redis))?);
+        let (service, redis) = &subjects.webdis;
+        measured.webdis.push(load.measure_webdis(service, redis, &release)?);
+        measured.plain.push(plain.measure()?);
+        measured.scripts.push(scripts.measure()?);
+    }
+    measured.print();
+    print_calls(machine, load, &subjects.redis)
+}
+
+impl Subjects {
+    fn start(machine: &Machine) -> Result<Self> {
+        let directory = machine.directory("one-core");
+        let (redis, behind_webdis) = (machine.redis()?, machine.redis()?);
+        let on_redis = machine.keylatch(&format!("redis://{}", redis.address))?;
+        let webdis = webdis(machine, &behind_webdis)?;
+        Ok(Self {
+            nginx: nginx(machine)?,
+            bare: machine.bare()?,
+            memory: machine.keylatch("memory:")?,
+            embedded: machine.keylatch(&format!("embedded:{}", directory.display()))?,
+            redis: (on_redis, redis),
+            webdis: (webdis, behind_webdis),
+        })
+    }
+}
+
+/// An nginx that answers 204 to everything, as one process.
+fn nginx(machine: &Machine) -> Result<Process> {
+    machine.server("/usr/sbin/nginx", |command: &mut Command, address, directory| {
+        let file = directory.join("nginx.conf");
+        let text = format!(
+            "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
+             events {{ worker_connections 1024; }}\n\
+             http {{ access_log off; keepalive_requests 1000000000;\n\
+             server {{ listen {address}; location / {{ return 204; }} }} }}\n",
+            pid = directory.join("nginx.pid").display(),
+        );
+        fs::write(&file, text)?;
+        command.arg("-p").arg(directory).arg("-c").arg(file);
+        Ok(())
+    })
+}
+
+/// A webdis of one thread before a Redis.
+fn webdis(machine: &Machine, redis: &Process) -> Result<Process> {
+    let redis_port = redis.address.port();
+    machine.server("webdis", |command: &mut Command, address, directory| {
+        let file = directory.join("webdis.json");
+        let text = format!(
+            r#"{{"redis_host": "127.0.0.1", "redis_port": {redis_port}, "http_host": "127.0.0.1",
+                "http_port": {port}, "threads": 1, "pool_size": 20, "daemonize": false,
+                "websockets": false, "database": 0, "verbosity": 0, "logfile": "/dev/null"}}"#,
+            port = address.port(),
+        );
+        fs::write(&file, text)?;
+        command.arg(file);
+        Ok(())
+    })
+}
+
+/// Prints how many commands Redis carries out for a create and a release that meet no other client.
+fn print_calls(
+    machine: &Machine,
+    load: &Load,
+    (service, redis): &(Process, Process),
+) -> Result<()> {
+    const CYCLES: usize = 1000;
+    let scripts = Scripts::new(machine, redis);
+    scripts.cli(&["CONFIG", "RESETSTAT"])?;
+    load.come_and_go(service, CYCLES)?;
+    let stats = scripts.cli(&["INFO", "commandstats"])?;
+    println!("\nCommands of Redis for a create and a release, those inside of scripts included:");
+    for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
+        let Some((name, calls)) = line.split_once(":calls=") else { continue };
+        let calls = calls.split(',').next().unwrap_or_default().parse::<f64>()?;
+        println!("  {name:<12}{:.2}", calls / CYCLES as f64);
+    }
+    Ok(())
+}
+
+impl Rounds {
+    fn print(&self) {
+        let rows = [
+            ("nginx, 204", &self.nginx[..]),
+            ("bare handler", &self.bare),
+            ("keylatch on memory", &self.memory),
+            ("keylatch, embedded", &self.embedded),
+            ("keylatch on Redis", &self.redis),
+            ("webdis on Redis", &self.webdis),
+            ("Redis, SET NX PX", &self.plain),
+            ("Redis, queue scripts", &self.scripts),
+        ];
+        let rates = |slice: &Slice, other: &Slice| slice.rate / other.rate;
+        let ratio = |slices: &[Slice], others: &[Slice]| Spread::of_ratios(slices, others, rates);
+        report::table(&["of nginx", "of webdis"], &rows, |slices| {
+            vec![Some(ratio(slices, &self.nginx)), Some(ratio(slices, &self.webdis))]
+        });
+        report::legend("The server side has one core, its Redis included.\n", &rows);
+        println!("\nGoals:");
+        let goals = [
+            ("on Redis, of webdis", GOAL_REDIS, ratio(&self.redis, &self.webdis)),
+            ("on Redis, of Redis alone", GOAL_ALONE, ratio(&self.redis, &self.plain)),
+            ("on memory, of nginx", GOAL_MEMORY, ratio(&self.memory, &self.nginx)),
+            ("on memory, of the bare handler", GOAL_BARE, ratio(&self.memory, &self.bare)),
+            ("embedded, of memory", GOAL_EMBEDDED, ratio(&self.embedded, &self.memory)),
+        ];
+        for (what, goal, found) in goals {
+            report::goal(&format!("{what}, at least {goal}"), found.median >= goal, found);
+        }
+    }
+}
