@@ -48,7 +48,7 @@ impl Lock<'_> {
 
     async fn leave(&self, holder: &str, entry: &str) -> ReleaseReply {
         let entry = EntryName::parse(entry).unwrap();
-        self.0.0.leave(&name("lock"), &token(holder), Some(entry)).await.unwrap()
+        self.0.0.leave(&name("lock"), &token(holder), Some(entry)).await.unwrap().0
     }
 
     async fn renew(&self, holder: &str) -> RenewReply {
