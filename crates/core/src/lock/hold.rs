@@ -22,7 +22,7 @@ use crate::watchdog::{LeaseSchedule, notice, retry_pause};
 
 /// How many events may wait for their reader.
 const EVENTS: usize = 8;
-/// The longest time between the event that a lock is lost and its release.
+/// The longest time between the event that a lock is lost and its release, where its lease could last.
 const GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// A lock to hold for as long as a client reads its events.
@@ -207,13 +207,10 @@ impl HoldTask {
             lost = self.renew_until_lost(schedule) => Some(lost),
         };
         if let Some(lost) = lost {
-            let is_over = matches!(lost, LossReason::NotHeld | LossReason::TakenOver);
+            let grace = self.grace(&lost);
             last.send(HoldEvent::Lost(lost));
-            if is_over {
-                return;
-            }
+            let Some(grace) = grace else { return };
             // The reader needs a moment to stop, and may close the connection when it has.
-            let grace = notice(self.ttl.get()).min(GRACE_MAX);
             let _ = timeout(grace, self.events.closed()).await;
         }
         self.release().await;
@@ -276,6 +273,19 @@ impl HoldTask {
                 Err(_) => tracing::debug!("the renewal of a held lock got no answer"),
             }
             schedule.failed(self.since_arrival(Instant::now()), Duration::ZERO);
+        }
+    }
+
+    /// How long the reader has to stop before the lock is released; `None` where it is lost already. The
+    /// notice of a lease that could not be renewed is all that is left of its validity.
+    fn grace(&self, lost: &LossReason) -> Option<Duration> {
+        let notice = notice(self.ttl.get());
+        match lost {
+            LossReason::NotHeld | LossReason::TakenOver => None,
+            LossReason::Unrenewed => Some(notice),
+            LossReason::MaxHold | LossReason::Shutdown | LossReason::Broken(_) => {
+                Some(notice.min(GRACE_MAX))
+            }
         }
     }
 
