@@ -1,6 +1,7 @@
 """What every client does, one function each. The first line of each is its row in the table."""
 
 import asyncio
+import base64
 import signal
 import subprocess
 
@@ -115,6 +116,15 @@ async def no_service(stage):
     one = await stage.program()
     error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
     assert error["kind"] == "unreachable", error
+
+
+@scenario
+async def unanswered(stage):
+    """A request whose answer is lost is said to have an unknown effect"""
+    one = await stage.program()
+    stage.proxy.lost = 1
+    error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
+    assert error["kind"] == "unknown-effect", error
 
 
 @scenario
@@ -300,6 +310,40 @@ async def hold_waits(stage):
 
 
 @scenario
+async def refused_hold_names_the_holder(stage):
+    """A hold that is refused says who holds the lock"""
+    one = await stage.program()
+    await one.do("lock", lease="l", name="ci.deploy", ttl_ms=20000, owner="ann", limit="shared")
+    for wait in (0, 300):
+        got = await one.do("hold", lease="m", name="ci.deploy", ttl_ms=5000, wait_ms=wait)
+        assert got["held"]["owner"] == "ann" and got["held"]["name"] == "ci.deploy", got
+
+
+@scenario
+async def paused_service_opens_no_hold(stage):
+    """A hold gives up where the service does not answer"""
+    one = await stage.program()
+    stage.pause_service()
+    error = await one.fails("hold", lease="l", name="a", ttl_ms=5000, wait_ms=0)
+    assert error["kind"] == "unknown-effect", error
+
+
+@scenario
+async def lost_hold_is_exclusive_until_its_end(stage):
+    """A hold that is lost is exclusive until its validity ends"""
+    one, two = await stage.program(), await stage.program()
+    clock = asyncio.get_running_loop().time
+    assert not await holding(one, "a") and not await holding(two, "a")
+    began = clock()
+    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=12_000)
+    stage.pause_service()
+    await one.event("lost", lease="l")
+    stage.resume_service()
+    await two.do("lock", lease="m", name="a", ttl_ms=5000, wait_ms=20000)
+    assert clock() - began > 11.5, clock() - began
+
+
+@scenario
 async def hold_ends_with_the_process(stage):
     """A hold is free as soon as its process is killed"""
     one, two = await stage.program(), await stage.program()
@@ -341,13 +385,50 @@ async def cut_watch_continues(stage):
 
 
 @scenario
+async def silent_watch_continues(stage):
+    """A watch whose connection is silent begins again"""
+    await restarted(stage, "[stream]\nheartbeat_ms = 200\n")
+    stage.environment["CONFORMANCE_SILENCE_MS"] = "3000"
+    one = await stage.program()
+    await one.do("watch", watch="w", name="a")
+    await one.event("change", watch="w", type="snapshot")
+    stage.proxy.silence()
+    await one.event("change", watch="w", type="snapshot")
+
+
+@scenario
 async def repeat_reads_the_answer(stage):
     """What was done is read by a repeat"""
     one = await stage.program()
     assert (await one.do("begin", run="r", key="k", fingerprint="f"))["state"] == "begun"
     await one.do("complete", run="r", status=201, body="made")
     got = await one.do("begin", run="s", key="k", fingerprint="f")
-    assert got == {"state": "done", "status": 201, "body": "made"}, got
+    assert (got["state"], got["status"], got["body"]) == ("done", 201, "made"), got
+
+
+@scenario
+async def binary_answer(stage):
+    """An answer that is not text is read with its headers"""
+    one = await stage.program()
+    headers = {"content-type": ["image/png"], "x-two": ["1", "2"]}
+    content = base64.b64encode(b"\x89PNG\xff").decode()
+    await stage.ask("POST", "/v1/idempotency/k", {}, token="t" * 20)
+    await stage.ask("PUT", "/v1/idempotency/k", {"headers": headers, "body_base64": content}, token="t" * 20)
+    got = await one.do("begin", run="r", key="k")
+    assert got["body_base64"] == content and "body" not in got, got
+    assert got["headers"] == headers, got
+
+
+@scenario
+async def dots_are_no_steps(stage):
+    """A key or a name of dots is one like any other"""
+    one = await stage.program()
+    for key in (".", "..", "a/../b"):
+        await one.do("begin", run=key, key=key)
+        await one.do("complete", run=key, status=200, body=f"of {key}")
+        assert (await one.do("begin", run="again", key=key))["body"] == f"of {key}"
+        await one.do("lock", lease=key, name=key, ttl_ms=5000)
+        assert await one.do("release", lease=key) == {"released": True}
 
 
 @scenario
@@ -420,29 +501,61 @@ async def traceparent(stage):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     stage.environment["TRACEPARENT"] = trace
     one = await stage.program()
-    await one.do("lock", lease="l", name="a", ttl_ms=5000)
+    await one.do("lock", lease="l", name="a", ttl_ms=6000)
     await one.do("hold", lease="h", name="b", ttl_ms=5000)
-    await one.do("begin", run="r", key="k", lease_ms=5000)
+    await one.do("begin", run="r", key="k", lease_ms=6000)
+    for renewal in ("PUT /v1/locks/a ", "POST /v1/idempotency/k/renew "):
+        await eventually(sent(stage, renewal))
     await one.do("release", lease="l")
-    assert len(stage.proxy.requests) >= 4, stage.proxy.requests
+    assert len(stage.proxy.requests) >= 6, stage.proxy.requests
     for head in stage.proxy.requests:
         assert f"traceparent: {trace}" in head.lower(), head
+
+
+def sent(stage, line):
+    async def is_sent():
+        return any(head.startswith(line) for head in stage.proxy.requests)
+
+    return is_sent
 
 
 @scenario
 async def tls(stage):
     """A service with TLS of an authority of one's own is known by its file"""
+    authority(stage)
+    await restarted(stage, '[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
+    stage.scheme = "https"
+    stage.environment["KEYLATCH_CA"] = str(stage.directory / "ca.pem")
+    one = await stage.program()
+    assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
+
+
+@scenario
+async def certificate(stage):
+    """A service that asks for a certificate is shown the one that the program says"""
+    authority(stage)
+    (stage.directory / "identities.toml").write_text(
+        '[[identity]]\nname = "ops"\ncertificates = ["127.0.0.1"]\nallow = [{ locks = "", may = ["acquire"] }]\n'
+    )
+    await restarted(
+        stage,
+        'identities = "identities.toml"\n[tls]\ncert = "cert.pem"\nkey = "key.pem"\nclient_ca = "ca.pem"\n',
+    )
+    stage.scheme = "https"
+    for member, file in (("CA", "ca.pem"), ("CERT", "cert.pem"), ("KEY", "key.pem")):
+        stage.environment[f"CONFORMANCE_{member}"] = str(stage.directory / file)
+    one = await stage.program()
+    assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
+
+
+def authority(stage):
+    """Makes an authority, `ca.pem`, and a certificate of it for 127.0.0.1, `cert.pem`, with its `key.pem`."""
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     authority = ["-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
     signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-subj", "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
     for arguments in (authority, [*names, *signed]):
         subprocess.run([*make, *arguments], cwd=stage.directory, check=True, capture_output=True)
-    await restarted(stage, '[tls]\ncert = "cert.pem"\nkey = "key.pem"\n')
-    stage.scheme = "https"
-    stage.environment["KEYLATCH_CA"] = str(stage.directory / "ca.pem")
-    one = await stage.program()
-    assert (await one.do("lock", lease="l", name="a", ttl_ms=5000))["fencing_token"] > 0
 
 
 async def restarted(stage, configuration):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import tempfile
+import urllib.request
 from pathlib import Path
 
 # How long anything that has to happen may take, on the slowest machine.
@@ -29,6 +30,7 @@ class Proxy:
         self.unavailable = 0  # so many requests are answered 503 here
         self.requests = []  # the head of each
         self.writers = set()
+        self.silent = set()  # those of them to which nothing passes
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -43,6 +45,10 @@ class Proxy:
         """Ends all connections."""
         for writer in list(self.writers):
             writer.transport.abort()
+
+    def silence(self):
+        """Lets nothing pass on the connections that are open, and ends none of them."""
+        self.silent |= self.writers
 
     async def serve(self, reader, writer):
         if self.refuses:
@@ -82,6 +88,8 @@ class Proxy:
                     self.lost -= 1
                     return
                 await asyncio.sleep(self.delay)
+                if writer in self.silent:
+                    continue
                 writer.write(data)
                 await writer.drain()
 
@@ -215,6 +223,13 @@ class Stage:
         program = Program(process)
         self.programs.append(program)
         return program
+
+    async def ask(self, method, path, body, token):
+        """A request past the proxy and the client."""
+        headers = {"content-type": "application/json", "lock-token": token}
+        url, data = f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers, method=method)
+        await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=LIMIT).close())
 
     def pause_service(self):
         self.service.send_signal(signal.SIGSTOP)
