@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import keylatch
-from keylatch import AsyncClient, AsyncLease, Client, Held, Lease, LeaseLost, Lock, Once, Problem, Unreachable
+from keylatch import (
+    AsyncClient,
+    AsyncLease,
+    Client,
+    Held,
+    KeptAnswer,
+    Lease,
+    LeaseLost,
+    Lock,
+    Once,
+    Problem,
+    Unreachable,
+)
 
 ASYNCIO = "--asyncio" in sys.argv
 Command = dict[str, Any]
@@ -24,10 +37,21 @@ def traceparent() -> str | None:
     return os.environ.get("TRACEPARENT")
 
 
+def settings_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of a client that a scenario asks for."""
+    settings: dict[str, Any] = {"traceparent": traceparent, "ca": environment.get("CONFORMANCE_CA")}
+    if "CONFORMANCE_CERT" in environment:
+        settings["cert"] = (environment["CONFORMANCE_CERT"], environment["CONFORMANCE_KEY"])
+    if "CONFORMANCE_SILENCE_MS" in environment:
+        settings["silence"] = int(environment["CONFORMANCE_SILENCE_MS"]) / 1000
+    return settings
+
+
 class Program:
     def __init__(self) -> None:
-        self.client: Client = Client(traceparent=traceparent)
-        self.async_client: AsyncClient = AsyncClient(traceparent=traceparent)
+        settings = settings_of(os.environ)
+        self.client: Client = Client(**settings)
+        self.async_client: AsyncClient = AsyncClient(**settings)
         self.leases: dict[str, Lease | AsyncLease] = {}
         self.runs: dict[str, tuple[Once, Any]] = {}
         self.watches: dict[str, asyncio.Task[None]] = {}
@@ -54,7 +78,7 @@ class Program:
         try:
             lease = await self.get(self.either.lock(command["name"], **self.options(command)), command["lease"])
         except Held as held:
-            return {"held": dict(held.holder or {})}
+            return {"held": {**(held.holder or {}), "name": held.name}}
         slot = {} if lease.slot is None else {"slot": lease.slot}
         return {"fencing_token": lease.fencing_token, "token": lease.token, **slot}
 
@@ -69,7 +93,7 @@ class Program:
         try:
             lease = await self.get(self.either.hold(command["name"], **self.options(command)), command["lease"])
         except Held as held:
-            return {"held": dict(held.holder or {})}
+            return {"held": {**(held.holder or {}), "name": held.name}}
         return {"fencing_token": lease.fencing_token, "token": lease.token}
 
     async def release(self, command: Command) -> Command:
@@ -122,7 +146,7 @@ class Program:
         run = await once.__aenter__() if ASYNCIO else await asyncio.to_thread(once.__enter__)
         self.runs[command["run"]] = (once, run)
         if run.answer is not None:
-            return {"state": "done", "status": run.answer.status, "body": run.answer.body}
+            return {"state": "done", "status": run.answer.status, "headers": run.answer.headers, **body_of(run.answer)}
         return {"state": "begun", "fencing_token": run.fencing_token}
 
     async def end(self, command: Command, call: Callable[[Any], Any]) -> Command:
@@ -163,6 +187,12 @@ class Program:
             say({"id": command["id"], "error": error})
         except Unreachable as error:
             say({"id": command["id"], "error": {"kind": "unknown-effect" if error.sent else "unreachable"}})
+
+
+def body_of(answer: KeptAnswer) -> Command:
+    if isinstance(answer.body, bytes):
+        return {"body_base64": base64.b64encode(answer.body).decode()}
+    return {"body": answer.body}
 
 
 async def main() -> None:

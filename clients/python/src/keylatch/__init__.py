@@ -11,14 +11,15 @@ which service, and as whom.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from .client import AsyncClient, Client, Watch
 from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event
-from .lease import AsyncLease, Lease
+from .lease import AsyncLease, Lease, OnLost
 from .lock import Hold, Lock
 from .once import AsyncRun, KeptAnswer, Once, SyncRun
+from .protocol import Limit
 
 __all__ = [
     "AsyncClient",
@@ -56,14 +57,34 @@ def _default() -> Client:
     return _client
 
 
-def lock(names: str | list[str], **options: Any) -> Lock:
+def lock(
+    names: str | Sequence[str],
+    *,
+    wait: float = 0.0,
+    ttl: float = 30.0,
+    owner: str | None = None,
+    limit: Limit = None,
+    entry: str | None = None,
+    token: str | None = None,
+    on_lost: OnLost | None = None,
+) -> Lock:
     """:meth:`Client.lock` of the service at `KEYLATCH_URL`."""
-    return _default().lock(names, **options)
+    return _default().lock(
+        names, wait=wait, ttl=ttl, owner=owner, limit=limit, entry=entry, token=token, on_lost=on_lost
+    )
 
 
-def hold(name: str, **options: Any) -> Hold:
+def hold(
+    name: str,
+    *,
+    wait: float = 0.0,
+    ttl: float = 30.0,
+    owner: str | None = None,
+    limit: Limit = None,
+    on_lost: OnLost | None = None,
+) -> Hold:
     """:meth:`Client.hold` of the service at `KEYLATCH_URL`."""
-    return _default().hold(name, **options)
+    return _default().hold(name, wait=wait, ttl=ttl, owner=owner, limit=limit, on_lost=on_lost)
 
 
 def watch(name: str) -> Watch:
@@ -71,6 +92,6 @@ def watch(name: str) -> Watch:
     return _default().watch(name)
 
 
-def once(key: str, **options: Any) -> Once:
+def once(key: str, *, fingerprint: str | None = None, lease: float = 30.0, wait: float = 0.0) -> Once:
     """:meth:`Client.once` of the service at `KEYLATCH_URL`."""
-    return _default().once(key, **options)
+    return _default().once(key, fingerprint=fingerprint, lease=lease, wait=wait)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .driver import Transport, run, run_async
+from .driver import SILENCE, Transport, run, run_async
 from .errors import KeylatchError, Problem, Unreachable
 from .events import Event
 from .lease import OnLost
-from .lock import SILENCE, Hold, Lock, stream, stream_async
+from .lock import Hold, Lock, stream, stream_async
 from .once import Intent, Once
 from .protocol import (
     PAUSE,
@@ -32,12 +32,12 @@ class Watch:
 
     def __init__(self, transport: Transport, name: str) -> None:
         self._transport = transport
-        self._request = Request("GET", f"/v1/locks/{plain(name)}/events", timeout=SILENCE)
+        self._request = Request("GET", f"/v1/locks/{plain(name)}/events", timeout=transport.silence)
 
     def __iter__(self) -> Iterator[Event]:
         while True:
             try:
-                yield from stream(self._transport, self._request)
+                yield from stream(self._transport, None, self._request)
             except (Unreachable, Problem) as error:
                 check_passing(error)
             run(self._transport, pause())
@@ -45,7 +45,7 @@ class Watch:
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
             try:
-                async for event in stream_async(self._transport, self._request):
+                async for event in stream_async(self._transport, None, self._request):
                     yield event
             except (Unreachable, Problem) as error:
                 check_passing(error)
@@ -72,14 +72,18 @@ class _Client:
         ca: str | None = None,
         cert: tuple[str, str] | None = None,
         traceparent: Callable[[], str | None] | None = None,
+        silence: float = SILENCE,
     ) -> None:
         """A client of the service at `url`, or at `KEYLATCH_URL`, or at http://127.0.0.1:7070.
 
         `unix:PATH` is a Unix socket. `api_key`, `ca` (a file of authorities) and `cert` (the files of a
         certificate and its key) are `KEYLATCH_API_KEY`, `KEYLATCH_CA`, `KEYLATCH_CLIENT_CERT` and
         `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
+        A watch on which nothing comes for `silence` seconds, not even a comment, is opened anew.
         """
-        self._transport = Transport.from_environment(url, api_key, ca=ca, cert=cert, traceparent=traceparent)
+        self._transport = Transport.from_environment(
+            url, api_key, ca=ca, cert=cert, traceparent=traceparent, silence=silence
+        )
 
     def lock(
         self,

@@ -20,6 +20,8 @@ from .protocol import ANSWER_TIMEOUT, Answer, Conversation, Pause, Request, now
 T = TypeVar("T")
 #: What a clock that stands still during a sleep may miss of it at most.
 STEP = 1.0
+#: The service sends a comment more often than that while nothing happens (every 15 s by default).
+SILENCE = 90.0
 #: What httpx raises before it has sent anything.
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
@@ -37,6 +39,8 @@ class Transport:
     ca: str | None = None
     cert: tuple[str, str] | None = None
     traceparent: Callable[[], str | None] | None = None
+    #: For how long a stream may be silent before it counts as lost.
+    silence: float = SILENCE
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _client: httpx.Client | None = None
     _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = field(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from .driver import Stopped, Transport, run, run_async
-from .errors import LeaseLost, Unreachable
+from .errors import KeylatchError, LeaseLost, Unreachable
 from .events import Event
 from .protocol import Claim, Conversation, Grant, Pause, lead, now, release, renew
 
@@ -85,19 +85,25 @@ class LeaseState:
         if self._on_lost is not None:
             self._on_lost(loss)
 
-    def _expire(self) -> Conversation[LeaseLost]:
-        """Waits until nothing has renewed the lease in time."""
-        while (give_up := self._until - lead(self._claim.ttl)) > now():
-            yield Pause(give_up)
-        return LeaseLost("unrenewed", "no renewal came in time")
+    def _tell(self, loss: LeaseLost) -> None:
+        """Notes that the lease is lost, unless that is known or the program has released it."""
+        raise NotImplementedError
 
-    def _follow(self, event: Event, sent: float) -> LeaseLost | None:
-        """Takes over what the stream of a hold says; why the lease is lost, if it says so."""
-        if event.type == "renewed":
+    def _outlast(self) -> Conversation[None]:
+        """Sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends:
+        its stream stays open until then, because the service frees the lock with the stream."""
+        while (give_up := self._until - lead(self._claim.ttl)) > now() and self._loss is None:
+            yield Pause(give_up)
+        self._tell(LeaseLost("unrenewed", "no renewal came in time"))
+        yield Pause(self._until)
+        yield from release(self._claim)
+
+    def _follow(self, event: Event, sent: float) -> None:
+        """Takes over what the stream of a hold says."""
+        if event.type == "renewed" and self._loss is None:
             self._renewed(sent + (event.data["waited_ms"] + event.data["valid_for_ms"]) / 1000)
-        elif event.type in ("lost", "refused"):
-            return LeaseLost(str(event.data.get("reason")), str(event.data.get("detail")))
-        return None
+        elif event.type == "lost":
+            self._tell(LeaseLost(str(event.data.get("reason")), str(event.data.get("detail"))))
 
 
 class Lease(LeaseState):
@@ -107,6 +113,7 @@ class Lease(LeaseState):
         super().__init__(claim, grant, on_lost)
         self._transport = transport
         self._stop = threading.Event()
+        self._telling = threading.Lock()
         self.lost = threading.Event()
 
     def release(self) -> bool:
@@ -116,36 +123,37 @@ class Lease(LeaseState):
 
     def _renew(self) -> None:
         """Has a thread renew the lease until it is released or lost."""
-        self._start(lambda: run(self._transport, self._renewals(), self._stop))
+        self._start(self._renewals())
 
-    def _renewals(self) -> Conversation[LeaseLost]:
-        return renew(self._claim, self._until, self._renewed)
+    def _renewals(self) -> Conversation[None]:
+        self._tell((yield from renew(self._claim, self._until, self._renewed)))
 
     def _hold(self, events: Iterator[Event], sent: float) -> None:
-        """Has one thread read the stream that holds the lock, and another see that it is read."""
-        self._start(lambda: self._read(events, sent))
-        self._start(lambda: run(self._transport, self._expire(), self._stop))
-
-    def _read(self, events: Iterator[Event], sent: float) -> LeaseLost:
+        """Reads the stream that holds the lock to its end, and has a thread see that events come in time."""
+        self._start(self._outlast())
+        why = "the stream has ended"
         try:
             for event in events:
-                if (loss := self._follow(event, sent)) is not None:
-                    return loss
+                self._follow(event, sent)
         except Unreachable as error:
-            return LeaseLost("unreachable", str(error))
-        return LeaseLost("unreachable", "the stream has ended")
+            why = str(error)
+        self._tell(LeaseLost("unreachable", why))
 
-    def _start(self, watch: Callable[[], LeaseLost]) -> None:
-        def until_lost() -> None:
-            try:
-                loss = watch()
-            except Stopped:
+    def _tell(self, loss: LeaseLost) -> None:
+        with self._telling:
+            if self._stop.is_set() or self.lost.is_set():
                 return
-            if not self._stop.is_set() and not self.lost.is_set():
-                self._lose(loss)
-                self.lost.set()
+            self._lose(loss)
+            self.lost.set()
 
-        threading.Thread(target=until_lost, name=f"keylatch {self.name}", daemon=True).start()
+    def _start(self, talk: Conversation[None]) -> None:
+        def watch() -> None:
+            try:
+                run(self._transport, talk, self._stop)
+            except (Stopped, KeylatchError):
+                pass
+
+        threading.Thread(target=watch, name=f"keylatch {self.name}", daemon=True).start()
 
 
 class AsyncLease(LeaseState):
@@ -154,7 +162,7 @@ class AsyncLease(LeaseState):
     def __init__(self, transport: Transport, claim: Claim, grant: Grant, on_lost: OnLost | None) -> None:
         super().__init__(claim, grant, on_lost)
         self._transport = transport
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_released = False
         self.lost = asyncio.Event()
 
@@ -165,32 +173,39 @@ class AsyncLease(LeaseState):
             return await run_async(self._transport, release(self._claim))
         finally:
             # Not before: without its stream the service would release a hold by itself.
-            if self._task is not None:
-                self._task.cancel()
+            for task in self._tasks:
+                task.cancel()
 
     def _renew(self) -> None:
-        self._start(run_async(self._transport, renew(self._claim, self._until, self._renewed)))
+        self._start(self._renewals())
+
+    async def _renewals(self) -> None:
+        self._tell(await run_async(self._transport, renew(self._claim, self._until, self._renewed)))
 
     def _hold(self, events: AsyncIterator[Event], sent: float) -> None:
         self._start(self._read(events, sent))
+        self._start(self._see_to_its_end())
 
-    async def _read(self, events: AsyncIterator[Event], sent: float) -> LeaseLost:
+    async def _read(self, events: AsyncIterator[Event], sent: float) -> None:
+        """Reads the stream that holds the lock to its end."""
+        why = "the stream has ended"
         try:
-            while True:
-                left = self._until - lead(self._claim.ttl) - now()
-                event = await asyncio.wait_for(anext(events), max(left, 0.0))
-                if (loss := self._follow(event, sent)) is not None:
-                    return loss
-        except (TimeoutError, asyncio.TimeoutError):
-            return LeaseLost("unrenewed", "no renewal came in time")
-        except (Unreachable, StopAsyncIteration) as error:
-            return LeaseLost("unreachable", str(error) or "the stream has ended")
+            async for event in events:
+                self._follow(event, sent)
+        except Unreachable as error:
+            why = str(error)
+        self._tell(LeaseLost("unreachable", why))
 
-    def _start(self, watch: Any) -> None:
-        async def until_lost() -> None:
-            loss = await watch
-            if not self._is_released:
-                self._lose(loss)
-                self.lost.set()
+    async def _see_to_its_end(self) -> None:
+        try:
+            await run_async(self._transport, self._outlast())
+        except KeylatchError:
+            pass
 
-        self._task = asyncio.create_task(until_lost(), name=f"keylatch {self.name}")
+    def _tell(self, loss: LeaseLost) -> None:
+        if not self._is_released and not self.lost.is_set():
+            self._lose(loss)
+            self.lost.set()
+
+    def _start(self, watch: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(watch, name=f"keylatch {self.name}"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
+from concurrent.futures import Future, wait
 from types import TracebackType
 
 from .driver import Transport, answer_of, run, run_async
@@ -11,9 +13,6 @@ from .errors import Held, KeylatchError, LeaseLost, Problem, Unreachable
 from .events import Event, async_events_of, events_of
 from .lease import AsyncLease, Lease, OnLost
 from .protocol import ANSWER_TIMEOUT, Claim, Grant, Request, acquire, held, now, release
-
-#: The service sends a comment more often than that while nothing happens.
-SILENCE = 90.0
 
 
 class Lock:
@@ -100,26 +99,52 @@ class Hold(Lock):
     """A lock that a connection holds: it is free as soon as this process is gone."""
 
     def acquire(self) -> Lease:
+        opened: Future[Lease] = Future()
+        threading.Thread(target=self._open, args=[opened], name="keylatch hold", daemon=True).start()
+        try:
+            wait([opened], self._claim.wait + ANSWER_TIMEOUT)
+        finally:
+            # Where it is not open yet, nobody waits for it any more.
+            is_late = opened.cancel()
+        if is_late:
+            raise Unreachable("no answer came in time", sent=True)
+        return opened.result()
+
+    def _open(self, opened: Future[Lease]) -> None:
+        """Opens the stream, and reads it to its end; a thread does that."""
         sent = now()
-        events = stream(self._transport, hold_request(self._claim))
-        for event in events:
-            grant = granted(self._claim, event, sent)
-            if grant is not None:
-                lease = Lease(self._transport, self._claim, grant, self._on_lost)
-                lease._hold(events, sent)
-                return lease
-        raise Unreachable("the stream has ended", sent=True)
+        events = stream(self._transport, self._claim, hold_request(self._transport, self._claim))
+        try:
+            grant = next((grant for event in events if (grant := granted(self._claim, event, sent))), None)
+            if grant is None:
+                raise Unreachable("the stream has ended", sent=True)
+        except Exception as error:
+            if opened.set_running_or_notify_cancel():
+                opened.set_exception(error)
+            return
+        if opened.set_running_or_notify_cancel():
+            lease = Lease(self._transport, self._claim, grant, self._on_lost)
+            opened.set_result(lease)
+            lease._hold(events, sent)
+        events.close()
 
     async def acquire_async(self) -> AsyncLease:
         sent = now()
-        events = stream_async(self._transport, hold_request(self._claim))
-        async for event in events:
-            grant = granted(self._claim, event, sent)
-            if grant is not None:
-                lease = AsyncLease(self._transport, self._claim, grant, self._on_lost)
-                lease._hold(events, sent)
-                return lease
-        raise Unreachable("the stream has ended", sent=True)
+        events = stream_async(self._transport, self._claim, hold_request(self._transport, self._claim))
+
+        async def first() -> Grant:
+            async for event in events:
+                if (grant := granted(self._claim, event, sent)) is not None:
+                    return grant
+            raise Unreachable("the stream has ended", sent=True)
+
+        try:
+            grant = await asyncio.wait_for(first(), self._claim.wait + ANSWER_TIMEOUT)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise Unreachable("no answer came in time", sent=True) from None
+        lease = AsyncLease(self._transport, self._claim, grant, self._on_lost)
+        lease._hold(events, sent)
+        return lease
 
 
 def may_hold(error: BaseException) -> bool:
@@ -152,8 +177,9 @@ def leave(was_held: bool, loss: LeaseLost | None) -> None:
         raise LeaseLost("expired", "the lease was over before it was released")
 
 
-def hold_request(claim: Claim) -> Request:
-    silence = max(SILENCE, claim.wait + ANSWER_TIMEOUT) if claim.wait < SILENCE else SILENCE
+def hold_request(transport: Transport, claim: Claim) -> Request:
+    # What comes late is judged by the validity, so silence is an error only when that is over.
+    silence = max(transport.silence, claim.ttl)
     return Request("POST", f"{claim.path}/hold", claim.creation(claim.wait), claim.token, silence)
 
 
@@ -165,31 +191,24 @@ def granted(claim: Claim, event: Event, sent: float) -> Grant | None:
     return None
 
 
-def refusal(claim: Claim, problem: Problem) -> KeylatchError:
-    return held(claim, problem) if problem.code == "lock-held" else problem
+def refusal(claim: Claim | None, problem: Problem) -> KeylatchError:
+    return held(claim, problem) if claim and problem.code == "lock-held" else problem
 
 
-def stream(transport: Transport, request: Request) -> Iterator[Event]:
+def stream(transport: Transport, claim: Claim | None, request: Request) -> Generator[Event, None, None]:
     """The events of a request; raises :class:`Held` or :class:`Problem` where there are none."""
     with transport.stream(request) as response:
         if response.status_code != 200:
             response.read()
-            raise named(request, answer_of(response).problem())
+            raise refusal(claim, answer_of(response).problem())
         yield from events_of(response.iter_lines())
 
 
-async def stream_async(transport: Transport, request: Request) -> AsyncIterator[Event]:
+async def stream_async(transport: Transport, claim: Claim | None, request: Request) -> AsyncIterator[Event]:
     """The same for asyncio."""
     async with transport.stream_async(request) as response:
         if response.status_code != 200:
             await response.aread()
-            raise named(request, answer_of(response).problem())
+            raise refusal(claim, answer_of(response).problem())
         async for event in async_events_of(response.aiter_lines()):
             yield event
-
-
-def named(request: Request, problem: Problem) -> KeylatchError:
-    if problem.code != "lock-held":
-        return problem
-    document = problem.document
-    return Held(request.path.split("/")[3], document.get("holder"))

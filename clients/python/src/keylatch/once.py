@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
 
 from .driver import Stopped, Transport, run, run_async
 from .errors import KeylatchError, Unreachable
-from .protocol import PAUSE, Answer, Conversation, Pause, Request, ask, now
+from .protocol import PAUSE, Answer, Conversation, Pause, Request, ask, now, plain
 
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """What the thing came to when it was done."""
+    """What the thing came to when it was done. The body is `str`, or `bytes` where it is not text."""
 
     status: int
-    headers: dict[str, Any]
-    body: str | None
+    headers: dict[str, list[str]]
+    body: str | bytes | None
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> KeptAnswer:
-        return cls(int(document["status"]), dict(document.get("headers", {})), document.get("body"))
+        binary = document.get("body_base64")
+        body = document.get("body") if binary is None else base64.b64decode(binary)
+        return cls(int(document["status"]), dict(document.get("headers", {})), body)
+
+
+def completion(
+    status: int, json: Any, body: str | bytes | None, headers: Mapping[str, str | list[str]] | None
+) -> dict[str, Any]:
+    """What a run is completed with, as the API takes it."""
+    answer: dict[str, Any] = {"status": status}
+    if headers:
+        answer["headers"] = dict(headers)
+    if isinstance(body, bytes):
+        return answer | {"body_base64": base64.b64encode(body).decode()}
+    return answer | ({"json": json} if body is None and json is not None else {"body": body or ""})
 
 
 @dataclass(frozen=True)
@@ -39,7 +54,7 @@ class Intent:
 
     @property
     def path(self) -> str:
-        return f"/v1/idempotency/{quote(self.key, safe='')}"
+        return f"/v1/idempotency/{plain(self.key)}"
 
     def begin(self) -> Conversation[Answer]:
         body: dict[str, Any] = {"lease_ms": round(self.lease * 1000)}
@@ -79,10 +94,9 @@ class Run:
         #: Whether it is to be done now.
         self.begun = document.get("state") != "done"
 
-    def _completion(self, status: int, json: Any, body: str | None) -> Conversation[Answer]:
+    def _completion(self, answer: dict[str, Any]) -> Conversation[Answer]:
         self._ended = True
-        content = {"json": json} if body is None and json is not None else {"body": body or ""}
-        return self._intent.complete({"status": status, **content})
+        return self._intent.complete(answer)
 
     def _abandonment(self) -> Conversation[Answer]:
         self._ended = True
@@ -94,9 +108,16 @@ class SyncRun(Run):
 
     _transport: Transport
 
-    def complete(self, json: Any = None, *, status: int = 200, body: str | None = None) -> None:
+    def complete(
+        self,
+        json: Any = None,
+        *,
+        status: int = 200,
+        body: str | bytes | None = None,
+        headers: Mapping[str, str | list[str]] | None = None,
+    ) -> None:
         """Keeps this as the answer of every repeat."""
-        run(self._transport, self._completion(status, json, body))
+        run(self._transport, self._completion(completion(status, json, body, headers)))
 
     def abandon(self) -> None:
         """Says that nothing was done, so that a repeat runs."""
@@ -108,9 +129,16 @@ class AsyncRun(Run):
 
     _transport: Transport
 
-    async def complete(self, json: Any = None, *, status: int = 200, body: str | None = None) -> None:
+    async def complete(
+        self,
+        json: Any = None,
+        *,
+        status: int = 200,
+        body: str | bytes | None = None,
+        headers: Mapping[str, str | list[str]] | None = None,
+    ) -> None:
         """Keeps this as the answer of every repeat."""
-        await run_async(self._transport, self._completion(status, json, body))
+        await run_async(self._transport, self._completion(completion(status, json, body, headers)))
 
     async def abandon(self) -> None:
         """Says that nothing was done, so that a repeat runs."""

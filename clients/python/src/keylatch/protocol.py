@@ -8,6 +8,7 @@ carries a conversation out.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,10 +28,20 @@ T = TypeVar("T")
 Limit = int | Literal["shared"] | None
 
 
+def awake_clock() -> int | None:
+    """The clock that also runs while the machine sleeps: on macOS it is CLOCK_MONOTONIC, which stands still in a
+    sleep on Linux. Python's own `time.monotonic` stands still in a sleep on both, and runs on in one on Windows."""
+    if sys.platform == "darwin":
+        return time.CLOCK_MONOTONIC
+    return getattr(time, "CLOCK_BOOTTIME", None)
+
+
+CLOCK = awake_clock()
+
+
 def now() -> float:
     """Seconds on a clock that also runs while the machine sleeps, where there is one."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
+    return time.monotonic() if CLOCK is None else time.clock_gettime(CLOCK)
 
 
 def new_token() -> str:
