@@ -4,7 +4,9 @@ import { createInterface } from 'node:readline';
 
 import { Client, Held, Problem, Unreachable } from './dist/index.js';
 
-const client = new Client({ traceparent: () => process.env.TRACEPARENT });
+const { TRACEPARENT, CONFORMANCE_CA: ca, CONFORMANCE_CERT: cert, CONFORMANCE_KEY: key, CONFORMANCE_SILENCE_MS } = process.env;
+const silence = CONFORMANCE_SILENCE_MS && Number(CONFORMANCE_SILENCE_MS);
+const client = new Client({ traceparent: () => TRACEPARENT, ca, cert, key, silence });
 const [leases, runs, watches] = [new Map(), new Map(), new Map()];
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -54,7 +56,10 @@ const commands = {
   begin: async ({ run: name, key, fingerprint, lease_ms }) => {
     const run = await client.begin(key, { fingerprint, lease: lease_ms });
     runs.set(name, run);
-    if (run.answer) return { state: 'done', status: run.answer.status, body: run.answer.body ?? '' };
+    if (run.answer) {
+      const { status, headers, body, bytes } = run.answer;
+      return { state: 'done', status, headers, body, body_base64: bytes && btoa(String.fromCharCode(...bytes)) };
+    }
     return { state: 'begun', fencing_token: run.fencingToken };
   },
   complete: async ({ run, status, body }) => {

@@ -10,10 +10,15 @@ import { type ClientOptions, plain, Transport } from './transport.js';
 
 /** A client of a keylatch. */
 export class Client {
-  readonly #transport: Transport;
+  #made: Transport | undefined;
 
-  constructor(options: ClientOptions = {}) {
-    this.#transport = new Transport(options);
+  /** Without options, what the environment says is read at the first use. */
+  constructor(options?: ClientOptions) {
+    if (options) this.#made = new Transport(options);
+  }
+
+  get #transport(): Transport {
+    return (this.#made ??= new Transport({}));
   }
 
   /**
@@ -40,7 +45,8 @@ export class Client {
     const path = `/v1/locks/${plain(name)}/events`;
     while (!signal?.aborted) {
       try {
-        yield* events(this.#transport, { method: 'GET', path, ...(signal && { signal }) });
+        const { silence } = this.#transport;
+        yield* events(this.#transport, { method: 'GET', path, silence, ...(signal && { signal }) });
       } catch (error) {
         if (error instanceof Problem && !error.isPassing) throw error;
       }

@@ -11,8 +11,8 @@ export { Client } from './client.js';
 export { Held, type Holder, KeylatchError, LeaseLost, type LossReason, Problem, type ProblemDocument, type Retry, Unreachable } from './errors.js';
 export type { Event } from './events.js';
 export { Lease } from './lease.js';
-export { type KeptAnswer, type OnceOptions, Run } from './once.js';
+export { type Completion, type KeptAnswer, type OnceOptions, Run } from './once.js';
 export type { ClientOptions } from './transport.js';
 
 /** The client of the service at `KEYLATCH_URL`. */
-export const keylatch = new Client();
+export const keylatch: Client = /* @__PURE__ */ new Client();

@@ -15,15 +15,16 @@ export class Lease {
   readonly #claim: Claim;
   readonly #grant: Grant;
   readonly #lost = new AbortController();
+  /** Aborts when the program begins to release. */
   readonly #released = new AbortController();
+  /** Aborts when it has released. */
+  readonly #gone = new AbortController();
   #until: number;
 
   /** @internal */
-  constructor(claim: Claim, grant: Grant, watch: (lease: Lease) => Promise<LeaseLost>) {
+  constructor(claim: Claim, grant: Grant, watch: (lease: Lease) => Promise<void>) {
     [this.#claim, this.#grant, this.#until] = [claim, grant, grant.until];
-    watch(this).then((lost) => {
-      if (!this.#released.signal.aborted) this.#lost.abort(lost);
-    });
+    void watch(this);
   }
 
   /** The lock; of several, the first. */
@@ -72,7 +73,12 @@ export class Lease {
   /** Releases; whether the lease was still held. */
   async release(): Promise<boolean> {
     this.#released.abort();
-    return await this.#claim.release();
+    try {
+      return await this.#claim.release();
+    } finally {
+      // Not before: without its stream the service would release a hold by itself.
+      this.#gone.abort();
+    }
   }
 
   /** Releases at the end of an `await using`; throws {@link LeaseLost} if the lease was lost before. */
@@ -82,8 +88,17 @@ export class Lease {
     if (!wasHeld) throw new LeaseLost('expired', 'the lease was over before it was released');
   }
 
-  /** @internal Renews at each third of the TTL until the lease is lost. */
-  async renew(): Promise<LeaseLost> {
+  #lose(lost: LeaseLost): void {
+    if (!this.#released.signal.aborted) this.#lost.abort(lost);
+  }
+
+  /** @internal Keeps the lease until it is lost. */
+  async renew(): Promise<void> {
+    this.#lose(await this.#renewUntilLost());
+  }
+
+  /** Renews at each third of the TTL. */
+  async #renewUntilLost(): Promise<LeaseLost> {
     const claim = this.#claim;
     for (let [due, why] = [now() + claim.ttl / 3, '']; ; ) {
       const giveUp = this.#until - lead(claim.ttl);
@@ -104,49 +119,64 @@ export class Lease {
     }
   }
 
-  /** @internal Reads the stream that holds the lock until the lease is lost. */
-  async follow(stream: AsyncGenerator<Event>, sent: number): Promise<LeaseLost> {
-    return await Promise.race([this.#read(stream, sent), this.#expire()]);
-  }
-
-  async #read(stream: AsyncGenerator<Event>, sent: number): Promise<LeaseLost> {
+  /**
+   * @internal Reads the stream that holds the lock to its end. The service frees the lock with the stream, so a lost hold
+   * keeps it open until its validity ends.
+   */
+  async follow(stream: AsyncGenerator<Event>, sent: number, ending: AbortController): Promise<void> {
+    void this.#outlast(ending);
+    let why = 'the stream has ended';
     try {
-      for (let next = await stream.next(); !next.done; next = await stream.next()) {
-        const { type, data } = next.value;
-        if (type === 'renewed') this.#until = sent + data.waited_ms + data.valid_for_ms;
-        if (type === 'lost') return new LeaseLost(data.reason, data.detail);
+      for await (const { type, data } of stream) {
+        if (type === 'renewed' && !this.signal.aborted) this.#until = sent + data.waited_ms + data.valid_for_ms;
+        if (type === 'lost') this.#lose(new LeaseLost(data.reason, data.detail));
       }
-      return new LeaseLost('unreachable', 'the stream has ended');
     } catch (error) {
-      return new LeaseLost('unreachable', String(error));
+      why = String(error);
     }
+    this.#lose(new LeaseLost('unreachable', why));
   }
 
-  async #expire(): Promise<LeaseLost> {
-    for (;;) {
-      const giveUp = this.#until - lead(this.#claim.ttl);
-      if (giveUp <= now() || this.#released.signal.aborted) return new LeaseLost('unrenewed', 'no renewal came in time');
-      await until(giveUp, this.#released.signal);
-    }
+  /** Sees that events renew a hold in time, and ends the stream when the validity is over. */
+  async #outlast(ending: AbortController): Promise<void> {
+    const gone = this.#gone.signal;
+    const giveUp = (): number => this.#until - lead(this.#claim.ttl);
+    while (giveUp() > now() && !this.signal.aborted && !gone.aborted) await until(giveUp(), gone);
+    this.#lose(new LeaseLost('unrenewed', 'no renewal came in time'));
+    await until(this.#until, gone);
+    ending.abort();
   }
 }
 
 /** Holds a lock by a stream: it is free as soon as this process is gone. */
 export async function hold(claim: Claim): Promise<Lease> {
-  const sent = now();
-  const body = claim.creation(claim.options.wait ?? 0);
-  const stream = events(claim.transport, { method: 'POST', path: `${claim.path}/hold`, body, token: claim.token });
+  const { wait = 0, signal } = claim.options;
+  signal?.throwIfAborted();
+  const [sent, ending, opened] = [now(), new AbortController(), new AbortController()];
+  const leave = (): void => ending.abort();
+  signal?.addEventListener('abort', leave);
+  void until(sent + wait + ANSWER_TIMEOUT, opened.signal).then(() => opened.signal.aborted || leave());
+  const request = { path: `${claim.path}/hold`, body: claim.creation(wait), token: claim.token };
+  const stream = events(claim.transport, { method: 'POST', ...request, signal: ending.signal });
   try {
-    for (let next = await stream.next(); !next.done; next = await stream.next()) {
-      const { type, data } = next.value;
-      if (type === 'acquired') {
-        return new Lease(claim, claim.grant({ document: data }, sent), (lease) => lease.follow(stream, sent));
-      }
-      if (type === 'refused') throw new Problem(data.status, data);
-    }
+    const grant = await granted(claim, stream, sent);
+    return new Lease(claim, grant, (lease) => lease.follow(stream, sent, ending));
   } catch (error) {
+    leave();
+    signal?.throwIfAborted();
     throw error instanceof Problem && error.code === 'lock-held' ? claim.held(error.document) : error;
+  } finally {
+    opened.abort();
+    signal?.removeEventListener('abort', leave);
+  }
+}
+
+/** Waits for the event that says that the lock is held. */
+async function granted(claim: Claim, stream: AsyncGenerator<Event>, sent: number): Promise<Grant> {
+  for (let next = await stream.next(); !next.done; next = await stream.next()) {
+    const { type, data } = next.value;
+    if (type === 'acquired') return claim.grant({ document: data }, sent);
+    if (type === 'refused') throw new Problem(data.status, data);
   }
   throw new Unreachable('the stream has ended', true);
 }
-

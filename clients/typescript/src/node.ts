@@ -21,22 +21,40 @@ export function platformFetch(options: PlatformOptions): typeof fetch {
     options.key ?? env['KEYLATCH_CLIENT_KEY'],
   ];
   const tls = { ...(ca && { ca: read(ca) }), ...(cert && { cert: read(cert) }), ...(key && { key: read(key) }) };
-  const agent = { keepAlive: true, timeout: 120_000 };
+  // Deno repeats a request by itself whose kept connection is cut, and says nothing of the first.
+  const agent = { keepAlive: !('Deno' in globalThis), timeout: 120_000 };
   const [clear, secure] = [new http.Agent(agent), new https.Agent({ ...agent, ...(tls as https.AgentOptions) })];
   return (input, init = {}) =>
     new Promise((resolve, reject) => {
-      const url = new URL(String(input));
-      const isSecure = url.protocol === 'https:';
-      const request = (isSecure ? https : http).request(url, {
+      const { origin, path } = partsOf(String(input));
+      const isSecure = origin.protocol === 'https:';
+      const request = (isSecure ? https : http).request(origin, {
+        path,
         method: init.method ?? 'GET',
         headers: init.headers as http.OutgoingHttpHeaders,
         agent: isSecure ? secure : clear,
         ...(options.socketPath !== undefined && { socketPath: options.socketPath }),
-        ...(init.signal && { signal: init.signal }),
       });
-      request.on('error', reject).on('response', (answer) => resolve(responseOf(answer)));
+      const leave = (): void => {
+        const error = new DOMException('The request was given up.', 'AbortError');
+        // Deno emits no error of a request that is destroyed.
+        reject(error);
+        request.destroy(error);
+      };
+      init.signal?.addEventListener('abort', leave);
+      if (init.signal?.aborted) leave();
+      request
+        .on('error', reject)
+        .on('close', () => init.signal?.removeEventListener('abort', leave))
+        .on('response', (answer) => resolve(responseOf(answer)));
       request.end(init.body ?? undefined);
     });
+}
+
+/** The path is that of the text: a `URL` would take the key `%2E%2E` for a step up. */
+function partsOf(url: string): { origin: URL; path: string } {
+  const at = url.indexOf('/', url.indexOf('://') + 3);
+  return at < 0 ? { origin: new URL(url), path: '/' } : { origin: new URL(url.slice(0, at)), path: url.slice(at) };
 }
 
 function responseOf(answer: http.IncomingMessage): Response {

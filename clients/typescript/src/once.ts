@@ -18,8 +18,21 @@ export interface OnceOptions {
 /** What a thing came to. */
 export interface KeptAnswer {
   status: number;
-  headers: Record<string, string | string[]>;
+  headers: Record<string, string[]>;
+  /** The body, where it is text. */
   body?: string;
+  /** The body, where it is not. */
+  bytes?: Uint8Array;
+}
+
+/** What a run is completed with: one of `body`, `bytes` and `json`. */
+export interface Completion {
+  /** 200 by default. */
+  status?: number;
+  headers?: Record<string, string | string[]>;
+  body?: string;
+  bytes?: Uint8Array;
+  json?: unknown;
 }
 
 /** The answer to a request that is safe to repeat, also where earlier ones were lost. */
@@ -40,6 +53,13 @@ export async function ask(transport: Transport, request: Request, wait = 0): Pro
   }
 }
 
+function keptAnswer(document: any): KeptAnswer | undefined {
+  if (!document) return undefined;
+  const { status, headers, body, body_base64: base64 } = document;
+  const bytes = base64 === undefined ? undefined : Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+  return { status, headers, ...(body !== undefined && { body }), ...(bytes && { bytes }) };
+}
+
 /** What came of beginning. Where `answer` is undefined the thing is to be done now, and then completed or abandoned. */
 export class Run {
   readonly #transport: Transport;
@@ -54,7 +74,7 @@ export class Run {
   private constructor(transport: Transport, path: string, token: string, document: any) {
     [this.#transport, this.#path, this.#token] = [transport, path, token];
     this.fencingToken = document.fencing_token;
-    this.answer = document.state === 'done' ? document.answer : undefined;
+    this.answer = document.state === 'done' ? keptAnswer(document.answer) : undefined;
   }
 
   /** @internal */
@@ -69,10 +89,11 @@ export class Run {
   }
 
   /** Keeps this as the answer of every repeat. */
-  async complete(answer: { status?: number; body?: string; json?: unknown } = {}): Promise<void> {
+  async complete({ status = 200, headers, body, bytes, json }: Completion = {}): Promise<void> {
     this.#ended.abort();
-    const content = answer.json === undefined ? { body: answer.body ?? '' } : { json: answer.json };
-    await this.#send('PUT', { status: answer.status ?? 200, ...content });
+    const text = json === undefined ? { body: body ?? '' } : { json };
+    const content = bytes === undefined ? text : { body_base64: btoa(String.fromCharCode(...bytes)) };
+    await this.#send('PUT', { status, ...(headers && { headers }), ...content });
   }
 
   /** Says that nothing was done, so that a repeat runs. */

@@ -5,6 +5,8 @@ import { platformFetch } from '#platform';
 import { KeylatchError, Problem, type ProblemDocument, Unreachable } from './errors.js';
 
 export const ANSWER_TIMEOUT = 5000;
+/** The service sends a comment more often than that while nothing happens on a stream (every 15 s by default). */
+const SILENCE = 90_000;
 
 /** What Node can set, as files in PEM; elsewhere the platform sets it. */
 export interface PlatformOptions {
@@ -28,6 +30,8 @@ export interface ClientOptions extends PlatformOptions {
   traceparent?: () => string | undefined;
   /** Another `fetch` than the platform's. */
   fetch?: typeof fetch;
+  /** A watch on which nothing comes for so many milliseconds, not even a comment, is opened anew; 90 s by default. */
+  silence?: number;
 }
 
 export interface Request {
@@ -36,6 +40,8 @@ export interface Request {
   body?: unknown;
   token?: string;
   timeout?: number;
+  /** Of a stream: for how long nothing may come. */
+  silence?: number;
   signal?: AbortSignal;
 }
 
@@ -50,6 +56,7 @@ export class Transport {
   readonly #apiKey: string | undefined;
   readonly #traceparent: (() => string | undefined) | undefined;
   readonly #fetch: typeof fetch;
+  readonly silence: number;
 
   constructor(options: ClientOptions) {
     const environment: Record<string, string | undefined> = (globalThis as any).process?.env ?? {};
@@ -58,6 +65,7 @@ export class Transport {
     this.#url = isSocket ? 'http://localhost' : url.replace(/\/+$/, '');
     this.#apiKey = options.apiKey ?? environment['KEYLATCH_API_KEY'];
     this.#traceparent = options.traceparent;
+    this.silence = options.silence ?? SILENCE;
     const socketPath = isSocket ? url.slice(5) : options.socketPath;
     const { ca, cert, key } = options;
     this.#fetch = options.fetch ?? platformFetch({ ca, cert, key, socketPath });
@@ -65,41 +73,46 @@ export class Transport {
 
   /** The answer, if it is a success; throws {@link Problem} or {@link Unreachable}. */
   async send(request: Request): Promise<Answer> {
-    const timeout = new AbortController();
-    const timer = setTimeout(() => timeout.abort(), request.timeout ?? ANSWER_TIMEOUT);
-    const leave = () => timeout.abort();
-    request.signal?.addEventListener('abort', leave);
+    const ending = endingWith(request.signal);
     try {
-      const response = await this.#fetch(...this.#arguments(request, timeout.signal));
-      const document = parsed(await response.text());
-      if (!response.ok) throw problem(response, document);
-      return { status: response.status, document };
+      return await within(ending, request.timeout ?? ANSWER_TIMEOUT, async () => {
+        const response = await this.#fetch(...this.#arguments(request, ending.signal));
+        const document = parsed(await response.text());
+        if (!response.ok) throw problem(response, document);
+        return { status: response.status, document };
+      });
     } catch (error) {
       throw noAnswer(error);
     } finally {
-      clearTimeout(timer);
-      request.signal?.removeEventListener('abort', leave);
+      ending.forget();
     }
   }
 
-  /** The lines of a stream, until `signal` aborts. */
+  /** The lines of a stream, until `signal` aborts or nothing comes for `silence`. */
   async *lines(request: Request): AsyncGenerator<string> {
     let rest = '';
+    const ending = endingWith(request.signal);
     try {
-      const response = await this.#fetch(...this.#arguments(request, request.signal));
+      const opening = () => this.#fetch(...this.#arguments(request, ending.signal));
+      const response = await within(ending, request.silence, opening);
       if (!response.ok || !response.body) throw problem(response, parsed(await response.text()));
       const [reader, decoder] = [response.body.getReader(), new TextDecoder()];
-      for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const read = () => within(ending, request.silence, () => reader.read());
+      for (let part = await read(); !part.done; part = await read()) {
         const lines = (rest + decoder.decode(part.value, { stream: true })).split('\n');
         rest = lines.pop() ?? '';
         yield* lines;
       }
     } catch (error) {
       throw noAnswer(error);
+    } finally {
+      // A reader that leaves in the middle ends the connection.
+      ending.abort();
+      ending.forget();
     }
   }
 
-  #arguments({ method, path, body, token }: Request, signal?: AbortSignal): [string, RequestInit] {
+  #arguments({ method, path, body, token }: Request, signal: AbortSignal): [string, RequestInit] {
     const trace = this.#traceparent?.();
     const headers = {
       ...(body !== undefined && { 'content-type': 'application/json' }),
@@ -108,7 +121,32 @@ export class Transport {
       ...(trace && { traceparent: trace }),
     };
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
-    return [this.#url + path, { method, headers, ...content, ...(signal && { signal }) }];
+    return [this.#url + path, { method, headers, ...content, signal }];
+  }
+}
+
+/** What ends a request: also when `signal` aborts, until it is forgotten. */
+interface Ending {
+  readonly signal: AbortSignal;
+  abort(): void;
+  forget(): void;
+}
+
+function endingWith(signal?: AbortSignal): Ending {
+  const controller = new AbortController();
+  const abort = (): void => controller.abort();
+  if (signal?.aborted) abort();
+  signal?.addEventListener('abort', abort);
+  return { signal: controller.signal, abort, forget: () => signal?.removeEventListener('abort', abort) };
+}
+
+/** Does something that ends after so many milliseconds. */
+async function within<T>(ending: Ending, limit: number | undefined, act: () => Promise<T>): Promise<T> {
+  const timer = limit === undefined ? undefined : setTimeout(ending.abort, limit);
+  try {
+    return await act();
+  } finally {
+    clearTimeout(timer);
   }
 }
 
