@@ -19,10 +19,12 @@ npm ci --silent --no-fund --no-audit
 npm pack --silent --pack-destination "$built" >/dev/null
 mkdir "$built/npm" && npm install --silent --no-fund --no-audit --prefix "$built/npm" "$built"/keylatch-client-*.tgz
 
-echo "Go: gofmt, vet, build"
+echo "Go: gofmt, vet, test, build"
 cd ../go
 test -z "$(gofmt -l .)"
 go vet ./...
+GOOS=darwin go vet .
+go test ./...
 go build -o "$built/go-conformance" ./conformance
 
 cd ../..

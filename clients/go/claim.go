@@ -112,7 +112,7 @@ func (c *claim) renewal() map[string]any {
 func (c *claim) acquire(ctx context.Context) (grant, error) {
 	got, err := c.ask(ctx)
 	if err != nil && mayHold(err) {
-		go func() { _, _ = c.release(context.Background()) }()
+		go func() { _, _ = c.release(valuesOf{ctx}) }()
 	}
 	return got, err
 }

@@ -31,6 +31,9 @@ type Client struct {
 	url         string
 	apiKey      string
 	traceparent func(context.Context) string
+	silence     time.Duration
+	// Files of TLS, which count for a client that is made here.
+	authorities, certificate, key string
 }
 
 // Option says how a client reaches the service, and as whom.
@@ -42,9 +45,22 @@ func URL(url string) Option { return func(c *Client) { c.url = url } }
 // APIKey is sent as a bearer.
 func APIKey(key string) Option { return func(c *Client) { c.apiKey = key } }
 
-// HTTPClient is used in place of one with the settings of the environment. It should have no timeout of its own,
+// HTTPClient is used in place of one with the settings of TLS of the options and the environment. It should have no timeout of its own,
 // because streams are open for long.
 func HTTPClient(client *http.Client) Option { return func(c *Client) { c.http = client } }
+
+// CA is a file in PEM with the authorities that the service's certificate is good by, in place of KEYLATCH_CA.
+func CA(file string) Option { return func(c *Client) { c.authorities = file } }
+
+// Certificate is what this client shows: files in PEM with the certificate and its private key, in place of
+// KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY.
+func Certificate(certificate, key string) Option {
+	return func(c *Client) { c.certificate, c.key = certificate, key }
+}
+
+// Silence is for how long nothing may come of a watch, not even a comment, until it is opened anew; 90 s by default. The
+// service sends a comment every 15 s unless it is configured otherwise.
+func Silence(silence time.Duration) Option { return func(c *Client) { c.silence = silence } }
 
 // Traceparent gives the traceparent of a request (W3C Trace Context), or the empty text.
 func Traceparent(of func(context.Context) string) Option {
@@ -54,7 +70,11 @@ func Traceparent(of func(context.Context) string) Option {
 // New makes a client. What the options leave open is read from the environment: KEYLATCH_URL, KEYLATCH_API_KEY,
 // KEYLATCH_CA (a file of authorities), KEYLATCH_CLIENT_CERT and KEYLATCH_CLIENT_KEY.
 func New(options ...Option) (*Client, error) {
-	client := &Client{url: os.Getenv("KEYLATCH_URL"), apiKey: os.Getenv("KEYLATCH_API_KEY")}
+	client := &Client{
+		url: os.Getenv("KEYLATCH_URL"), apiKey: os.Getenv("KEYLATCH_API_KEY"), silence: 90 * time.Second,
+		authorities: os.Getenv("KEYLATCH_CA"), certificate: os.Getenv("KEYLATCH_CLIENT_CERT"),
+		key: os.Getenv("KEYLATCH_CLIENT_KEY"),
+	}
 	for _, option := range options {
 		option(client)
 	}
@@ -62,7 +82,7 @@ func New(options ...Option) (*Client, error) {
 		client.url = "http://127.0.0.1:7070"
 	}
 	if client.http == nil {
-		transport, err := transportOf(client.url)
+		transport, err := client.transport()
 		if err != nil {
 			return nil, err
 		}
@@ -75,30 +95,30 @@ func New(options ...Option) (*Client, error) {
 	return client, nil
 }
 
-// transportOf reads the settings of TLS from the environment.
-func transportOf(url string) (*http.Transport, error) {
+// transport reads the files of TLS.
+func (c *Client) transport() (*http.Transport, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 20
 	transport.DialContext = (&net.Dialer{Timeout: answerTimeout}).DialContext
-	if strings.HasPrefix(url, "unix:") {
-		path := strings.TrimPrefix(url, "unix:")
+	if strings.HasPrefix(c.url, "unix:") {
+		path := strings.TrimPrefix(c.url, "unix:")
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: answerTimeout}).DialContext(ctx, "unix", path)
 		}
 	}
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
-	if file := os.Getenv("KEYLATCH_CA"); file != "" {
-		text, err := os.ReadFile(file)
+	if c.authorities != "" {
+		text, err := os.ReadFile(c.authorities)
 		if err != nil {
 			return nil, err
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("keylatch: " + file + " has no certificate")
+			return nil, errors.New("keylatch: " + c.authorities + " has no certificate")
 		}
 	}
-	if file := os.Getenv("KEYLATCH_CLIENT_CERT"); file != "" {
-		pair, err := tls.LoadX509KeyPair(file, os.Getenv("KEYLATCH_CLIENT_KEY"))
+	if c.certificate != "" {
+		pair, err := tls.LoadX509KeyPair(c.certificate, c.key)
 		if err != nil {
 			return nil, err
 		}

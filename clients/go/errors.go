@@ -52,11 +52,6 @@ type leasedLock struct {
 	Slot         *int   `json:"slot"`
 }
 
-type answerMember struct {
-	Status int    `json:"status"`
-	Body   string `json:"body"`
-}
-
 // Holder is a holder of a lock, as others see it.
 type Holder struct {
 	Owner        string `json:"owner"`

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"time"
 )
 
 // Event is what the service says on a stream: Type is a word such as "acquired".
@@ -20,6 +21,8 @@ type Event struct {
 type eventStream struct {
 	body   io.ReadCloser
 	reader *bufio.Reader
+	// heard is called for each line, and so for each comment.
+	heard func()
 }
 
 // events opens a stream. The error is a *Problem or an *UnreachableError.
@@ -46,6 +49,9 @@ func (s *eventStream) next() (Event, document, error) {
 		if err != nil {
 			return event, document{}, err
 		}
+		if s.heard != nil {
+			s.heard()
+		}
 		text := string(bytes.TrimRight(line, "\r\n"))
 		switch {
 		case strings.HasPrefix(text, "event:"):
@@ -63,23 +69,35 @@ func (s *eventStream) next() (Event, document, error) {
 // "snapshot".
 func (c *Client) Watch(ctx context.Context, name string, on func(Event)) error {
 	for {
-		stream, err := c.events(ctx, request{method: "GET", path: "/v1/locks/" + plain(name) + "/events"})
+		err := c.watchOnce(ctx, request{method: "GET", path: "/v1/locks/" + plain(name) + "/events"}, on)
 		var problem *Problem
 		if errors.As(err, &problem) && !problem.isPassing() {
 			return err
 		}
-		for err == nil {
-			var event Event
-			if event, _, err = stream.next(); err == nil {
-				on(event)
-			}
-		}
-		if stream != nil {
-			stream.close()
-		}
 		if sleepUntil(ctx, now()+pause) != nil {
 			return ctx.Err()
 		}
+	}
+}
+
+// watchOnce calls on for the events of one connection, until it is lost or silent.
+func (c *Client) watchOnce(ctx context.Context, r request, on func(Event)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(c.silence, cancel)
+	defer silence.Stop()
+	stream, err := c.events(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer stream.close()
+	stream.heard = func() { silence.Reset(c.silence) }
+	for {
+		event, _, err := stream.next()
+		if err != nil {
+			return err
+		}
+		on(event)
 	}
 }
 

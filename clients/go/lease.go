@@ -10,10 +10,15 @@ import (
 
 // Lease is what the program holds, renewed until it is released or lost.
 type Lease struct {
-	claim  *claim
-	locks  []leasedLock
+	claim *claim
+	locks []leasedLock
+	// ctx is what the program sees, cancelled when the lease is lost.
 	ctx    context.Context
 	cancel context.CancelFunc
+	// keeping is the context of what renews, with the values of the one that the lock was asked for with. It ends when
+	// the lease is released.
+	keeping context.Context
+	end     context.CancelFunc
 
 	mutex    sync.Mutex
 	until    time.Duration
@@ -41,18 +46,20 @@ func (c *Client) lock(ctx context.Context, names []string, isSet bool, options [
 	if err != nil {
 		return nil, err
 	}
-	lease := newLease(claim, got)
-	go lease.watch(lease.renew)
+	lease := newLease(ctx, claim, got)
+	go func() { lease.lose(lease.renew()) }()
 	return lease, nil
 }
 
-func newLease(claim *claim, got grant) *Lease {
+func newLease(ctx context.Context, claim *claim, got grant) *Lease {
 	lease := &Lease{claim: claim, locks: got.locks, until: got.until}
-	lease.ctx, lease.cancel = context.WithCancel(context.Background())
+	lease.keeping, lease.end = context.WithCancel(valuesOf{ctx})
+	lease.ctx, lease.cancel = context.WithCancel(lease.keeping)
 	return lease
 }
 
-// Context is cancelled when the lease is lost or released. Hand it to what the lease protects.
+// Context is cancelled when the lease is lost or released, and has the values of the one that the lock was asked for with.
+// Hand it to what the lease protects.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Err is a *LostError once the lease is lost, and else nil. Ask it before each step of the work.
@@ -97,8 +104,9 @@ func (l *Lease) Release(ctx context.Context) (bool, error) {
 	l.mutex.Lock()
 	l.released = true
 	l.mutex.Unlock()
-	// Not before: without its stream the service would release a hold by itself.
 	defer l.cancel()
+	// Not before: without its stream the service would release a hold by itself.
+	defer l.end()
 	return l.claim.release(ctx)
 }
 
@@ -111,15 +119,16 @@ func (l *Lease) validUntil() time.Duration {
 func (l *Lease) renewed(until time.Duration) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.until = until
+	if l.loss == nil {
+		l.until = until
+	}
 }
 
-// watch keeps the lease until it is lost, and then cancels its context.
-func (l *Lease) watch(keep func() *LostError) {
-	loss := keep()
+// lose cancels the context of the lease, unless the program has released it.
+func (l *Lease) lose(loss *LostError) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if !l.released && l.loss == nil {
+	if !l.released && l.loss == nil && loss != nil {
 		l.loss = loss
 		l.cancel()
 	}
@@ -132,7 +141,7 @@ func (l *Lease) renew() *LostError {
 	for {
 		until := l.validUntil()
 		giveUp := until - lead(ttl)
-		if sleepUntil(l.ctx, shorter(due, giveUp)) != nil {
+		if sleepUntil(l.keeping, shorter(due, giveUp)) != nil {
 			return nil
 		}
 		sent := now()
@@ -143,7 +152,7 @@ func (l *Lease) renew() *LostError {
 			return &LostError{Reason: "unrenewed", Detail: "it could not be renewed in time: " + why}
 		}
 		limit := shorter(answerTimeout, longer((giveUp-sent)/2, 50*time.Millisecond))
-		got, err := l.claim.renew(l.ctx, limit)
+		got, err := l.claim.renew(l.keeping, limit)
 		if err == nil {
 			l.renewed(got.until)
 			due = sent + ttl/3
@@ -167,19 +176,19 @@ func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (
 	if err != nil {
 		return nil, err
 	}
-	reading, cancel := context.WithCancel(context.Background())
-	stop := cancelWith(ctx, cancel)
+	reading, cancel := context.WithCancel(valuesOf{ctx})
+	opening, opened := context.WithTimeout(ctx, claim.wait+answerTimeout)
+	defer opened()
+	stop := cancelWith(opening, cancel)
 	sent := now()
 	holding := request{method: "POST", path: claim.path() + "/hold", body: claim.creation(claim.wait), token: claim.token}
 	stream, err := c.events(reading, holding)
 	if err == nil {
-		var lease *Lease
-		if lease, err = claim.heldBy(stream, sent); err == nil && stop() {
-			go func() {
-				defer cancel()
-				lease.watch(func() *LostError { return lease.follow(stream, sent) })
-			}()
-			go lease.watch(lease.expire)
+		var got grant
+		if got, err = claim.heldBy(stream, sent); err == nil && stop() {
+			lease := newLease(ctx, claim, got)
+			go lease.follow(stream, sent)
+			go lease.outlast(cancel)
 			return lease, nil
 		}
 	}
@@ -188,8 +197,8 @@ func (c *Client) Hold(ctx context.Context, name string, options ...LockOption) (
 	if errors.As(err, &problem) && problem.Code == "lock-held" {
 		err = claim.held(problem.document)
 	}
-	if err == nil {
-		err = ctx.Err()
+	if why := opening.Err(); why != nil && problem == nil {
+		err = &UnreachableError{Sent: true, Err: why}
 	}
 	return nil, err
 }
@@ -200,7 +209,12 @@ func cancelWith(ctx context.Context, cancel context.CancelFunc) (stop func() boo
 	go func() {
 		select {
 		case <-ctx.Done():
-			cancel()
+			// Both may have come by now.
+			select {
+			case <-stopped:
+			default:
+				cancel()
+			}
 		case <-stopped:
 		}
 	}()
@@ -211,54 +225,51 @@ func cancelWith(ctx context.Context, cancel context.CancelFunc) (stop func() boo
 }
 
 // heldBy waits for the event that says that the lock is held.
-func (c *claim) heldBy(stream *eventStream, sent time.Duration) (*Lease, error) {
+func (c *claim) heldBy(stream *eventStream, sent time.Duration) (grant, error) {
 	for {
 		event, data, err := stream.next()
 		if err != nil {
-			return nil, &UnreachableError{Sent: true, Err: err}
+			return grant{}, &UnreachableError{Sent: true, Err: err}
 		}
 		switch event.Type {
 		case "acquired":
-			got, err := c.grant(data, sent)
-			if err != nil {
-				return nil, err
-			}
-			return newLease(c, got), nil
+			return c.grant(data, sent)
 		case "refused":
-			return nil, problemOf(0, event.Data, 0)
+			return grant{}, problemOf(0, event.Data, 0)
 		}
 	}
 }
 
-// follow reads the stream that holds the lock until the lease is lost.
-func (l *Lease) follow(stream *eventStream, sent time.Duration) *LostError {
+// follow reads the stream that holds the lock to its end.
+func (l *Lease) follow(stream *eventStream, sent time.Duration) {
 	defer stream.close()
-	go func() {
-		<-l.ctx.Done()
-		stream.close()
-	}()
 	for {
 		event, data, err := stream.next()
 		switch {
 		case err != nil:
-			return &LostError{Reason: "unreachable", Detail: fmt.Sprintf("the stream has ended: %v", err)}
+			l.lose(&LostError{Reason: "unreachable", Detail: fmt.Sprintf("the stream has ended: %v", err)})
+			return
 		case event.Type == "lost":
-			return &LostError{Reason: data.Reason, Detail: data.Detail}
+			l.lose(&LostError{Reason: data.Reason, Detail: data.Detail})
 		case event.Type == "renewed" && data.WaitedMs != nil && data.ValidForMs != nil:
 			l.renewed(sent + time.Duration(*data.WaitedMs+*data.ValidForMs)*time.Millisecond)
 		}
 	}
 }
 
-// expire waits until no event has renewed the lease in time.
-func (l *Lease) expire() *LostError {
+// outlast sees that events renew a hold in time. Where none does, it is lost, but exclusive until its validity ends: its
+// stream stays open until then, because the service frees the lock with the stream.
+func (l *Lease) outlast(endStream context.CancelFunc) {
+	defer endStream()
 	for {
 		giveUp := l.validUntil() - lead(l.claim.ttl)
-		if giveUp <= now() {
-			return &LostError{Reason: "unrenewed", Detail: "no renewal came in time"}
+		if giveUp <= now() || l.Err() != nil {
+			break
 		}
-		if sleepUntil(l.ctx, giveUp) != nil {
-			return nil
+		if sleepUntil(l.keeping, giveUp) != nil {
+			return
 		}
 	}
+	l.lose(&LostError{Reason: "unrenewed", Detail: "no renewal came in time"})
+	_ = sleepUntil(l.keeping, l.validUntil())
 }

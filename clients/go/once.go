@@ -3,7 +3,9 @@ package keylatch
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
+	"unicode/utf8"
 )
 
 // OnceOption says how to do a thing once.
@@ -25,8 +27,39 @@ type run struct {
 
 // Answer is what a thing came to.
 type Answer struct {
-	Status int
-	Body   string
+	Status  int
+	Headers http.Header
+	// Body has any bytes. Those that are no UTF-8 pass the API in base64.
+	Body string
+}
+
+// answerMember is an answer as the API has it.
+type answerMember struct {
+	Status  int         `json:"status"`
+	Headers http.Header `json:"headers,omitempty"`
+	Body    *string     `json:"body,omitempty"`
+	Base64  []byte      `json:"body_base64,omitempty"`
+}
+
+// member writes an answer as the API has it.
+func (a Answer) member() answerMember {
+	if utf8.ValidString(a.Body) {
+		return answerMember{Status: a.Status, Headers: a.Headers, Body: &a.Body}
+	}
+	return answerMember{Status: a.Status, Headers: a.Headers, Base64: []byte(a.Body)}
+}
+
+func (a answerMember) answer() Answer {
+	answer := Answer{Status: a.Status, Headers: http.Header{}, Body: string(a.Base64)}
+	if a.Body != nil {
+		answer.Body = *a.Body
+	}
+	for name, values := range a.Headers {
+		for _, value := range values {
+			answer.Headers.Add(name, value)
+		}
+	}
+	return answer
 }
 
 // Run is what came of beginning. Where Answer is nil the thing is to be done now, and then completed or abandoned.
@@ -63,11 +96,11 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 	if answer.State == "done" {
 		begun.Answer = &Answer{}
 		if answer.Answer != nil {
-			*begun.Answer = Answer{Status: answer.Answer.Status, Body: answer.Answer.Body}
+			*begun.Answer = answer.Answer.answer()
 		}
 		return begun, nil
 	}
-	renewing, cancel := context.WithCancel(context.Background())
+	renewing, cancel := context.WithCancel(valuesOf{ctx})
 	begun.end = cancel
 	go begun.renew(renewing, settings.lease)
 	return begun, nil
@@ -76,8 +109,7 @@ func (c *Client) Begin(ctx context.Context, key string, options ...OnceOption) (
 // Complete keeps an answer for every repeat.
 func (r *Run) Complete(ctx context.Context, answer Answer) error {
 	r.end()
-	body := map[string]any{"status": answer.Status, "body": answer.Body}
-	_, err := r.client.ask(ctx, request{method: "PUT", path: r.path, body: body, token: r.token}, 0)
+	_, err := r.client.ask(ctx, request{method: "PUT", path: r.path, body: answer.member(), token: r.token}, 0)
 	return err
 }
 

@@ -92,6 +92,14 @@ func (c *Client) open(ctx context.Context, r request) (*http.Response, error) {
 	return response, nil
 }
 
+// valuesOf has the values of a context, such as those of a trace, and never ends with it: for what outlives the call
+// (context.WithoutCancel of Go 1.21).
+type valuesOf struct{ context.Context }
+
+func (valuesOf) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (valuesOf) Done() <-chan struct{}       { return nil }
+func (valuesOf) Err() error                  { return nil }
+
 var errNotKeylatch = errors.New("the answer is not one of keylatch")
 
 // isUnsent says whether no connection was made.

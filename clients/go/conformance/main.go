@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	keylatch "github.com/keylatch/keylatch/clients/go"
 )
@@ -171,7 +174,7 @@ func (p *program) carryOutRun(ctx context.Context, c command) (object, error) {
 		defer p.mutex.Unlock()
 		p.runs[c.Run] = run
 		if run.Answer != nil {
-			return object{"state": "done", "status": run.Answer.Status, "body": run.Answer.Body}, nil
+			return done(*run.Answer), nil
 		}
 		return object{"state": "begun", "fencing_token": run.FencingToken}, nil
 	case "complete", "abandon":
@@ -194,6 +197,21 @@ func (p *program) carryOutRun(ctx context.Context, c command) (object, error) {
 	return nil, fmt.Errorf("there is no command %q", c.Do)
 }
 
+// done shows a kept answer.
+func done(answer keylatch.Answer) object {
+	headers := object{}
+	for name, values := range answer.Headers {
+		headers[strings.ToLower(name)] = values
+	}
+	shown := object{"state": "done", "status": answer.Status, "headers": headers}
+	if utf8.ValidString(answer.Body) {
+		shown["body"] = answer.Body
+	} else {
+		shown["body_base64"] = []byte(answer.Body)
+	}
+	return shown
+}
+
 func (p *program) answer(ctx context.Context, c command) {
 	ok, err := p.carryOut(ctx, c)
 	var problem *keylatch.Problem
@@ -212,8 +230,29 @@ func (p *program) answer(ctx context.Context, c command) {
 	}
 }
 
+// trace is the key of the value by which a context says to which trace its requests belong.
+type trace struct{}
+
+// options are what a scenario asks for.
+func options() []keylatch.Option {
+	options := []keylatch.Option{keylatch.Traceparent(func(ctx context.Context) string {
+		of, _ := ctx.Value(trace{}).(string)
+		return of
+	})}
+	if file := os.Getenv("CONFORMANCE_CA"); file != "" {
+		options = append(options, keylatch.CA(file))
+	}
+	if file := os.Getenv("CONFORMANCE_CERT"); file != "" {
+		options = append(options, keylatch.Certificate(file, os.Getenv("CONFORMANCE_KEY")))
+	}
+	if silence, err := strconv.Atoi(os.Getenv("CONFORMANCE_SILENCE_MS")); err == nil {
+		options = append(options, keylatch.Silence(time.Duration(silence)*time.Millisecond))
+	}
+	return options
+}
+
 func main() {
-	client, err := keylatch.New(keylatch.Traceparent(func(context.Context) string { return os.Getenv("TRACEPARENT") }))
+	client, err := keylatch.New(options()...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -228,6 +267,6 @@ func main() {
 		if json.Unmarshal(lines.Bytes(), &c) != nil || c.Do == "stop" {
 			return
 		}
-		go p.answer(context.Background(), c)
+		go p.answer(context.WithValue(context.Background(), trace{}, os.Getenv("TRACEPARENT")), c)
 	}
 }
