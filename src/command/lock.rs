@@ -391,7 +391,7 @@ impl Look {
         let mut lines = BufReader::new(StreamReader::new(bytes)).lines();
         let mut event = String::new();
         loop {
-            let cut = |why: String| service.failure(keylatch_client::Error::Unreachable(why));
+            let cut = |why: String| service.failure(keylatch_client::Error::Unanswered(why));
             let line = timeout(SILENCE, lines.next_line()).await;
             let line = line.map_err(|_| cut("nothing came for two minutes".into()))?;
             let line = line.map_err(|error| cut(error.to_string()))?;

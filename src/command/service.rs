@@ -77,11 +77,11 @@ impl Service {
         let answered = async {
             let response = self.open(ask).await?;
             let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-            body.map(|body| Reply(body.to_bytes())).map_err(|error| self.unreachable(&error))
+            body.map(|body| Reply(body.to_bytes())).map_err(|error| self.unanswered(&error))
         };
         timeout(LIMIT, answered)
             .await
-            .unwrap_or_else(|_| Err(self.unreachable("no answer came in time")))
+            .unwrap_or_else(|_| Err(self.unanswered("no answer came in time")))
     }
 
     /// Sends a request, and gives the answer when it begins. A problem is a failure.
@@ -96,7 +96,7 @@ impl Service {
         let request = request.body(Bytes::from(ask.body));
         let request = request.map_err(|error| Failure::Arguments(error.to_string()))?;
         let sent = timeout(LIMIT, self.client.send(request)).await;
-        let sent = sent.map_err(|_| self.unreachable("no answer came in time"))?;
+        let sent = sent.map_err(|_| self.unanswered("no answer came in time"))?;
         let response = sent.map_err(|error| self.failure(error))?;
         let status = response.status();
         if status.is_success() {
@@ -110,8 +110,8 @@ impl Service {
         })
     }
 
-    fn unreachable(&self, why: &(impl ToString + ?Sized)) -> Failure {
-        self.failure(Error::Unreachable(why.to_string()))
+    fn unanswered(&self, why: &(impl ToString + ?Sized)) -> Failure {
+        self.failure(Error::Unanswered(why.to_string()))
     }
 }
 

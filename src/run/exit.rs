@@ -76,7 +76,7 @@ impl Failure {
 pub(crate) fn code_of_error(error: &Error) -> u8 {
     match error {
         Error::Url(_) | Error::ApiKey => 64,
-        Error::Unreachable(_) | Error::Unavailable(_) => 69,
+        Error::Unreachable(_) | Error::Unanswered(_) | Error::Unavailable(_) => 69,
         Error::Problem(_) | Error::Refused(_) => 76,
         _ => 70,
     }

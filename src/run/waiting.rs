@@ -30,7 +30,7 @@ pub(super) async fn narrate(client: &Client, job: &Job) -> Infallible {
     let mut said = String::new();
     loop {
         let news = match timeout(PATIENCE, contention(client, job)).await {
-            Ok(Err(error @ Error::Unreachable(_))) => {
+            Ok(Err(error @ (Error::Unreachable(_) | Error::Unanswered(_)))) => {
                 Some(format!("{}: {error}; trying again", job.server))
             }
             Ok(Ok(contention)) if io::stderr().is_terminal() => contention,

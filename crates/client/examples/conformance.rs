@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::BufRead as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::{Request, StatusCode};
 use keylatch_client::{
-    AcquireOptions, AcquireReply, AcquireSetReply, BeginReply, Client, EntryName, Error, Guard,
-    LeaseStatus, Limit, LockGuard, LockName, LockSet, LossReason, OnceOptions, Owner, ReleaseReply,
-    Retry, Run, Security, SetGuard, Slots, Token, Ttl,
+    AcquireOptions, AcquireReply, AcquireSetReply, BeginReply, Client, ClientCertificate,
+    EntryName, Error, Guard, LeaseStatus, Limit, LockGuard, LockName, LockSet, LossReason,
+    OnceOptions, Owner, ReleaseReply, Retry, Run, Security, SetGuard, Slots, Token, Ttl,
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -34,8 +35,12 @@ struct Program {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let url = std::env::var("KEYLATCH_URL")?;
-    let client = Client::with_security(&url, Security::from_environment()?)?
+    let client = Client::with_security(&url, security()?)?
         .with_traceparent(|| std::env::var("TRACEPARENT").ok());
+    let client = match std::env::var("CONFORMANCE_SILENCE_MS") {
+        Ok(millis) => client.with_silence(Duration::from_millis(millis.parse()?)),
+        Err(_) => client,
+    };
     let program = Arc::new(Program { client, leases: Mutex::default(), runs: Mutex::default() });
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -58,6 +63,19 @@ async fn main() -> Result<(), Failure> {
         });
     }
     std::process::exit(0)
+}
+
+/// What the scenario gives as arguments, over what the environment says.
+fn security() -> Result<Security, Failure> {
+    let file = |name: &str| std::env::var_os(format!("CONFORMANCE_{name}")).map(PathBuf::from);
+    let mut security = Security::from_environment()?;
+    if let Some(ca) = file("CA") {
+        security.authorities = Some(ca);
+    }
+    if let (Some(cert), Some(key)) = (file("CERT"), file("KEY")) {
+        security.certificate = Some(ClientCertificate { cert, key });
+    }
+    Ok(security)
 }
 
 impl Program {
@@ -94,7 +112,8 @@ impl Program {
         };
         match reply {
             AcquireReply::Held(holder) => {
-                Ok(json!({"held": {"owner": holder.and_then(|holder| holder.owner)}}))
+                let owner = holder.and_then(|holder| holder.owner);
+                Ok(json!({"held": {"name": name.as_str(), "owner": owner}}))
             }
             AcquireReply::Granted(guard) => {
                 let token = guard.token().expose().to_owned();
@@ -184,8 +203,9 @@ impl Program {
         match self.client.begin(&text(command, "key"), &options).await? {
             BeginReply::Done(answer) => {
                 let answer = answer.ok_or("the answer was not kept")?;
-                let body = answer.body.unwrap_or_default();
-                Ok(json!({"state": "done", "status": answer.status, "body": body}))
+                let mut shown = serde_json::to_value(answer)?;
+                shown["state"] = json!("done");
+                Ok(shown)
             }
             BeginReply::Begun(run) => {
                 let shown = json!({"state": "begun", "fencing_token": run.fencing_token().get()});
@@ -268,6 +288,7 @@ fn error_of(failure: &(dyn std::error::Error + 'static)) -> Value {
             json!({"kind": "problem", "code": problem.code, "retry": retry})
         }
         Some(Error::Unreachable(_)) => json!({"kind": "unreachable"}),
+        Some(Error::Unanswered(_)) => json!({"kind": "unknown-effect"}),
         _ => json!({"kind": failure.to_string()}),
     }
 }

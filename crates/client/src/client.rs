@@ -27,6 +27,8 @@ use crate::{Error, Guard, LockGuard, SetGuard};
 const REQUEST_WAIT: Duration = Duration::from_secs(50);
 /// Below this, a service that refuses to let the client wait is polled instead.
 const MIN_REQUEST_WAIT: Duration = Duration::from_secs(1);
+/// For how long nothing may come of a watch, where the program does not say.
+const SILENCE: Duration = Duration::from_secs(90);
 /// The longest wait that the clock can count: some hundred years.
 const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -36,6 +38,8 @@ pub struct Client {
     connection: Arc<Connection>,
     /// The releases of guards and waits that were dropped.
     releases: TaskTracker,
+    /// For how long nothing may come of a watch.
+    silence: Duration,
 }
 
 /// How a lock is wanted, or each of several.
@@ -136,7 +140,7 @@ impl Client {
     /// As [`new`](Self::new), or the file of authorities cannot be read.
     pub fn with_security(url: &str, security: Security) -> Result<Self, Error> {
         let connection = Arc::new(Connection::new(url, security)?);
-        Ok(Self { connection, releases: TaskTracker::new() })
+        Ok(Self { connection, releases: TaskTracker::new(), silence: SILENCE })
     }
 
     /// The same client, whose requests carry the `traceparent` that `of` gives for each (W3C Trace Context).
@@ -145,6 +149,13 @@ impl Client {
     pub fn with_traceparent(self, of: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         let connection = Arc::new(self.connection.with_traceparent(of));
         Self { connection, ..self }
+    }
+
+    /// The same client, whose watches are opened anew where nothing comes for so long, not even a comment: 90 s unless
+    /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
+    #[must_use]
+    pub fn with_silence(self, silence: Duration) -> Self {
+        Self { silence, ..self }
     }
 
     /// Asks for a lock and waits for it as long as `options` say.
@@ -247,6 +258,10 @@ impl Client {
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        self.silence
     }
 
     /// What releases the sessions that are dropped.

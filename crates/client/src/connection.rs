@@ -239,8 +239,10 @@ impl fmt::Display for Refusal {
 
 impl From<NoReply> for Error {
     fn from(no_reply: NoReply) -> Self {
-        let (NoReply::Unsent(cause) | NoReply::Unknown(cause)) = no_reply;
-        Self::Unreachable(cause)
+        match no_reply {
+            NoReply::Unsent(cause) => Self::Unreachable(cause),
+            NoReply::Unknown(cause) => Self::Unanswered(cause),
+        }
     }
 }
 

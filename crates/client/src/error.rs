@@ -27,9 +27,12 @@ pub enum Error {
     /// The operating system has no random bytes for a token.
     #[error("no random bytes: {0}")]
     Random(#[from] getrandom::Error),
-    /// The service gave no answer within the time for it.
+    /// Nothing was sent: no connection to the service was made.
     #[error("the service cannot be reached: {0}")]
     Unreachable(String),
+    /// No answer came within the time for it to a request that was sent: the service may have carried it out.
+    #[error("the service gave no answer: {0}")]
+    Unanswered(String),
     /// The service, or something before it, answered that it cannot do its work now.
     #[error("the service cannot answer: {0}")]
     Unavailable(String),
@@ -42,6 +45,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The time for an answer is over.
+    pub(crate) fn late() -> Self {
+        Self::Unanswered("no answer came in time".to_owned())
+    }
+
     /// Whether the service has said no, so that the same request is of no use.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Problem(_) | Self::Refused(_))
@@ -52,7 +60,7 @@ impl Error {
     /// the URL or the options have to change first.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::Unreachable(_) | Self::Unavailable(_) => Retry::SameKey,
+            Self::Unreachable(_) | Self::Unanswered(_) | Self::Unavailable(_) => Retry::SameKey,
             Self::Problem(problem) => problem.known_code().map_or(Retry::NewKey, Code::retry),
             Self::Refused(_) => Retry::NewKey,
             Self::Url(_)

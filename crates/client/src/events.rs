@@ -1,8 +1,11 @@
 //! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of an answer.
 
+use std::time::Duration;
+
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::Error;
 
@@ -32,12 +35,18 @@ impl EventStream {
 
     /// The next event; `None` when the stream has ended. Dropped in between, it loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
+        self.next_within(Duration::MAX).await
+    }
+
+    /// The same, on a stream on which something comes at least that often, be it a comment.
+    pub(crate) async fn next_within(&mut self, silence: Duration) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.parser.event() {
                 return Ok(Some(event));
             }
-            let Some(frame) = self.body.frame().await else { return Ok(None) };
-            let frame = frame.map_err(|error| Error::Unreachable(error.to_string()))?;
+            let frame = timeout(silence, self.body.frame()).await.map_err(|_| Error::late())?;
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.map_err(|error| Error::Unanswered(error.to_string()))?;
             self.parser.bytes.extend(frame.data_ref().into_iter().flatten());
             if self.parser.bytes.len() > MAX_EVENT {
                 return Err(Error::Refused("an event is too long".to_owned()));

@@ -40,8 +40,7 @@ impl Client {
             Session::new(Arc::clone(self.connection()), self.releases(), target, options)?;
         let sent = BootInstant::now();
         let opened = timeout(options.wait + ANSWER_TIMEOUT, self.open_hold(&mut session, options));
-        let late = || Err(Error::Unreachable("no answer came in time".to_owned()));
-        let (mut stream, grant) = match opened.await.unwrap_or_else(|_| late()) {
+        let (mut stream, grant) = match opened.await.unwrap_or_else(|_| Err(Error::late())) {
             Ok(opened) => opened,
             Err(Error::Problem(problem)) if problem.is(Code::LockHeld) => {
                 return Ok(AcquireReply::Held(held_by(*problem)));
@@ -55,6 +54,7 @@ impl Client {
         let guard = Guard::watched(session, lock, until, |report| async move {
             let reason = read_until_lost(&mut stream, ttl, sent, &report).await;
             report.lose(reason);
+            outlast(&mut stream, report.until()).await;
         });
         Ok(AcquireReply::Granted(guard))
     }
@@ -93,7 +93,17 @@ impl Client {
                 _ => {}
             }
         }
-        Err(Error::Unreachable("the stream has ended".to_owned()))
+        Err(Error::Unanswered("the stream has ended".to_owned()))
+    }
+}
+
+/// Reads on until the validity is over or the service ends the stream: it frees the lock with the stream, and the
+/// program has until then to stop.
+async fn outlast(stream: &mut EventStream, until: BootInstant) {
+    let reading = async { while let Ok(Some(_)) = stream.next().await {} };
+    tokio::select! {
+        () = reading => {}
+        () = until.reached() => {}
     }
 }
 

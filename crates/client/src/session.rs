@@ -170,7 +170,7 @@ impl Claim {
 
     async fn release(&self) -> Result<ReleaseReply, Error> {
         let end = Instant::now() + ANSWER_TIMEOUT;
-        let mut failure = Error::Unreachable("no answer came in time".to_owned());
+        let mut failure = Error::late();
         let trying = async {
             let mut may_be_done = false;
             loop {

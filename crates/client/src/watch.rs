@@ -36,7 +36,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(stream) = &mut self.stream {
-                if let Ok(Some(event)) = stream.next().await {
+                if let Ok(Some(event)) = stream.next_within(self.client.silence()).await {
                     return Ok(event);
                 }
                 self.stream = None;
@@ -52,8 +52,8 @@ impl Watch {
 
     async fn open(&self) -> Result<EventStream, Error> {
         let request = Request::get(&self.path).body(Bytes::new()).map_err(|_| not_keylatch())?;
-        let late = |_| Error::Unreachable("no answer came in time".to_owned());
-        let answer = timeout(ANSWER_TIMEOUT, self.client.send(request)).await.map_err(late)??;
+        let answer = timeout(ANSWER_TIMEOUT, self.client.send(request)).await;
+        let answer = answer.map_err(|_| Error::late())??;
         if answer.status() != 200 {
             return Err(refusal_of(answer).await?.into());
         }
