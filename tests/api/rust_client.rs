@@ -153,7 +153,7 @@ async fn unheard_grant_is_withdrawn() {
     let client = Client::new(&proxy.http_url()).expect("a URL");
     proxy.lose_answers();
     let unheard = client.acquire(&name("a"), &for_millis(60_000)).await;
-    assert!(matches!(unheard, Err(Error::Unreachable(_))), "{unheard:?}");
+    assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
     proxy.forward();
     soon("the release", client.close()).await;
     assert_eq!(service.look("a").await.status, 404);

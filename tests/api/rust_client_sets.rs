@@ -218,7 +218,7 @@ async fn unheard_grant_of_a_set_is_withdrawn() {
     let client = Client::new(&proxy.http_url()).expect("a URL");
     proxy.lose_answers();
     let unheard = client.acquire_set(&set(&["a", "b"]), &for_millis(60_000)).await;
-    assert!(matches!(unheard, Err(Error::Unreachable(_))), "{unheard:?}");
+    assert!(matches!(unheard, Err(Error::Unanswered(_))), "{unheard:?}");
     proxy.forward();
     soon("the release", client.close()).await;
     is_free(&service, "a").await;

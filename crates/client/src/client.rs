@@ -11,17 +11,19 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use keylatch_core::lock::{EntryName, FencingToken, Limit, LockName, LockSet, Owner, Token, Ttl};
+use keylatch_core::lock::{FencingToken, LockName, LockSet, Ttl};
 use keylatch_wire::{self as wire, Code, ProblemDocument};
 use tokio_util::task::TaskTracker;
 
 use crate::api_key::ApiKey;
 use crate::clock::BootInstant;
-use crate::connection::{Answer, Connection, Refusal};
+use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, PAUSE, Refusal};
+use crate::error::not_keylatch;
 use crate::security::Security;
-use crate::session::{ANSWER_TIMEOUT, PAUSE, RenewalError, Session};
-use crate::target::{Grant, Target, not_keylatch};
-use crate::{Error, Guard, LockGuard, SetGuard};
+use crate::session::Session;
+use crate::target::{Grant, Target};
+use crate::watchdog::RenewalError;
+use crate::{AcquireOptions, Error, Guard, LockGuard, SetGuard};
 
 /// How long one request waits at the service. The next request keeps the place in the queue.
 const REQUEST_WAIT: Duration = Duration::from_secs(50);
@@ -40,42 +42,6 @@ pub struct Client {
     releases: TaskTracker,
     /// For how long nothing may come of a watch.
     silence: Duration,
-}
-
-/// How a lock is wanted, or each of several.
-#[derive(Debug, Clone)]
-pub struct AcquireOptions {
-    /// How long the lease lasts unless it is renewed.
-    pub ttl: Ttl,
-    /// How long to wait for the lock. An answer that is on its way is still read.
-    pub wait: Duration,
-    /// A label that says who holds the lock.
-    pub owner: Option<Owner>,
-    /// How many may hold the lock together with this client.
-    pub limit: Limit,
-    /// The token, if it is to be one that holds the lock already; `None` makes one.
-    pub token: Option<Token>,
-    /// The name under which to enter the lock. With a name the guard's end leaves that entry, and else the
-    /// lock. Sets have no entries.
-    pub entry: Option<EntryName>,
-    /// Whether the guard's end leaves its locks with the token: for a `token` by which another program
-    /// holds them, and releases them. What that program has lost meanwhile, and this one got, expires.
-    pub keep: bool,
-}
-
-impl Default for AcquireOptions {
-    /// 30 s, without waiting, without a label, exclusively.
-    fn default() -> Self {
-        Self {
-            ttl: Ttl::DEFAULT,
-            wait: Duration::ZERO,
-            owner: None,
-            limit: Limit::Exclusive,
-            token: None,
-            entry: None,
-            keep: false,
-        }
-    }
 }
 
 /// What became of an acquire.

@@ -21,12 +21,15 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::api_key::ApiKey;
+use crate::error::not_keylatch;
 use crate::https::{HttpsClient, Trust, https_client};
 use crate::security::Security;
-use crate::session::ANSWER_TIMEOUT;
-use crate::target::not_keylatch;
 use crate::unix::{UnixClient, unix_client};
 
+/// How long an answer may take, beyond what the service was asked to wait.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a request is repeated, unless the service asks for a longer one.
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 /// The largest answer that is read, in bytes: a kept one may be of any size that a service is configured for.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 

@@ -71,3 +71,8 @@ impl Error {
         }
     }
 }
+
+/// The answer has a status that keylatch does not give to such a request, or says something else.
+pub(crate) fn not_keylatch() -> Error {
+    Error::Refused("the answer is not one of keylatch".to_owned())
+}

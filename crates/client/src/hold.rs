@@ -16,11 +16,12 @@ use tokio::time::timeout;
 
 use crate::client::held_by;
 use crate::clock::BootInstant;
-use crate::connection::refusal_of;
+use crate::connection::{ANSWER_TIMEOUT, refusal_of};
+use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
-use crate::guard::LeaseReport;
-use crate::session::{ANSWER_TIMEOUT, Session};
-use crate::target::{Target, not_keylatch};
+use crate::session::Session;
+use crate::target::Target;
+use crate::watchdog::LeaseReport;
 use crate::{AcquireOptions, AcquireReply, Client, Error, Guard, LossReason};
 
 impl Client {

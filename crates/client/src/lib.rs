@@ -109,7 +109,7 @@
 //!
 //! # Inside
 //!
-//! `client` asks until the wait is over, `guard` renews, `session` proves a claim by its token and
+//! `client` asks until the wait is over, `watchdog` renews, `session` proves a claim by its token and
 //! releases it when it is dropped, `connection` sends one request with a deadline. All of them are
 //! the same for one lock and for several: `target` has the difference. Every request
 //! carries a Lock-Token of the client's own, so each is safe to repeat. The tests are with the
@@ -128,24 +128,29 @@ mod events;
 mod guard;
 mod hold;
 pub mod https;
+mod loss;
 mod once;
+mod options;
 mod security;
 mod session;
 mod target;
 mod unix;
 mod watch;
+mod watchdog;
 
 pub use api_key::ApiKey;
-pub use client::{AcquireOptions, AcquireReply, AcquireSetReply, Client, Holder};
+pub use client::{AcquireReply, AcquireSetReply, Client, Holder};
 pub use error::Error;
 pub use events::Event;
-pub use guard::{Guard, LeaseStatus, LockGuard, LossReason, SetGuard};
+pub use guard::{Guard, LockGuard, SetGuard};
 pub use https::ClientCertificate;
 pub use keylatch_core::lock::{
     EntryName, FencingToken, Limit, LockName, LockSet, Owner, ReleaseReply, Slots, Token, Ttl,
 };
 pub use keylatch_wire::{IdempotencyAnswer, ProblemDocument, Retry};
+pub use loss::{LeaseStatus, LossReason};
 pub use once::{BeginReply, OnceOptions, Run};
+pub use options::AcquireOptions;
 pub use security::Security;
 pub use target::LeasedLock;
 pub use watch::Watch;

@@ -2,8 +2,10 @@
 //!
 //! Begin, complete and abandon carry a token of the client's own, so each is repeated where its answer is lost. A run
 //! that is dropped is not renewed any more: its outcome is unknown when its lease is over, and a person settles it.
+//! The [watchdog](crate::watchdog) of a run is that of a lock.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,12 +15,15 @@ use keylatch_wire::{
     BeginRecordRequest, Code, CompleteRecordRequest, IdempotencyAnswer, IdempotencyRecord, millis,
 };
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::Answer;
-use crate::session::{ANSWER_TIMEOUT, PAUSE};
-use crate::target::{not_keylatch, plain};
-use crate::{Client, Error};
+use crate::clock::BootInstant;
+use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, PAUSE};
+use crate::error::not_keylatch;
+use crate::target::plain;
+use crate::watchdog::{LeaseReport, LeaseView, RenewalError, keep};
+use crate::{Client, Error, LeaseStatus, LossReason};
 
 /// How to do a thing once.
 #[derive(Debug, Clone)]
@@ -53,7 +58,8 @@ pub struct Run {
     path: String,
     token: Token,
     fencing_token: FencingToken,
-    renewing: AbortOnDropHandle<()>,
+    watchdog: AbortOnDropHandle<()>,
+    view: LeaseView,
 }
 
 impl Client {
@@ -71,19 +77,28 @@ impl Client {
             ..BeginRecordRequest::default()
         };
         let body = serde_json::to_vec(&body).map_err(|_| not_keylatch())?;
-        let answer = self.ask(Method::POST, &path, &token, body, options.wait).await?;
+        let (answer, sent) = self.ask(Method::POST, &path, &token, body, options.wait).await?;
         let record: IdempotencyRecord =
             serde_json::from_slice(&answer).map_err(|_| not_keylatch())?;
         if record.state == "done" {
             return Ok(BeginReply::Done(record.answer));
         }
         let fencing_token = FencingToken::new(record.fencing_token);
-        let renewing = renew(self.clone(), format!("{path}/renew"), token.clone(), options.lease);
-        let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
-        Ok(BeginReply::Begun(Run { client: self.clone(), path, token, fencing_token, renewing }))
+        let (report, view) = LeaseReport::new(sent + options.lease);
+        let (connection, run) = (Arc::clone(self.connection()), (path.clone(), token.clone()));
+        let lease = options.lease;
+        let watchdog = AbortOnDropHandle::new(tokio::spawn(async move {
+            let (path, token) = (format!("{}/renew", run.0), run.1);
+            let renew =
+                async |limit| renew(&connection, &path, &token, limit).await.map(|()| lease);
+            keep(report, lease, renew).await;
+        }));
+        let client = self.clone();
+        Ok(BeginReply::Begun(Run { client, path, token, fencing_token, watchdog, view }))
     }
 
-    /// The answer to a request that is safe to repeat, also where earlier ones were lost.
+    /// The answer to a request that is safe to repeat, also where earlier ones were lost, and when the one that is
+    /// answered was sent.
     async fn ask(
         &self,
         method: Method,
@@ -91,14 +106,15 @@ impl Client {
         token: &Token,
         body: Vec<u8>,
         wait: Duration,
-    ) -> Result<Bytes, Error> {
+    ) -> Result<(Bytes, BootInstant), Error> {
         let end = Instant::now() + wait.max(ANSWER_TIMEOUT);
         loop {
+            let since = BootInstant::now();
             let sent =
                 self.connection().send(method.clone(), path, token, body.clone(), ANSWER_TIMEOUT);
             let (error, pause) = match sent.await {
-                Ok(Answer::Content(body)) => return Ok(body),
-                Ok(Answer::Done) => return Ok(Bytes::new()),
+                Ok(Answer::Content(body)) => return Ok((body, since)),
+                Ok(Answer::Done) => return Ok((Bytes::new(), since)),
                 Ok(Answer::Refusal(refusal)) => {
                     let is_under_way = refusal.is(Code::RequestInProgress);
                     if !refusal.is_passing() || is_under_way && wait.is_zero() {
@@ -121,6 +137,17 @@ impl Run {
     /// Larger than that of every earlier run of the key.
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
+    }
+
+    /// Is cancelled when the run is no longer this client's, or is about to end unrenewed: its outcome is unknown then
+    /// unless it is completed in time.
+    pub fn lost(&self) -> CancellationToken {
+        self.view.lost.clone()
+    }
+
+    /// Whether the run is still this client's, and why not.
+    pub fn status(&self) -> LeaseStatus {
+        self.view.status.borrow().clone()
     }
 
     /// Keeps an answer for every repeat.
@@ -148,7 +175,8 @@ impl Run {
     }
 
     async fn end(self, method: Method, body: Vec<u8>) -> Result<(), Error> {
-        self.renewing.abort();
+        self.view.closing.cancel();
+        self.watchdog.abort();
         self.client.ask(method, &self.path, &self.token, body, Duration::ZERO).await.map(drop)
     }
 }
@@ -160,17 +188,19 @@ impl fmt::Debug for Run {
 }
 
 /// Keeps a run from being over while the program carries it out.
-async fn renew(client: Client, path: String, token: Token, lease: Duration) {
-    loop {
-        sleep(lease / 3).await;
-        loop {
-            let body = Vec::new();
-            let sent = client.connection().send(Method::POST, &path, &token, body, ANSWER_TIMEOUT);
-            match sent.await {
-                Ok(Answer::Refusal(refusal)) if !refusal.is_passing() => return,
-                Ok(Answer::Content(_) | Answer::Done) => break,
-                _ => sleep(PAUSE).await,
-            }
+async fn renew(
+    connection: &Connection,
+    path: &str,
+    token: &Token,
+    limit: Duration,
+) -> Result<(), RenewalError> {
+    let failed = |after, error| Err(RenewalError::Failed { after, error });
+    match connection.send(Method::POST, path, token, Vec::new(), limit).await {
+        Ok(Answer::Content(_) | Answer::Done) => Ok(()),
+        Ok(Answer::Refusal(refusal)) if !refusal.is_passing() => {
+            Err(RenewalError::Lost(LossReason::NotHeld))
         }
+        Ok(Answer::Refusal(refusal)) => failed(refusal.retry_after, refusal.into()),
+        Err(no_reply) => failed(None, no_reply.into()),
     }
 }

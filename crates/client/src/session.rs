@@ -5,24 +5,22 @@
 //! hold, in a task of the client: a program that stops waiting, or forgets a guard, leaves nothing
 //! behind but for as long as the service cannot be reached.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::Method;
 use keylatch_core::lock::{ReleaseReply, Token, Ttl};
+use keylatch_core::retry::Retry;
 use keylatch_wire::Code;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{Answer, Connection, NoReply, Refusal};
-use crate::target::{Grant, Target, not_keylatch};
+use crate::connection::{ANSWER_TIMEOUT, Answer, Connection, NoReply, PAUSE, Refusal};
+use crate::error::not_keylatch;
+use crate::target::{Grant, Target};
+use crate::watchdog::RenewalError;
 use crate::{AcquireOptions, Error, LossReason};
-
-/// How long an answer may take, beyond what the service was asked to wait.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a request is repeated, unless the service asks for a longer one.
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// A claim that is released when it is dropped.
 #[derive(Debug)]
@@ -125,15 +123,6 @@ pub(crate) struct Claim {
     token: Token,
 }
 
-/// Why a lease was not renewed.
-#[derive(Debug)]
-pub(crate) enum RenewalError {
-    /// The service says that it is over.
-    Lost(LossReason),
-    /// It may be tried again, after some time if the service says so.
-    Failed { after: Option<Duration>, error: Error },
-}
-
 impl Claim {
     /// What is claimed.
     pub(crate) fn target(&self) -> &Target {
@@ -169,30 +158,31 @@ impl Claim {
     }
 
     async fn release(&self) -> Result<ReleaseReply, Error> {
-        let end = Instant::now() + ANSWER_TIMEOUT;
-        let mut failure = Error::late();
-        let trying = async {
-            let mut may_be_done = false;
-            loop {
-                let answer = self.send_release().await;
-                let in_doubt = match &answer {
-                    Ok(Answer::Refusal(refusal)) => refusal.is_passing(),
-                    Ok(_) => false,
-                    Err(no_reply) => matches!(no_reply, NoReply::Unknown(_)),
-                };
-                match self.released(answer) {
-                    Err(error) if error.is_refusal() => return Err(error),
-                    Err(error) => failure = error,
-                    // The try whose answer was lost has released what is gone now.
-                    Ok(_) if may_be_done => return Ok(ReleaseReply::Released),
-                    Ok(released) => return Ok(released),
+        let retry = Retry { try_limit: ANSWER_TIMEOUT, pause: PAUSE, limit: ANSWER_TIMEOUT };
+        let failure = Mutex::new(Error::late());
+        let may_be_done = AtomicBool::new(false);
+        let step = async || {
+            let answer = self.send_release().await;
+            let in_doubt = match &answer {
+                Ok(Answer::Refusal(refusal)) => refusal.is_passing(),
+                Ok(_) => false,
+                Err(no_reply) => matches!(no_reply, NoReply::Unknown(_)),
+            };
+            match self.released(answer) {
+                Err(error) if !error.is_refusal() => {
+                    may_be_done.fetch_or(in_doubt, Ordering::Relaxed);
+                    let why = error.to_string();
+                    *failure.lock().unwrap_or_else(PoisonError::into_inner) = error;
+                    Err(why)
                 }
-                may_be_done |= in_doubt;
-                sleep(PAUSE).await;
+                // The try whose answer was lost has released what is gone now.
+                Ok(_) if may_be_done.load(Ordering::Relaxed) => Ok(Ok(ReleaseReply::Released)),
+                done => Ok(done),
             }
         };
-        let tried = timeout_at(end, trying).await;
-        tried.unwrap_or(Err(failure))
+        let released = retry.run("the release of a lock", step).await;
+        released
+            .unwrap_or_else(|| Err(failure.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
     async fn send_release(&self) -> Result<Answer, NoReply> {

@@ -14,6 +14,7 @@ use keylatch_wire::{
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use crate::error::not_keylatch;
 use crate::{AcquireOptions, Error, LossReason};
 
 /// What may stand in a path segment or a query as it is. A dot may not: `..` would be a step in the path.
@@ -180,9 +181,4 @@ fn of_set(set: &LockSet, leases: &wire::LeaseSet<'_>) -> Option<Grant> {
     };
     let locks = set.names().iter().map(lock).collect::<Option<_>>()?;
     Some(Grant { locks, valid_from_sending: leases.valid_from_sending() })
-}
-
-/// The answer has a status that keylatch does not give to such a request, or says something else.
-pub(crate) fn not_keylatch() -> Error {
-    Error::Refused("the answer is not one of keylatch".to_owned())
 }

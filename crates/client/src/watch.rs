@@ -5,10 +5,10 @@ use hyper::Request;
 use keylatch_core::lock::LockName;
 use tokio::time::{sleep, timeout};
 
-use crate::connection::refusal_of;
+use crate::connection::{ANSWER_TIMEOUT, PAUSE, refusal_of};
+use crate::error::not_keylatch;
 use crate::events::{Event, EventStream};
-use crate::session::{ANSWER_TIMEOUT, PAUSE};
-use crate::target::{lock_path, not_keylatch};
+use crate::target::lock_path;
 use crate::{Client, Error};
 
 /// What happens to a lock. Dropped, it ends.
