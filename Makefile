@@ -140,15 +140,14 @@ msrv:
 		cargo metadata --locked --format-version 1 | python3 .ci/msrv.py $(MSRV); \
 	fi
 
-# Throughput and latency beside a bare handler and Redis alone, how soon a lock goes on to who waits for
-# it, and what a million locks cost.
-# With ONE_CORE=1 the whole server side has one core, beside nginx and webdis.
+# Throughput and latency beside a bare handler and Redis alone, how soon a waiter gets a lock that is released,
+# and what a million locks cost. With ONE_CORE=1 the whole server side has one core, beside nginx and webdis.
 ONE_CORE =
 
 bench: redis-server $(if $(ONE_CORE),nginx webdis)
 	cargo bench --locked --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
 
-# Writes the committed OpenAPI document anew from the code.
+# Writes the committed OpenAPI document again from the code.
 openapi:
 	cargo run --locked --quiet -- openapi > openapi/openapi.json
 

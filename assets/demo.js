@@ -90,7 +90,7 @@ async function hammer() {
     }
   });
   const placed = (await Promise.all(answers)).includes(true);
-  say(placed ? 'good' : 'bad', placed ? 'One of the ten ran. The others were told to wait, or read its answer.' : 'None was placed.');
+  say(placed ? 'good' : 'bad', placed ? 'One of the ten ran. The others read that it is in progress, or its answer.' : 'None was placed.');
   refresh();
 }
 

@@ -1,7 +1,7 @@
 //! The audit log: who did what to the work of others, a JSON object a line, in a file of the operator's.
 //!
 //! It has each break and each resolve, when the store is asked and when its answer is known, and each request
-//! that was refused for who sent it. A thread writes the lines, so that no request waits for a disk; it opens
+//! that was refused because of its identity. A thread writes the lines, so that no request waits for a disk; it opens
 //! the file for each line, so a file that is moved away is followed by a new one. Unlike the log it has names
 //! of locks and keys, and what people wrote; it has no token. Tested in `tests/api/audit.rs`.
 

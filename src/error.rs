@@ -1,4 +1,4 @@
-//! Why the process cannot start or go on. What fails in a request is a
+//! Why the process cannot start or continue. What fails in a request is a
 //! [`Problem`](crate::http::Problem).
 
 use crate::access::AuthenticatorError;

@@ -205,7 +205,7 @@ impl Metrics {
         registry.register("lock_grants", "Grants of locks", self.grants.clone());
         registry.register_with_unit(
             "lock_wait",
-            "Time in line of the grants that were waited for",
+            "Time in the queue of the grants that were waited for",
             Unit::Seconds,
             self.waits.clone(),
         );

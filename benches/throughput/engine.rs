@@ -31,7 +31,7 @@ struct Goals {
     cycles: f64,
     /// The same under names that were never used.
     new_names: f64,
-    /// Hand-overs a second with [`QUEUE`] clients in line.
+    /// Hand-overs a second with [`QUEUE`] clients in the queue.
     hand_overs: f64,
     /// 99 of 100 hand-overs between two instances, in milliseconds.
     p99: f64,
@@ -143,17 +143,17 @@ fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goa
         let instances: Vec<_> = instances.iter().collect();
         in_line.push(load.measure_turns(QUEUE, WAITING, &instances)?);
     }
-    let rows = [("between two", &between_two[..]), ("200 in line", &in_line)];
+    let rows = [("between two", &between_two[..]), ("200 in the queue", &in_line)];
     report::table(&[], &rows, |_| Vec::new());
     println!(
-        "\nA request is here a hand-over. Times are, between two, of the hand-over, and in line, of the \
+        "\nA request is here a hand-over. Times are, between two, of the hand-over, and in the queue, of the \
          whole wait.\n\nGoals:"
     );
     let p99 = Spread::of(&between_two, |slice| slice.p99);
     let what = format!("p99 of a hand-over at most {} ms", goals.p99);
     report::goal(&what, p99.median <= goals.p99, p99);
     let rate = Spread::of(&in_line, |slice| slice.rate);
-    let what = format!("200 in line, at least {} hand-overs a second", goals.hand_overs);
+    let what = format!("200 in the queue, at least {} hand-overs a second", goals.hand_overs);
     report::goal(&what, rate.median >= goals.hand_overs, rate);
     Ok(())
 }

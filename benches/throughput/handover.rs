@@ -15,7 +15,7 @@ use crate::wire::{Pair, Response};
 /// The goals for 99 of 100 hand-overs, in milliseconds.
 const GOAL_MEMORY: f64 = 1.0;
 const GOAL_REDIS: f64 = 2.0;
-/// How often a client asks that does not wait in line.
+/// How often a client asks that does not wait in the queue.
 const POLL: Duration = Duration::from_millis(50);
 /// How long a holder keeps a lock before it hands it over.
 const HOLD: Duration = Duration::from_millis(1);

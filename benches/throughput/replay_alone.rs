@@ -60,11 +60,11 @@ impl<'a> ReplayAlone<'a> {
         self.scripts.run(self.count, 1, &self.call())
     }
 
-    /// Begins once, and expects to be told so.
+    /// Begins once, and expects this reply.
     fn begin(&self, expected: &str) -> Result<()> {
-        let said = self.scripts.cli(&self.call())?;
-        if said.lines().next() != Some(expected) {
-            return Err(format!("in place of {expected:?} Redis said: {said}").into());
+        let reply = self.scripts.cli(&self.call())?;
+        if reply.lines().next() != Some(expected) {
+            return Err(format!("in place of {expected:?} Redis replied: {reply}").into());
         }
         Ok(())
     }

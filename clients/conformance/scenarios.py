@@ -111,7 +111,7 @@ async def service_comes_back(stage):
 
 @scenario
 async def no_service(stage):
-    """A service that is not there is said to be unreachable"""
+    """A service that is not there is reported as unreachable"""
     stage.environment["KEYLATCH_URL"] = f"http://127.0.0.1:{free_port()}"
     one = await stage.program()
     error = await one.fails("lock", lease="l", name="a", ttl_ms=5000)
@@ -299,7 +299,7 @@ async def hold_is_renewed(stage):
 
 @scenario
 async def hold_waits(stage):
-    """A hold waits in line"""
+    """A hold waits in the queue"""
     one, two = await stage.program(), await stage.program()
     await one.do("lock", lease="l", name="a", ttl_ms=20000)
     assert "held" in await two.do("hold", lease="m", name="a", wait_ms=0, ttl_ms=5000)

@@ -19,7 +19,7 @@ const (
 // LockOption says how to get a lock.
 type LockOption func(*claim)
 
-// Wait is how long to stand in line; not at all by default.
+// Wait is how long to wait in the queue; not at all by default.
 func Wait(wait time.Duration) LockOption { return func(c *claim) { c.wait = wait } }
 
 // TTL is how long the lease outlives this process; 30 s by default.
@@ -107,8 +107,8 @@ func (c *claim) renewal() map[string]any {
 	return body
 }
 
-// acquire asks until the wait is over, with the same token over lost answers and 503. What it may have got without an
-// answer is given back.
+// acquire asks until the wait is over, with the same token over lost answers and 503. It releases what it may
+// have got without an answer.
 func (c *claim) acquire(ctx context.Context) (grant, error) {
 	got, err := c.ask(ctx)
 	if err != nil && mayHold(err) {

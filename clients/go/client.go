@@ -131,7 +131,7 @@ func (c *Client) transport() (*http.Transport, error) {
 // Holding is who holds a lock.
 type Holding struct {
 	Holders []Holder
-	// Waiting is how many wait in line.
+	// Waiting is how many wait in the queue.
 	Waiting int
 }
 

@@ -77,7 +77,7 @@ pub enum BreakMode {
     Off,
 }
 
-/// Who may wait in line for a lock.
+/// Who may wait in the queue for a lock.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]

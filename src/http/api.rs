@@ -40,7 +40,7 @@ pub struct Api {
     pub audit: Option<Arc<AuditLog>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
-    /// How long a client may wait in line.
+    /// How long a client may wait in the queue.
     pub max_wait: Duration,
     /// How long a connection may hold a lock.
     pub max_hold: Duration,

@@ -39,7 +39,7 @@ pub(super) enum Act {
     },
     /// It erased the answer of a key.
     Erase { key: String, method: String, path: String },
-    /// It was refused for who it is.
+    /// The request was refused because of its identity: 401 or 403.
     Refused { method: &'static str, route: String, status: u16 },
 }
 
@@ -105,7 +105,7 @@ impl Auditor {
     }
 }
 
-/// Writes that a request was refused for who sent it.
+/// Writes that a request was refused because of its identity.
 pub(super) fn write_refusal(
     log: &AuditLog,
     id: &HeaderValue,

@@ -33,15 +33,15 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// Create a lock
 ///
-/// Asks for the lock, and with `wait_ms` waits for it in line: first come, first served. The answer carries the token, which renewing
+/// Asks for the lock, and with `wait_ms` waits for it in the queue: first come, first served. The answer carries the token, which renewing
 /// and releasing ask for, and the fencing token, for the resource that the lock protects.
 ///
 /// Safe to repeat: with a Lock-Token of your own, the same token again is the same grant with what
 /// is left of it, so a lost answer costs nothing.
 ///
 /// With `"mode": "shared"` others that ask for `shared` hold the lock at the same time, with a `limit` as many
-/// as that. The line is one for all: a reader behind a waiting writer waits. The token of an exclusive lock may
-/// ask for `shared` at any time; the other way it is to be the only holder, with none in line, or reads 409 at
+/// as that. There is one queue for all: a reader behind a waiting writer waits. The token of an exclusive lock may
+/// ask for `shared` at any time; the other way it is to be the only holder, with none in the queue, or reads 409 at
 /// once. With an `entry` the token enters the lock again under that name.
 #[utoipa::path(
     post,

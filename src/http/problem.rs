@@ -26,7 +26,7 @@ use keylatch_core::store::Effect;
 
 pub use keylatch_axum::{Code, Problem};
 
-/// Another client holds the lock, or is before this one in line.
+/// Another client holds the lock, or is before this one in the queue.
 pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem {
     let detail = match &contention.holding {
         Some(holding) if holding.first.limit.is_shared() => "Other clients hold the lock.",

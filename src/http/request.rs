@@ -117,7 +117,7 @@ impl RequestLayer {
         self
     }
 
-    /// Writes to the audit log which requests are refused for who sent them.
+    /// Writes to the audit log which requests are refused because of their identity.
     #[must_use]
     pub fn with_audit_log(mut self, audit: Option<Arc<AuditLog>>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

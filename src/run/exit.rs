@@ -46,7 +46,7 @@ pub(super) enum Failure {
     Signal(i32),
 }
 
-/// What became of a command that was told to stop.
+/// What became of a command after its SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopResult {
     /// It ended.

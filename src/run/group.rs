@@ -227,8 +227,8 @@ impl Terminal {
         self.given.is_some()
     }
 
-    /// Takes the terminal back from the group that has it from us.
-    pub(super) fn take_back(&mut self) {
+    /// Makes this process's group the foreground group again, in place of the one that it gave the terminal to.
+    pub(super) fn reclaim(&mut self) {
         let (Some(device), Some(group)) = (&self.device, self.given.take()) else { return };
         if tcgetpgrp(device) != Ok(group) {
             return;
@@ -244,7 +244,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.take_back();
+        self.reclaim();
     }
 }
 

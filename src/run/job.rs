@@ -159,7 +159,7 @@ async fn supervise<L>(
         tokio::select! {
             biased;
             () = lost.cancelled() => {
-                terminal.take_back();
+                terminal.reclaim();
                 return Err(stop(job, group, guard).await);
             }
             changed = group.changed() => match changed.map_err(Failure::System)? {
@@ -183,7 +183,7 @@ fn suspended<L>(by: Signal, group: &Group, guard: &Guard<L>, terminal: &mut Term
         }
         Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
             let had_terminal = terminal.is_given();
-            terminal.take_back();
+            terminal.reclaim();
             suspend_job();
             resume(group, guard, terminal, had_terminal);
         }
@@ -192,7 +192,7 @@ fn suspended<L>(by: Signal, group: &Group, guard: &Guard<L>, terminal: &mut Term
     }
 }
 
-/// Lets the command go on, unless its lock has ended meanwhile.
+/// Continues the command, unless its lock has ended meanwhile.
 fn resume<L>(group: &Group, guard: &Guard<L>, terminal: &mut Terminal, with_terminal: bool) {
     if guard.valid_for().is_zero() {
         return;

@@ -44,7 +44,7 @@ async fn broken_lease_lasts_and_is_not_renewed(service: &Service) {
 }
 
 #[store_test(service, modes)]
-async fn grace_ends_the_lease_and_the_line_is_served(service: &Service) {
+async fn grace_ends_the_lease_and_the_queue_is_served(service: &Service) {
     let lease = service.create_as("job", ALICE, &json!({"ttl_ms": 60_000, "owner": "ci 7"})).await;
     let request = service.request(Method::GET, "/v1/locks/job/events");
     let mut events = EventStream::of(request).await;

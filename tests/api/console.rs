@@ -167,7 +167,7 @@ async fn thousand_changes_are_few_events() {
 }
 
 #[tokio::test]
-async fn store_that_is_away_is_said_once_and_its_return_too() {
+async fn lost_store_is_reported_once_and_its_return_too() {
     let mut redis = RedisServer::start().await;
     let service = Service::start(&redis.url()).await;
     service.create("deploy", &json!({"ttl_ms": 600_000})).await;

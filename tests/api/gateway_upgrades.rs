@@ -206,7 +206,7 @@ async fn upgraded_connection_past_the_drain_timeout_is_cut() {
     assert_eq!(process.ended().await.code, Some(0));
 }
 
-/// An upgraded connection through a process that was told to end.
+/// An upgraded connection through a process that got SIGTERM.
 async fn drained(timeout_ms: &str) -> (Echo, RawConnection, keylatch_testkit::Process) {
     let echo = Echo::start(SWITCHED).await;
     let file = tempfile::NamedTempFile::new().expect("a temporary file");

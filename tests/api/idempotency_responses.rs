@@ -235,7 +235,7 @@ async fn abandoned_stream_is_not_rerun(store: &TestStore) {
     events.send("one").await.expect("the stream is open");
     assert_eq!(first.chunk().await.expect("a chunk").as_deref(), Some(&b"one"[..]));
     drop(first);
-    // The work behind it may go on: what it says is still read.
+    // The work behind it may continue: its answer is still read.
     for _ in 0..1000 {
         soon("room", events.send("more")).await.expect("the stream is open");
     }

@@ -178,7 +178,7 @@ async fn two_in_line(first: &Instance, second: &Instance) -> (RawConnection, Joi
     (one, other)
 }
 
-/// Asserts that the next waiter in line gets the lock, long before anything else would end.
+/// Asserts that the next waiter in the queue gets the lock, long before anything else would end.
 async fn is_served(next: JoinHandle<Answer>) -> Answer {
     let granted = soon("the turn of the next", next).await.unwrap();
     assert_eq!(granted.status, 201, "{granted:?}");

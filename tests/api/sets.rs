@@ -225,7 +225,7 @@ async fn waiting_set_is_served_when_leases_expire(service: &Service) {
     assert_eq!(granted.status, 201, "{granted:?}");
 }
 
-/// One lock is free for the first in line and another is held: what keeps the places of all must not wake them.
+/// One lock is free for the first in the queue and another is held: what keeps the places of all must not wake them.
 #[store_test(service, sets)]
 async fn sets_that_wait_do_not_ask_over_and_over(service: &Service) {
     assert_eq!(service.create_as("b", BOB, &minute()).await.status, 201);
@@ -337,7 +337,7 @@ async fn three_on(store: &TestStore) -> [Arc<Service>; 3] {
     services.try_into().expect("three services")
 }
 
-/// Waits until so many are in line for a lock.
+/// Waits until so many are in the queue for a lock.
 async fn in_line(service: &Service, name: &str, waiting: u64) {
     eventually(async || (service.look(name).await.json["waiting"] == waiting).then_some(())).await;
 }

@@ -242,7 +242,7 @@ async fn token_reads_401_where_there_is_no_issuer() {
     list(&service, &token).await.is_problem(401, "unauthenticated");
 }
 
-/// A server that gives what it was told last, or 500.
+/// A server that answers with the keys that the test set last, or 500.
 struct KeyServer {
     url: String,
     keys: Arc<Mutex<Option<Value>>>,

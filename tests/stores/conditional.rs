@@ -80,7 +80,7 @@ struct Claim {
 }
 
 impl Ledger {
-    /// A client was told that it holds the lock, by the answer to what it sent at `sent`.
+    /// A client read that it holds the lock, in the answer to what it sent at `sent`.
     fn claim(&self, name: &LockName, claim: Claim, is_exclusive: bool) {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let (now, mut claims) = (Instant::now(), self.claims.lock().unwrap());

@@ -1,5 +1,5 @@
 //! Goal: an etcd that a team already has keeps locks for a user who may do no more than it must; all
-//! instances hear of each other's changes; and what is too large for etcd is said by keylatch.
+//! instances hear of each other's changes; and keylatch refuses what is too large for etcd.
 //!
 //! Method: prefixes, users and limits of the test's own on real servers; what the store does is seen
 //! through its port, over HTTP, and in the log.

@@ -69,21 +69,21 @@ async fn unreported_grant_is_neither_shown_nor_renewed() {
     for node in nodes.iter() {
         put_lock(node, "one", 0, 0).await;
     }
-    assert_nobody_is_shown(&store).await;
+    assert_no_holder_is_shown(&store).await;
     let renewal = store.renew(&name("a"), &token("one"), ttl(TTL)).await.unwrap();
     assert_eq!(renewal, RenewReply::NotHeld);
     // A minority has the fencing token, and will have no more of it.
     for node in &nodes[..2] {
         put_lock(node, "one", 7, 0).await;
     }
-    assert_nobody_is_shown(&store).await;
+    assert_no_holder_is_shown(&store).await;
     put_lock(&nodes[2], "one", 7, 0).await;
     assert_eq!(held(store.acquire(&ask("a", "two", 2)).await.unwrap()).fencing_token.get(), 7);
     assert_eq!(store.look(&name("a")).await.unwrap().unwrap().first.fencing_token.get(), 7);
     assert_eq!(listed(&store).await, 1);
 }
 
-async fn assert_nobody_is_shown(store: &OpenStore) {
+async fn assert_no_holder_is_shown(store: &OpenStore) {
     assert_eq!(store.look(&name("a")).await.unwrap(), None);
     assert_eq!(listed(store).await, 0);
     let AcquireReply::Busy(busy) = store.acquire(&ask("a", "two", 2)).await.unwrap() else {

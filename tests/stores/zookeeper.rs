@@ -1,5 +1,5 @@
 //! Goal: instances that share a node of a ZooKeeper hear of each other's changes, no version of a row that
-//! was removed comes back to life, and what is wrong at start is said at start.
+//! was removed comes back to life, and a store that cannot work fails to open.
 //!
 //! Method: nodes of the test's own on a real server. What an administrator or another process does there
 //! is done by a session of the test.
@@ -82,7 +82,7 @@ async fn row_that_is_removed_is_empty_before_its_node_is_deleted() {
 }
 
 #[tokio::test]
-async fn row_in_an_empty_node_goes_on_with_its_versions() {
+async fn row_in_an_empty_node_continues_its_versions() {
     let root = ZookeeperRoot::create().await;
     let store = open(&root.url()).await;
     granted(store.acquire(&ask("a", "one", 1)).await.unwrap());

@@ -69,7 +69,7 @@ async fn server_that_is_down_at_start_is_no_error() {
 }
 
 #[tokio::test]
-async fn lost_session_is_replaced_and_watchers_are_told() {
+async fn lost_session_is_replaced_and_watchers_read_missed() {
     let mut server = ZookeeperServer::start().await;
     let (one, other) = (open(&server.url("a")).await, open(&server.url("a")).await);
     granted(one.acquire(&ask("a", "one", 1)).await.unwrap());

@@ -11,7 +11,7 @@ const LEAD_MAX = 10_000;
 
 /** How to get a lock. All spans are milliseconds. */
 export interface LockOptions {
-  /** How long to stand in line; 0 by default. */
+  /** How long to wait in the queue; 0 by default. */
   wait?: number;
   /** How long the lease outlives this process; 30 s by default. */
   ttl?: number;
@@ -72,8 +72,8 @@ export class Claim {
   }
 
   /**
-   * Asks until the wait is over, with the same token over lost answers and 503. What it may have got without an answer
-   * is given back.
+   * Asks until the wait is over, with the same token over lost answers and 503. It releases what it may have got
+   * without an answer.
    */
   async acquire(): Promise<Grant> {
     try {

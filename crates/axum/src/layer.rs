@@ -60,7 +60,7 @@ impl IdempotencyLayer {
     /// 409 `outcome-unknown`. With [`OnCrash::Rerun`](keylatch_core::idempotency::OnCrash) the key is in progress
     /// until the lease ends, and the next request runs. No run begins afterwards.
     ///
-    /// A program calls it when it is told to end, while its server still serves the requests that it has:
+    /// A program calls it when a signal ends it, while its server still serves the requests that it has:
     ///
     /// ```
     /// # use std::time::Duration;

@@ -116,10 +116,10 @@ async fn read_until_lost(
     report: &LeaseReport,
 ) -> LossReason {
     loop {
-        let give_up = report.until() - notice(ttl.get());
+        let deadline = report.until() - notice(ttl.get());
         let event = tokio::select! {
             event = stream.next() => event,
-            () = give_up.reached() => {
+            () = deadline.reached() => {
                 return LossReason::Unrenewed("no event came in time".to_owned());
             }
         };

@@ -38,9 +38,9 @@ pub(crate) trait Entry:
     fn fencing_token(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
     fn is_empty(&self) -> bool;
-    /// The waiters whose turn has come by the change from `before`. Those whose turn it was are not among
+    /// The waiters that the change from `before` wakes. Those that the lock was free for are not among
     /// them: one that waits for other locks as well keeps its entry with every round, and would wake itself.
-    fn new_turns(key: &Self::Key, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)>;
+    fn new_wakeups(key: &Self::Key, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)>;
     /// Reports to its watchers how it changed when it became `after`.
     fn report(&self, key: &Self::Key, after: &Self, now: Duration, changes: &ChangeWatchers);
     /// Reports which grants ended unreleased when it became `after`.
@@ -76,9 +76,9 @@ impl Entry for LockState {
         self.is_empty()
     }
 
-    fn new_turns(name: &LockName, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)> {
-        let is_new = |token: &&TokenHash| before.turns().all(|earlier| earlier != *token);
-        state.turns().filter(is_new).map(|token| (name.clone(), *token)).collect()
+    fn new_wakeups(name: &LockName, before: &Self, state: &Self) -> Vec<(LockName, TokenHash)> {
+        let is_new = |token: &&TokenHash| before.next_waiters().all(|earlier| earlier != *token);
+        state.next_waiters().filter(is_new).map(|token| (name.clone(), *token)).collect()
     }
 
     fn report(&self, name: &LockName, after: &Self, now: Duration, changes: &ChangeWatchers) {
@@ -128,7 +128,7 @@ impl Entry for RecordState {
         self.is_empty()
     }
 
-    fn new_turns(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
+    fn new_wakeups(_: &RecordKey, _: &Self, _: &Self) -> Vec<(LockName, TokenHash)> {
         Vec::new()
     }
 

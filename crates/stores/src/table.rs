@@ -184,9 +184,9 @@ impl Table {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
-        let turns = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
+        let wakeups = change.map(|state| self.put(&mut shard, key, state)).unwrap_or_default();
         drop(shard);
-        self.wake(turns);
+        self.wake(wakeups);
         reply
     }
 
@@ -201,14 +201,14 @@ impl Table {
     fn run_set(&self, set: &LockSet, command: &SetCommand) -> SetReply {
         let mut shards = self.shards_of(set);
         let SetStep { reply, changes } = self.step_of_set(&shards, set, command);
-        let mut turns = Vec::new();
+        let mut wakeups = Vec::new();
         for (name, state) in changes {
             if let Some(shard) = shards.get_mut(&name.bucket()) {
-                turns.extend(self.put(shard, &name, state));
+                wakeups.extend(self.put(shard, &name, state));
             }
         }
         drop(shards);
-        self.wake(turns);
+        self.wake(wakeups);
         reply
     }
 
@@ -244,8 +244,8 @@ impl Table {
 
     /// Makes `state` the entry's.
     pub(super) fn install<E: Kept>(&self, key: &E::Key, state: E) {
-        let turns = self.put(&mut self.shard(E::bucket(key)), key, state);
-        self.wake(turns);
+        let wakeups = self.put(&mut self.shard(E::bucket(key)), key, state);
+        self.wake(wakeups);
     }
 
     /// Hints about an entry from now on.
@@ -300,8 +300,8 @@ impl Table {
         let moment = self.moment(shard.last_fencing_token);
         for key in shard.stale::<E>(&moment) {
             let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            let turns = self.put(&mut shard, &key, live.unwrap_or_default());
-            self.wake(turns);
+            let wakeups = self.put(&mut shard, &key, live.unwrap_or_default());
+            self.wake(wakeups);
         }
     }
 
@@ -347,8 +347,8 @@ impl Table {
         }
     }
 
-    fn wake(&self, turns: Vec<(LockName, TokenHash)>) {
-        for (name, token) in turns {
+    fn wake(&self, wakeups: Vec<(LockName, TokenHash)>) {
+        for (name, token) in wakeups {
             self.wakeups.wake(&name, &token);
         }
     }
@@ -371,7 +371,7 @@ impl Shard {
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    /// Gives the waiters whose turn it is now.
+    /// Gives the waiters to wake.
     fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
@@ -382,13 +382,13 @@ impl Shard {
             return Vec::new();
         }
         if let Some(old) = all.get_mut(key) {
-            let turns = E::new_turns(key, old, &state);
+            let wakeups = E::new_wakeups(key, old, &state);
             *old = state;
-            return turns;
+            return wakeups;
         }
-        let turns = E::new_turns(key, &E::default(), &state);
+        let wakeups = E::new_wakeups(key, &E::default(), &state);
         all.insert(key.clone(), state);
-        turns
+        wakeups
     }
 }
 

@@ -391,7 +391,7 @@ impl Page {
         self.call("Fetch.fulfillRequest", answer).await;
     }
 
-    /// Lets a request go on.
+    /// Continues a request.
     pub async fn let_go(&self, held: PausedRequest) {
         self.call("Fetch.continueRequest", json!({"requestId": held.id})).await;
     }

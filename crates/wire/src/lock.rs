@@ -58,7 +58,7 @@ pub struct CreateLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub owner: Option<String>,
-    /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
+    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
     #[serde(
         default,
@@ -121,7 +121,7 @@ pub struct HoldLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 256))]
     pub owner: Option<String>,
-    /// How long to wait in line for the lock, in milliseconds. Longer than the service allows is
+    /// How long to wait in the queue for the lock, in milliseconds. Longer than the service allows is
     /// refused; its default limit is five minutes.
     #[serde(
         default,
@@ -266,7 +266,7 @@ pub struct SharedLock {
     pub holders: Vec<PublicHolder>,
     /// How many hold it.
     pub holding: u64,
-    /// How many wait in line for the lock.
+    /// How many wait in the queue for the lock.
     pub waiting: u64,
 }
 
@@ -432,7 +432,7 @@ pub struct PublicLock {
     pub acquired_at: String,
     /// How long the lease lasts unless renewed.
     pub expires_in_ms: u64,
-    /// How many wait in line for the lock.
+    /// How many wait in the queue for the lock.
     pub waiting: u64,
     /// `shared`; absent where the lock is held exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]

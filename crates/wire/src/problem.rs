@@ -153,7 +153,7 @@ problem_table! {
         "Send the token that the lock was created with in the Lock-Token header.";
     TooManyWaiters = 429 "too-many-waiters" SameKey
         "Too many wait"
-        "As many are in line for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
+        "As many are in the queue for this lock, or for all locks of this instance, as may. Try again after `Retry-After` seconds.";
     TooManyHolders = 429 "too-many-holders" SameKey
         "Too many hold the lock"
         "At most 1000 hold a lock together, and a holder enters it under at most 64 names. Nothing was done.";
@@ -302,7 +302,7 @@ pub struct ProblemDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "locks"))]
     pub quota: Option<Cow<'static, str>>,
-    /// How many were in line before.
+    /// How many were in the queue before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,
     /// How long the request waited for the lock, in milliseconds, where it asked to wait.

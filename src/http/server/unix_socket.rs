@@ -1,7 +1,7 @@
 //! A Unix socket as a listener: its file, who may connect, and what becomes of the file.
 //!
 //! The permissions of the file say who may connect. The file is made with none for others and gets its owner
-//! and its mode after that, so that nobody connects who may not. A file that a dead process left is replaced; one that a
+//! and its mode after that, so that no other user connects in between. A file that a dead process left is replaced; one that a
 //! process still answers on is an error. The file is removed with its listener, unless it is another one's by
 //! then. Tested in `tests/api/listeners.rs` and `tests/cli/listeners.rs`.
 

@@ -45,7 +45,7 @@ impl Case<'_> {
         found
     }
 
-    /// A lease that was broken is neither renewed nor valid for longer, and none is said to be that no
+    /// A lease that was broken is neither renewed nor valid for longer, and none is reported as one that no
     /// client broke.
     pub(super) fn broken(&self) -> Vec<Violation> {
         let (broken, mut found) = (self.breaks(), Vec::new());

@@ -73,7 +73,7 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
     (Exclusive, "another's while certain", |history| {
         history.events.push(look([230_000, 240_000], 21, 77));
     }),
-    (Exclusive, "in line for what is held", |history| {
+    (Exclusive, "in the queue for what is held", |history| {
         history.events.push(event(
             9,
             9,

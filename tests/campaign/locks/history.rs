@@ -84,7 +84,7 @@ pub(super) enum Told {
     Again(Lease),
     Renewed(Lease),
     Released,
-    /// 409; without a holder when the lock is free for the first in line.
+    /// 409; without a holder when the lock is free for the first in the queue.
     Held(Holding),
     Shown(Holding),
     NotHeld,

@@ -47,7 +47,7 @@ use worker::{TTLS, Worker};
 
 /// How many clients there are.
 const CLIENTS: u64 = 20;
-/// How long a place in line outlives the instance that kept it.
+/// How long a place in the queue outlives the instance that kept it.
 const PLACE: Duration = Duration::from_secs(4);
 /// How much longer it is there where an instance counts it from its own start, or from that of its session:
 /// who waits behind it looks so often.

@@ -44,7 +44,7 @@ impl Invariant {
             Self::Released => "I4 released or broken, and then not held",
             Self::Gapless => "I5 renewed without a gap",
             Self::Live => "I6 had again after healing",
-            Self::Honest => "I7 ambiguity is said",
+            Self::Honest => "I7 ambiguity is reported",
         }
     }
 }
@@ -244,7 +244,7 @@ impl Case<'_> {
             let shown = event.told.holders().iter();
             let mut denied = shown.filter_map(|holder| denied.get(&holder.number));
             if let Some(denied) = denied.find(|denied| **denied < event.sent) {
-                let what = "held by a request that was told to have got nothing";
+                let what = "held by a request that was answered as if it had got nothing";
                 let wrong = self.event(Invariant::Honest, event, what);
                 // The service withdrew the grant at a node that is no longer master.
                 let by_forgetting = self.history.may_have_forgotten(*denied, event.read);

@@ -47,7 +47,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What was done and told under one key.
+/// What was done and answered under one key.
 #[derive(Debug)]
 pub(super) struct Case<'a> {
     pub(super) key: Key,
@@ -134,15 +134,15 @@ impl Case<'_> {
         };
         // Where the route says so, a request may run again when its answer was read and not kept.
         let is_over = |told: &Told| told.is_final() && (told.kept || !self.key.is_rerun());
-        let anew = !last.replayed && !last.is_unknown();
-        if anew && self.history.told.iter().rev().skip(1).any(is_over) {
+        let again = !last.replayed && !last.is_unknown();
+        if again && self.history.told.iter().rev().skip(1).any(is_over) {
             return guilty("it was forgotten and done again");
         }
         // An answer that came too late to be kept was read all the same, and must be true.
         let told = self.history.told.iter().filter(|told| told.status < 300);
         let lost = told.filter(|told| told.body != last.body);
         if !self.key.is_rerun() && !last.is_unknown() && lost.count() > 0 {
-            return guilty("one was told one thing, and one another");
+            return guilty("two clients read two different answers");
         }
         Ok(())
     }

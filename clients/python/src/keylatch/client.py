@@ -99,7 +99,7 @@ class _Client:
     ) -> Lock:
         """A lock, or several at once, which `with` and `async with` get.
 
-        `wait` is how many seconds to stand in line, `ttl` for how long the lease outlives this process,
+        `wait` is how many seconds to wait in the queue, `ttl` for how long the lease outlives this process,
         `limit` how many may hold the lock together (`"shared"`: any number of readers), `entry` a name under
         which `token` enters a lock that it holds already, `on_lost` what is called when the lease is lost.
         """

@@ -229,7 +229,7 @@ pub struct Holder {
     pub acquired_at_millis: u64,
     /// How long the lease lasts unless renewed, by the store's clock.
     pub expires_in: Duration,
-    /// How many are in line for it.
+    /// How many are in the queue for it.
     pub waiting: u64,
     /// How many may hold the lock together with the holder.
     pub limit: Limit,

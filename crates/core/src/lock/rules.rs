@@ -6,7 +6,7 @@
 //! (`snapshot.rs`).
 //!
 //! There is one rule for locks of all kinds. A holder and a waiter have a [limit](Limit) each. A lock goes
-//! to a waiter when those before it in line have room as well, and then no more hold it than the smallest
+//! to a waiter when those before it in the queue have room as well, and then no more hold it than the smallest
 //! limit among them says. Invariants: no limit is ever exceeded, and no waiter is passed by one that came
 //! later; no two holders have the same slot; a grant's fencing token is above that of every earlier
 //! grant that it cannot be held together with. The differential tests hold every store to these rules.
@@ -180,9 +180,9 @@ impl LockState {
         state
     }
 
-    /// The waiters whose turn it is, first come first: each has room beside those before it.
-    pub fn turns(&self) -> impl Iterator<Item = &TokenHash> {
-        // Most locks have no line, and then the holders are not looked through.
+    /// The waiters that the lock is free for, first come first: each has room beside those before it.
+    pub fn next_waiters(&self) -> impl Iterator<Item = &TokenHash> {
+        // Most locks have no waiter, and then the holders are not looked through.
         let mut room = None;
         let is_turn =
             move |entry: &&QueueEntry| room.get_or_insert_with(|| self.room()).take(entry.limit);

@@ -2,7 +2,7 @@
 //!
 //! A set is acquired as a whole. Either every lock has room for the token, and it gets all of them, or it
 //! gets none and joins the lines of all. Since one step joins all lines, any two sets that wait stand in
-//! the same order in every line that they share, and none that waits holds a lock of its set: so no two
+//! the same order in every queue that they share, and none that waits holds a lock of its set: so no two
 //! wait for each other. The price is that of first come, first served: the first in one line holds that
 //! lock up until it is the first in its other lines as well.
 //!

@@ -37,8 +37,8 @@ pub(super) trait Target: Clone + fmt::Debug + Send + Sync + 'static {
         command: &AcquireCommand,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Hints that the turn of a waiter may have come.
-    fn turns(&self, store: &dyn Store, token: &TokenHash) -> Hints;
+    /// Hints that the lock may be free for a waiter.
+    fn wakeups(&self, store: &dyn Store, token: &TokenHash) -> Hints;
 
     /// By which bucket the waiters of this process keep their entries together.
     fn bucket(&self) -> u8;
@@ -76,7 +76,7 @@ impl Target for LockName {
         store.withdraw(self, &command.token, command.attempt)
     }
 
-    fn turns(&self, store: &dyn Store, token: &TokenHash) -> Hints {
+    fn wakeups(&self, store: &dyn Store, token: &TokenHash) -> Hints {
         store.subscribe(Topic::Turn(self.clone(), *token))
     }
 
@@ -121,7 +121,7 @@ impl Target for LockSet {
         store.withdraw_set(self, &command.token, command.attempt)
     }
 
-    fn turns(&self, store: &dyn Store, token: &TokenHash) -> Hints {
+    fn wakeups(&self, store: &dyn Store, token: &TokenHash) -> Hints {
         let names = self.names().iter();
         let hints = names.map(|name| store.subscribe(Topic::Turn(name.clone(), *token)));
         Box::pin(select_all(hints))

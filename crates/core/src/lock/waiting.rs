@@ -51,7 +51,7 @@ impl LockService {
         let mut entry = self.join_waiters(may_return)?;
         let (mut number, mut lost) = (request.command.attempt, None);
         // Before the first round, or a wakeup in between would go unheard.
-        let mut wakeups = request.target.turns(&*self.store, &request.command.token);
+        let mut wakeups = request.target.wakeups(&*self.store, &request.command.token);
         loop {
             let attempt = Arc::new(round(&request, number));
             let sent = Instant::now();

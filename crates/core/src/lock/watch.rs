@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_said_is_known_by_the_time() {
+    fn expiry_without_a_hint_is_known_by_the_time() {
         let now = Instant::now();
         let after = |millis| now + Duration::from_millis(millis);
         let (mut cursor, _) = WatchCursor::new(look(Some(holder(1, 1000)), now, now));

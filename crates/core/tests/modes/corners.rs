@@ -72,7 +72,7 @@ impl Lock {
         }
     }
 
-    /// Asks in vain, and keeps a place in line.
+    /// Asks in vain, and keeps a queue entry.
     fn waits(&mut self, number: u8, limit: Limit) {
         let queue = Some(Duration::from_secs(4));
         let reply = self.acquire(AcquireCommand { queue, ..ask(number, limit) });
@@ -102,8 +102,8 @@ impl Lock {
         }
     }
 
-    fn turns(&self) -> Vec<TokenHash> {
-        self.state.turns().copied().collect()
+    fn next_waiters(&self) -> Vec<TokenHash> {
+        self.state.next_waiters().copied().collect()
     }
 
     fn is_refused(&mut self, number: u8, limit: Limit) {
@@ -145,10 +145,10 @@ fn lower_limit_of_a_new_deployment_waits_until_few_enough_are_left() {
     lock.waits(6, counted(3));
     for number in 1..=2 {
         lock.release(number, None);
-        assert_eq!(lock.turns(), [], "after {number} there are too many");
+        assert_eq!(lock.next_waiters(), [], "after {number} there are too many");
     }
     lock.release(3, None);
-    assert_eq!(lock.turns(), [token(6)]);
+    assert_eq!(lock.next_waiters(), [token(6)]);
 }
 
 #[test]
@@ -161,13 +161,13 @@ fn reader_does_not_pass_a_writer_that_waits() {
     lock.waits(5, SHARED);
     lock.waits(6, EXCLUSIVE);
     lock.release(1, None);
-    assert_eq!(lock.turns(), [token(2)]);
+    assert_eq!(lock.next_waiters(), [token(2)]);
     lock.granted(2, EXCLUSIVE);
     lock.release(2, None);
     // Both come in together, in whatever order they ask.
-    assert_eq!(lock.turns(), [token(4), token(5)]);
+    assert_eq!(lock.next_waiters(), [token(4), token(5)]);
     lock.granted(5, SHARED);
-    assert_eq!(lock.turns(), [token(4)]);
+    assert_eq!(lock.next_waiters(), [token(4)]);
     lock.granted(4, SHARED);
     lock.is_refused(6, EXCLUSIVE);
 }
@@ -252,7 +252,7 @@ fn downgrade_is_at_once_and_lets_the_readers_in() {
         panic!("a downgrade waits for nothing")
     };
     assert_eq!((reader.limit, reader.fencing_token), (SHARED, writer.fencing_token));
-    assert_eq!(lock.turns(), [token(2), token(3)], "and not the writer");
+    assert_eq!(lock.next_waiters(), [token(2), token(3)], "and not the writer");
     assert_eq!(lock.granted(2, SHARED).fencing_token, writer.fencing_token);
 }
 

@@ -66,7 +66,7 @@ pub(super) enum RowError {
     Older,
 }
 
-/// How old the outcome of a record is, and of which outcome that is said.
+/// How old the outcome of a record is, and which outcome has this age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgeRow {
     fencing_token: u64,

@@ -43,9 +43,9 @@ impl LocalHints {
         !self.interest.is_empty() && self.interest.get(name).is_some()
     }
 
-    /// Wakes the waiters whose turn has come since the entry was as `before`.
+    /// Wakes the waiters that the lock is free for, and was not when the entry was as `before`.
     pub(super) fn wake<E: Entry>(&self, key: &E::Key, before: &E, live: &E) {
-        for (name, token) in E::new_turns(key, before, live) {
+        for (name, token) in E::new_wakeups(key, before, live) {
             self.wakeups.wake(&name, &token);
         }
     }

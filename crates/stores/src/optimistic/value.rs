@@ -292,7 +292,7 @@ impl<E: Kind> Draft<'_, E> {
             given: self.given(),
             lasts: if self.seen.is_undo { kept.max(undone) } else { kept },
             is_promise: self.seen.is_promise,
-            is_turn: !E::new_turns(key, &self.before.state, &self.state).is_empty(),
+            is_turn: !E::new_wakeups(key, &self.before.state, &self.state).is_empty(),
         }
     }
 

@@ -261,7 +261,7 @@ impl WriteColumns {
     }
 }
 
-/// What a change of a lock says to other processes; of other rows nothing is said.
+/// What a change of a lock announces to other processes. Changes of other rows are not announced.
 fn announcement(key: &Key, version: i64) -> Option<String> {
     use base64::Engine as _;
     let Key::Lock(_) = key else { return None };
