@@ -75,7 +75,11 @@ async fn is_unknown(shop: &Service, key: &str, first: &Answer) {
     first.is_refusal(504, "outcome-unknown", "never");
     assert_eq!(first.json["outcome"], "unknown", "{first:?}");
     assert_ne!(first.header("idempotency-key-expires"), "", "{first:?}");
-    shop.buy(key).await.is_refusal(409, "outcome-unknown", "never");
+    let resolve = format!("/v1/idempotency/{key}/resolve?method=POST&path=%2Forders&principal=");
+    assert_eq!(first.json["resolve"], resolve, "{first:?}");
+    let repeat = shop.buy(key).await;
+    repeat.is_refusal(409, "outcome-unknown", "never");
+    assert_eq!(repeat.json["resolve"], resolve, "{repeat:?}");
     let record = shop.record(key).await;
     assert_eq!((&record["state"], &record["reason"]), (&json!("unknown"), &json!("no-answer")));
 }
@@ -94,6 +98,10 @@ async fn response_timeout_is_an_unknown_outcome() {
         let get = soon("the timeout", service.get("/orders")).await;
         get.is_refusal(504, "outcome-unknown", "never");
         assert_eq!(upstream.runs(), 2);
+        let url = first.json["resolve"].as_str().expect("a URL");
+        let settle = json!({"outcome": "not-executed", "reason": "it has none", "by": "ann"});
+        let settled = Answer::of(service.request(Method::POST, url).json(&settle)).await;
+        assert_eq!(settled.status, 204, "{settled:?}");
     }
 }
 

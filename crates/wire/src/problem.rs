@@ -186,7 +186,7 @@ problem_table! {
         "It may have been carried out: the same request with the same token may be repeated safely.";
     UpstreamSilent = 504 "outcome-unknown" Never
         "The service behind keylatch gave no answer"
-        "The request was sent on, and whether it was carried out is not known. It is not run again under this key.";
+        "The request was sent on, and whether it was carried out is not known. It is not run again under this key. Find out what happened, then settle it: `resolve` of the problem is the URL to which an operator posts `outcome` (`completed` or `not-executed`), `reason` and `by`.";
 }
 
 impl Code {
