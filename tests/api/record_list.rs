@@ -57,11 +57,14 @@ async fn list_has_the_records_in_one_state(service: &Service) {
         ("state=done", "done-1"),
         ("state=unknown&prefix=/pay", "lost-1"),
         ("path=/payments", "lost-1"),
+        ("key_prefix=lost-", "lost-1"),
+        ("state=done&key_prefix=done-1", "done-1"),
     ] {
         let found = list(service, query).await;
         assert_eq!((found.len(), &found[0]["key"]), (1, &json!(key)), "{query}: {found:?}");
     }
     assert!(list(service, "state=unknown&prefix=/orders").await.is_empty());
+    assert!(list(service, "state=unknown&key_prefix=open").await.is_empty());
 }
 
 #[store_test(service)]
@@ -166,6 +169,14 @@ async fn list_has_what_its_reader_may_read_and_the_number_of_the_others() {
     );
     let page = get(&stranger, "/v1/idempotency?state=in-flight").await.json;
     assert_eq!((&page["records"], &page["hidden"]), (&json!([]), &json!(2)));
+    // Or the number would tell the keys of others, letter by letter.
+    let page = get(&stranger, "/v1/idempotency?state=in-flight&key_prefix=pay-").await.json;
+    assert_eq!((&page["records"], &page["hidden"]), (&json!([]), &Value::Null));
+    let page = get(&operator, "/v1/idempotency?key_prefix=pay-").await.json;
+    assert_eq!(
+        (page["records"].as_array().map(Vec::len), &page["hidden"]),
+        (Some(1), &Value::Null)
+    );
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The list of records: which ones a query names, for the JSON of the API; and the URL that settles one.
 //!
 //! A list has the records that the client may read, and the number of the others of its page, so that it never
-//! passes for the whole. Tested in `tests/api/record_list.rs`.
+//! passes for the whole; but for a search by key, which would tell the keys of others letter by letter. Tested in `tests/api/record_list.rs`.
 
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
         ("state" = Option<String>, Query, example = "unknown", description = "Only records in this state"),
         ("path" = Option<String>, Query, description = "Only records of this path"),
         ("prefix" = Option<String>, Query, description = "Only records whose paths begin so"),
+        ("key_prefix" = Option<String>, Query,
+            description = "Only records whose keys begin so; `hidden` is absent then"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, example = 100,
             description = "At most this many; 100 unless said otherwise"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
@@ -54,7 +56,10 @@ pub(crate) async fn list(
     let all = page.entries.len();
     let readable = page.entries.iter().filter(|record| caller.may_read_record(record));
     let records: Vec<_> = readable.map(listed).collect();
-    let hidden = u64::try_from(all - records.len()).ok().filter(|hidden| *hidden > 0);
+    // The number of the others by the beginning of their keys would tell what the keys are.
+    let is_countable = query.filter.key_prefix.is_empty();
+    let hidden = u64::try_from(all - records.len()).ok();
+    let hidden = hidden.filter(|hidden| *hidden > 0 && is_countable);
     let next_cursor = page.next.map(|cursor| cursor.as_str().to_owned());
     Ok(Json(RecordPage { records, hidden, next_cursor }))
 }
@@ -92,6 +97,7 @@ fn query(text: &str) -> Result<ListRecords, Problem> {
             }
             "path" => query.filter.path = Some(normalize_path(&value).into_owned()),
             "prefix" => query.filter.path_prefix = value.into_owned(),
+            "key_prefix" => query.filter.key_prefix = value.into_owned(),
             "limit" => {
                 let limit = value.parse().ok().filter(|limit| (1..=1000).contains(limit));
                 query.limit = limit.ok_or_else(|| invalid_query("limit", "must be 1 to 1000"))?;

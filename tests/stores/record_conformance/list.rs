@@ -194,6 +194,7 @@ async fn list_is_of_a_path_or_of_its_prefix(store: &Records) {
             phase: Some(phase),
             path: path.map(str::to_owned),
             path_prefix: prefix.to_owned(),
+            key_prefix: String::new(),
         };
         let expected: [(_, _, BTreeSet<u32>); 9] = [
             (Some("/v1/orders"), "", expect(&[1])),
@@ -210,6 +211,9 @@ async fn list_is_of_a_path_or_of_its_prefix(store: &Records) {
             let found = numbers(store, filter(path, prefix)).await;
             assert_eq!(found, expected, "{phase:?}, {path:?}, prefix {prefix:?}");
         }
+        let of_key =
+            RecordFilter { key_prefix: format!("{decade}2"), ..filter(None, "/v1/orders") };
+        assert_eq!(numbers(store, of_key).await, expect(&[2]), "{phase:?}, by key");
     }
 }
 

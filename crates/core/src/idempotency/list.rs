@@ -136,16 +136,20 @@ pub struct RecordFilter {
     pub path: Option<String>,
     /// Only those whose path begins so, likewise.
     pub path_prefix: String,
+    /// Only those whose keys, as the client sent them, begin so.
+    pub key_prefix: String,
 }
 
 impl RecordFilter {
-    /// Whether the list has this record. One whose path is not known has no path.
+    /// Whether the list has this record. One whose scope is not known has no path and no key.
     pub fn admits(&self, record: &RecordSummary) -> bool {
         let path = record.scope.as_ref().map(RecordScope::path);
+        let key = record.scope.as_ref().map_or("", |scope| scope.key().as_str());
         let kept = |path| beginning(path, RecordScope::MAX_PATH_BYTES);
         self.phase.is_none_or(|phase| phase == record.phase.name())
             && self.path.as_deref().is_none_or(|wanted| path == Some(kept(wanted)))
             && path.unwrap_or_default().starts_with(kept(&self.path_prefix))
+            && key.starts_with(&self.key_prefix)
     }
 
     /// Whether all of these records are in the index of the unfinished ones.
