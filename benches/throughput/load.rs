@@ -162,6 +162,22 @@ impl Load {
         })
     }
 
+    /// Submits `count` guarded requests, each for the first time.
+    pub(crate) fn order(&self, service: &Process, count: usize) -> Result<()> {
+        self.runtime.block_on(async {
+            let left = Arc::new(AtomicUsize::new(count));
+            let mut connections = JoinSet::new();
+            for _ in 0..CONNECTIONS {
+                let connection = Connection::open(service.address).await?;
+                connections.spawn(connection.order(Arc::clone(&self.names), Arc::clone(&left)));
+            }
+            while let Some(ended) = connections.join_next().await {
+                ended??;
+            }
+            Ok(())
+        })
+    }
+
     /// Creates `count` locks; gives what ends them.
     pub(crate) fn hold(&self, service: &Process, count: usize) -> Result<Held> {
         self.runtime.block_on(async {
@@ -364,6 +380,15 @@ impl Connection {
         pair.rename(names)?;
         let token = self.exchange(&pair.create, 201).await?.token;
         pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
+        Ok(())
+    }
+
+    async fn order(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
+        let mut order = Order::new(&names)?;
+        while takes_one(&left) {
+            self.exchange(&order.request, 201).await?;
+            order.rename(&names)?;
+        }
         Ok(())
     }
 

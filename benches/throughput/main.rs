@@ -4,7 +4,8 @@
 //! The second does so for guarded requests, run for the first time and replayed. The third says how
 //! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
 //! fifth what keeping locks on disk costs, the sixth what a million locks leave there and in memory when
-//! they have gone. The last compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
+//! they have gone. Then come the cost of open consoles, and of 100 unknown outcomes among a million records.
+//! The last compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -13,6 +14,7 @@
 mod bare;
 mod builds;
 mod capacity;
+mod console;
 mod durable;
 mod engine;
 mod engine_alone;
@@ -29,6 +31,7 @@ mod report;
 mod side_by_side;
 mod slice;
 mod steps;
+mod unknown;
 mod wire;
 
 use std::io::Write as _;
@@ -85,6 +88,8 @@ enum Part {
     Capacity,
     Durable,
     Leaving,
+    Console,
+    Unknown,
 }
 
 #[derive(Debug, Subcommand)]
@@ -156,6 +161,12 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     }
     if wanted(Part::Leaving) {
         leaving::run(machine, load)?;
+    }
+    if wanted(Part::Console) {
+        console::run(&machine, &load, options.rounds)?;
+    }
+    if wanted(Part::Unknown) {
+        unknown::run(&machine, &load, options.rounds)?;
     }
     if wanted(Part::Capacity) {
         capacity::run(machine, load, options.rounds)?;

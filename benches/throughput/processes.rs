@@ -206,9 +206,25 @@ impl Process {
 
     /// What a service has counted so far, as Prometheus reads it.
     pub(crate) fn metrics(&self) -> Result<String> {
+        self.get("/metrics")
+    }
+
+    /// The whole answer to `GET path`.
+    pub(crate) fn get(&self, path: &str) -> Result<String> {
+        self.ask(&format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"))
+    }
+
+    /// The whole answer to `POST path`.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}");
+        self.ask(&format!("{head}\r\nContent-Type: application/json\r\n\r\n{body}"))
+    }
+
+    fn ask(&self, request: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(START))?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        stream.write_all(request.as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

@@ -1,0 +1,106 @@
+//! What it costs to find 100 unknown outcomes among a million records, next to a thousand.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::load::Load;
+use crate::processes::{Machine, Process};
+use crate::report;
+
+const FEW: usize = 1_000;
+const MANY: usize = 1_000_000;
+/// How many outcomes are unknown.
+const UNKNOWN: usize = 100;
+/// How often a round asks for the list of these.
+const ASKS: u32 = 50;
+/// How many times as long the list may take with many records as with few.
+const GOAL: f64 = 1.5;
+/// How long the last outcome may take to be unknown.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A service with records, and how long its list of the unknown ones took, round by round.
+struct Subject {
+    name: &'static str,
+    service: Process,
+    milliseconds: [Vec<f64>; 2],
+    _behind: [Option<Process>; 2],
+}
+
+/// Fills both stores, measures the list with few and with many records, and prints the times.
+pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
+    println!("\n{UNKNOWN} unknown outcomes among {FEW} and {MANY} records; this takes a while.");
+    for on_redis in [false, true] {
+        let mut subject = Subject::new(machine, on_redis)?;
+        subject.begin_unknown()?;
+        for (index, records) in [FEW, MANY - FEW].into_iter().enumerate() {
+            load.order(&subject.service, records)?;
+            for _ in 0..rounds {
+                let time = subject.list()?;
+                subject.milliseconds[index].push(time);
+            }
+        }
+        subject.print();
+    }
+    Ok(())
+}
+
+impl Subject {
+    fn new(machine: &Machine, on_redis: bool) -> Result<Self> {
+        let (upstream, redis) = (machine.bare()?, on_redis.then(|| machine.redis()).transpose()?);
+        let store = redis
+            .as_ref()
+            .map_or("memory:".to_owned(), |redis| format!("redis://{}", redis.address));
+        let service =
+            machine.keylatch_of(crate::processes::KEYLATCH.as_ref(), &store, Some(&upstream))?;
+        let name = if on_redis { "Redis" } else { "memory" };
+        Ok(Self {
+            name,
+            service,
+            milliseconds: Default::default(),
+            _behind: [Some(upstream), redis],
+        })
+    }
+
+    /// Begins runs of which nothing is heard again.
+    fn begin_unknown(&self) -> Result<()> {
+        for number in 0..UNKNOWN {
+            let path = format!("/v1/idempotency/unknown-{number}?method=POST&path=/v1/orders");
+            self.service.post(&path, r#"{"lease_ms":100}"#)?;
+        }
+        let began = Instant::now();
+        while self.service.get(LIST)?.matches(r#""state":"unknown""#).count() < UNKNOWN {
+            if began.elapsed() > PATIENCE {
+                return Err("the outcomes did not become unknown".into());
+            }
+            sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// The mean time of the list, in milliseconds.
+    fn list(&self) -> Result<f64> {
+        let began = Instant::now();
+        for _ in 0..ASKS {
+            let found = self.service.get(LIST)?.matches(r#""state":"unknown""#).count();
+            if found != UNKNOWN {
+                return Err(format!("the list has {found} records").into());
+            }
+        }
+        Ok(began.elapsed().as_secs_f64() * 1000.0 / f64::from(ASKS))
+    }
+
+    fn print(&self) {
+        let median = |times: &[f64]| {
+            let mut times = times.to_vec();
+            times.sort_unstable_by(f64::total_cmp);
+            times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        let [few, many] = self.milliseconds.each_ref().map(|times| median(times));
+        println!("\n{}: {few:.2} ms with {FEW} records, {many:.2} ms with {MANY}", self.name);
+        let what = format!("on {}, the list takes at most {GOAL} times as long", self.name);
+        report::goal(&what, many <= GOAL * few, format_args!("{:.2}", many / few));
+    }
+}
+
+const LIST: &str = "/v1/idempotency?state=unknown&limit=1000";
