@@ -16,7 +16,7 @@ use crate::ends::EndCounter;
 use crate::error::Error;
 use crate::http::{
     self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
-    RequestLayer, Server, Socket, Streams, TlsFiles,
+    RecordCounter, RequestLayer, Server, Socket, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
@@ -110,6 +110,7 @@ impl App {
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
+            record_counter: RecordCounter::default(),
             metrics: Arc::clone(&metrics),
             store_kind: profile.kind,
             body_limits: body_limits(&config),

@@ -1,14 +1,11 @@
 // At a glance: the store and what it promises, what is held now, and what the last minutes were like.
 
-import { call, curl, look, session } from './api.js';
+import { curl, look, session } from './api.js';
 import { chart, duration, rate } from './charts.js';
 import { commands, count, facts, h, redraw, write } from './dom.js';
 import * as feed from './feed.js';
-import { listPath } from './keys.js';
 
 const PERIOD = 3000;
-/** How many keys are counted one by one. */
-const COUNTED = 1000;
 /** How many samples the service keeps. */
 const SLOTS = 120;
 
@@ -28,10 +25,12 @@ export function show(view) {
       charts),
     commands([
       ['The store and its promise', curl('GET', '/v1/info')],
+      ['All of this view, with the last minutes', curl('GET', '/console/glance')],
       ['The counters, for Prometheus', curl('GET', '/metrics')],
     ]));
   const draw = (glance) => {
-    now.replaceChildren(nowOf(glance));
+    redraw(keys, ...keysOf(glance));
+    now.replaceChildren(...nowOf(glance));
     store.replaceChildren(...storeOf(glance));
     charts.replaceChildren(...chartsOf(glance));
   };
@@ -45,12 +44,10 @@ export function show(view) {
   if (prefix !== null) feed.follow(prefix);
   drawHeld();
   draw(session.glance);
-  drawKeys(keys);
   const timer = setInterval(async () => {
     if (document.hidden) return;
     try {
       draw(await look());
-      drawKeys(keys);
     } catch (refusal) {
       now.replaceChildren(h('p', { class: 'note bad' }, refusal.message));
     }
@@ -61,36 +58,43 @@ export function show(view) {
   };
 }
 
-/** How many keys need a person, and how many are under way. Those that are done may be millions. */
-async function drawKeys(place) {
-  if (!session.glance.records || session.readable('keys') === null) return;
-  const states = ['unknown', 'in-flight'];
-  const pages = await Promise.all(states.map((state) => call('GET', listPath(state, '', COUNTED)).catch(() => null)));
-  const [unknown, inFlight] = pages.map((page) => page && `${count(page.records.length + (page.hidden ?? 0))}${page.next_cursor ? ' and more' : ''}`);
-  redraw(place,
-    h('p', { class: 'big' }, h('a', { href: '#/keys', class: unknown === '0' ? '' : 'is-bad' },
-      unknown === '1' ? '1 unknown outcome' : `${unknown ?? '?'} unknown outcomes`)),
-    facts([['Keys in flight', inFlight ?? '?']]));
+/** How many keys need a person, and how many do not. */
+function keysOf({ records }) {
+  if (!records || session.readable('keys') === null) return [];
+  const many = (number) => (number === null ? '?' : `${count(number)}${number === records.counted_to ? ' and more' : ''}`);
+  return [
+    h('p', { class: 'big' }, h('a', { href: '#/keys', class: records.unknown === 0 ? '' : 'is-bad' },
+      records.unknown === 1 ? '1 unknown outcome' : `${many(records.unknown)} unknown outcomes`)),
+    facts([
+      ['Keys in flight', many(records.in_flight)],
+      ['Keys done', records.done === null ? 'not counted by this store' : count(records.done)],
+    ]),
+  ];
 }
 
+/** What this instance does, whichever others share the store. */
 function nowOf({ waiters, in_flight, connections, shed, streams }) {
-  return facts([
-    ['Requests that wait for a lock', count(waiters)],
-    ['Streams', `hold ${count(streams.hold)}, watch ${count(streams.watch)}, console ${count(streams.console)}`],
-    ['Requests being answered', count(in_flight)],
-    ['Connections', count(connections)],
-    ['Turned away because full', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
-  ]);
+  return [
+    h('p', { class: 'hint' }, 'At the instance that answers:'),
+    facts([
+      ['Requests that wait for a lock', count(waiters)],
+      ['Streams', `hold ${count(streams.hold)}, watch ${count(streams.watch)}, console ${count(streams.console)}`],
+      ['Requests being answered', count(in_flight)],
+      ['Connections', count(connections)],
+      ['Turned away because full', shed > 0 ? h('b', { class: 'is-bad' }, count(shed)) : '0'],
+    ]),
+  ];
 }
 
 function storeOf({ store, version }) {
+  const { instances, ...others } = store.facts;
   const tier = store.tier ?? 'not reachable';
   const advice = store.advice.map((text) => h('p', { class: 'note wait' }, text));
   return [
     h('p', { class: 'big' }, store.kind, ' ', h('span', { class: `badge ${store.reachable ? 'good' : 'bad'}` }, tier)),
     h('p', {}, store.tier_means ?? 'The store gives no answer. Clients read 503 and may repeat safely.'),
     ...advice,
-    facts([...Object.entries(store.facts), ['keylatch', version]]),
+    facts([['Instances that share it', instances ?? 'not known'], ...Object.entries(others), ['keylatch', version]]),
   ];
 }
 

@@ -20,6 +20,7 @@ export function show(view, key, query) {
     answer,
     commands([
       ['How the record stands', curl('GET', recordPath(record))],
+      ['The same, with the headers of its answer', curl('GET', `/console/keys/${encodeURIComponent(key)}?${scopeOf(record)}`)],
       ['It was not done: the next request runs', curl('POST', recordPath(record, '/resolve'), { outcome: 'not-executed', reason: 'HOW YOU FOUND OUT', by: 'WHO' })],
       ['It was done: every repeat reads this answer', curl('POST', recordPath(record, '/resolve'), { outcome: 'completed', answer: { status: 201 }, reason: 'HOW YOU FOUND OUT', by: 'WHO' })],
     ]));

@@ -4,12 +4,17 @@ import { call, curl, session } from './api.js';
 import { commands, count, h, moment, redraw, span, write } from './dom.js';
 import { STATES, maySettle, reasonOf, recordPath, requestOf, settleDialog, viewOf } from './records.js';
 
+/** How many rows the table has until the user wants more. */
 const PAGE = 200;
+/** How many unknown outcomes are read, so that the oldest are the first of all. */
+const UNKNOWN_MAX = 5000;
+/** How many requests a look makes at most: a search may find little in each. */
+const REQUESTS = 50;
 /** How often the list is read again while no row is selected. */
 const PERIOD = 5000;
 
 /** What the user chose, kept while other views are shown. */
-const choice = { state: 'unknown', prefix: '' };
+const choice = { state: 'unknown', key: '', prefix: '' };
 
 export const title = 'Keys';
 
@@ -29,9 +34,11 @@ export function show(view) {
   };
 }
 
-export function listPath(state, prefix, limit, cursor) {
-  const query = new URLSearchParams({ state, limit });
-  if (prefix) query.set('prefix', prefix);
+/** The path of the list of what the user chose. */
+function listPath(limit, cursor) {
+  const query = new URLSearchParams({ state: choice.state, limit });
+  if (choice.key) query.set('key_prefix', choice.key);
+  if (choice.prefix) query.set('prefix', choice.prefix);
   if (cursor) query.set('cursor', cursor);
   return `/v1/idempotency?${query}`;
 }
@@ -47,7 +54,9 @@ function nameOf(record) {
 }
 
 class List {
+  /** What was read, the oldest first; and how many rows of it the table has. */
   records = [];
+  rows = PAGE;
   selected = new Set();
   cursor = null;
   hidden = 0;
@@ -61,7 +70,7 @@ class List {
     this.all = h('input', { type: 'checkbox', onchange: () => this.selectAll(this.all.checked) });
     this.selector = h('label', { class: 'select-all' }, this.all, 'Select all that are shown');
     this.settle = h('button', { type: 'button', onclick: () => this.settleSelected() });
-    this.more = h('button', { type: 'button', class: 'second small', onclick: () => this.read(true) }, 'Show more');
+    this.more = h('button', { type: 'button', class: 'second small', onclick: () => this.showMore() }, 'Show more');
     this.bar = h('div', { class: 'buttons' }, this.settle, this.more);
     this.when = h('th', { scope: 'col' });
     this.shell = h('div');
@@ -76,48 +85,62 @@ class List {
   controls() {
     const tab = ([state, text]) => h('label', { class: 'check' },
       h('input', { type: 'radio', name: 'state', value: state, checked: state === choice.state, onchange: () => this.choose({ state }) }), ` ${text}`);
+    return h('form', { class: 'controls', onsubmit: (event) => event.preventDefault() },
+      h('fieldset', { class: 'states' }, h('legend', {}, 'Whose outcome is'), Object.entries(STATES).map(tab)),
+      h('label', {}, 'Keys that begin with', this.search('key', 'key-prefix')),
+      h('label', {}, 'Paths that begin with', this.search('prefix', 'path-prefix')));
+  }
+
+  /** A field whose text is chosen once the user pauses. */
+  search(member, id) {
     let timer = 0;
-    const prefix = h('input', {
-      type: 'search', id: 'path-prefix', value: choice.prefix, autocomplete: 'off', spellcheck: 'false',
+    const field = h('input', {
+      type: 'search', id, value: choice[member], autocomplete: 'off', spellcheck: 'false',
       oninput: () => {
         clearTimeout(timer);
-        timer = setTimeout(() => this.choose({ prefix: prefix.value }), 200);
+        timer = setTimeout(() => this.choose({ [member]: field.value }), 200);
       },
     });
-    return h('form', { class: 'controls', onsubmit: (event) => { event.preventDefault(); this.choose({ prefix: prefix.value }); } },
-      h('fieldset', { class: 'states' }, h('legend', {}, 'Whose outcome is'), Object.entries(STATES).map(tab)),
-      h('label', {}, 'Paths that begin with', prefix));
+    return field;
   }
 
   choose(change) {
     if (this.isGone) return;
     Object.assign(choice, change);
     this.selected.clear();
-    this.records = [];
+    Object.assign(this, { records: [], rows: PAGE });
     this.read();
+  }
+
+  showMore() {
+    this.rows += PAGE;
+    if (this.cursor) this.read(true);
+    else this.draw();
   }
 
   /** Whether reading again takes nothing away from a user who is at work. */
   isIdle() {
-    return !document.hidden && this.selected.size === 0 && this.records.length <= PAGE && !document.querySelector('dialog');
+    return !document.hidden && this.selected.size === 0 && this.rows === PAGE && this.records.length <= PAGE && !document.querySelector('dialog');
   }
 
   async read(isMore = false) {
     this.reads += 1;
     const read = this.reads;
+    const [limit, wanted] = choice.state === 'unknown' ? [1000, UNKNOWN_MAX] : [PAGE, this.rows];
     try {
       let records = isMore ? this.records : [];
       let cursor = isMore ? this.cursor : null;
       let hidden = isMore ? this.hidden : 0;
-      const wanted = records.length + PAGE;
       // A page may have fewer than asked for, or none, although more follow.
-      do {
-        const page = await call('GET', listPath(choice.state, choice.prefix, PAGE, cursor));
+      for (let requests = 0; requests === 0 || (cursor && records.length < wanted && requests < REQUESTS); requests += 1) {
+        const page = await call('GET', listPath(limit, cursor));
         if (read !== this.reads || this.isGone) return;
         records = [...records, ...page.records];
         cursor = page.next_cursor ?? null;
         hidden += page.hidden ?? 0;
-      } while (cursor && records.length < wanted);
+      }
+      const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
+      records = records.toSorted((one, other) => since(one) - since(other));
       Object.assign(this, { records, cursor, hidden });
       write(this.note, '');
     } catch (refusal) {
@@ -127,19 +150,31 @@ class List {
     this.draw();
   }
 
+  /** The records that the table shows. */
+  shown() {
+    return this.records.slice(0, this.rows);
+  }
+
   draw() {
     const isUnknown = choice.state === 'unknown';
-    const since = (record) => Date.parse(record.ended_at ?? record.begun_at ?? '') || 0;
-    const records = this.records.toSorted((one, other) => since(one) - since(other));
+    const records = this.shown();
     write(this.when, isUnknown ? 'Unknown for' : choice.state === 'done' ? 'Done' : 'Begun');
     redraw(this.body, ...records.map((record) => this.row(record)));
-    const many = `${count(records.length)}${this.cursor ? ' and more' : ''}`;
     const others = this.hidden ? ` ${count(this.hidden)} more that you may not read.` : '';
-    const none = isUnknown && !others ? 'No outcome is unknown. Nothing needs you.' : 'There is none.';
-    write(this.status, (records.length ? `${many} shown, the oldest first.` : none) + others);
-    this.more.hidden = !this.cursor;
-    this.drawCommand(curl('GET', listPath(choice.state, choice.prefix, 100)));
+    write(this.status, this.summary(records.length, isUnknown && !others) + others);
+    this.more.hidden = !this.cursor && records.length === this.records.length;
+    this.drawCommand(curl('GET', listPath(100)));
     this.drawSelection();
+  }
+
+  /** How many are shown of how many. Only of a list that was read as a whole is it known which are the oldest. */
+  summary(shown, isAllOfUnknown) {
+    const isSearch = choice.key || choice.prefix;
+    if (shown === 0 && this.cursor) return 'None is found yet.';
+    if (shown === 0) return isAllOfUnknown && !isSearch ? 'No outcome is unknown. Nothing needs you.' : 'There is none.';
+    if (this.cursor) return `${count(shown)} and more shown, in no order.`;
+    const all = shown < this.records.length ? ` of ${count(this.records.length)}` : '';
+    return `${count(shown)}${all} shown, the oldest first.`;
   }
 
   /** The command changes with what the user chooses, and is left alone otherwise: it may be open. */
@@ -179,7 +214,7 @@ class List {
 
   selectAll(isSelected) {
     this.selected.clear();
-    for (const record of isSelected ? this.records.filter(canSettle) : []) this.selected.add(recordPath(record));
+    for (const record of isSelected ? this.shown().filter(canSettle) : []) this.selected.add(recordPath(record));
     for (const box of this.body.querySelectorAll('input')) box.checked = isSelected;
     this.drawSelection();
   }

@@ -78,6 +78,7 @@ class LockPage {
     const command = { reason: 'REASON', fencing_token };
     redraw(this.parts.shell, commands([
       ['Who holds it, and how many wait', curl('GET', lockPath(this.name))],
+      ['Who waits at this instance, in order', curl('GET', `/console/queue?name=${encodeURIComponent(this.name)}`)],
       ['What happens to it, as it happens', curl('GET', lockPath(this.name, '/events')).replace('curl', 'curl -N')],
       ['How earlier grants ended', curl('GET', lockPath(this.name, '/history'))],
       fencing_token && ['Break the lease', curl('POST', lockPath(this.name, '/break'), command)],

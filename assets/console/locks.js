@@ -26,6 +26,7 @@ export function show(view) {
   const list = new List();
   view.append(h('h1', { tabindex: -1 }, title), list.controls(), list.element, commands([
     ['The held locks', curl('GET', `/v1/locks?prefix=${encodeURIComponent(choice.prefix)}`)],
+    ['The same, and what changes, as it happens', curl('GET', `/console/locks?prefix=${encodeURIComponent(choice.prefix)}`).replace('curl', 'curl -N')],
     ['What happens to one lock, as it happens', curl('GET', '/v1/locks/NAME/events')],
   ]));
   feed.follow(choice.prefix);

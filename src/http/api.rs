@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::{Code, Problem, overloaded};
+use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
 use crate::audit::AuditLog;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
@@ -28,6 +29,8 @@ pub struct Api {
     pub locks: Arc<LockService>,
     /// The records of idempotency keys, if the store keeps any.
     pub records: Option<Arc<IdempotencyService>>,
+    /// How many records there are, for the consoles.
+    pub record_counter: RecordCounter,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// The kind of store, as in its URL's scheme.

@@ -16,6 +16,7 @@ mod origin;
 mod parts;
 mod problem;
 mod problem_pages;
+mod record_counts;
 mod request;
 mod sandbox;
 mod server;
@@ -46,6 +47,7 @@ pub use keylatch_axum::BodyLimits;
 pub use origin::{Cors, CrossOrigin, OriginPolicy};
 pub use parts::{Part, Parts};
 pub use problem::{Code, Problem};
+pub use record_counts::RecordCounter;
 pub use request::{RequestLayer, RequestService};
 pub use sandbox::SandboxMode;
 pub use server::{

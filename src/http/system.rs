@@ -17,16 +17,11 @@ use super::api::Api;
 use super::body::Json;
 use super::caller::Caller;
 use super::problem::{Code, HealthProblems, OwnProblems, Problem};
+use super::record_counts::{COUNT_LIMIT, MAX_COUNT, count_records};
 use crate::metrics::RecordCounts;
-use keylatch_core::idempotency::{IdempotencyService, PhaseName, RecordFilter};
 use keylatch_core::lock::{LockCounts, LockService};
-use keylatch_core::store::{Effect, ListLocks, ListRecords, StoreHealth};
+use keylatch_core::store::{Effect, ListLocks, StoreHealth};
 use keylatch_wire::{ServiceInfo, StoreInfo};
-
-/// How long a scrape waits for the store to count its records.
-const COUNT_LIMIT: Duration = Duration::from_secs(1);
-/// How many records of a state, and how many locks, a scrape counts at most.
-const MAX_COUNT: usize = 1000;
 
 /// What is promised, in the words of the README.
 pub(super) const PROMISE: [&str; 4] = [
@@ -166,32 +161,6 @@ async fn count_held(locks: &LockService) -> Option<u64> {
     let page = locks.list(&query).await.ok()??;
     let is_enough = page.next.is_none() || page.entries.len() >= MAX_COUNT;
     is_enough.then_some(page.entries.len() as u64)
-}
-
-/// Few records are unfinished, and the store has an index of them. A scrape does not wait for one that is slow.
-async fn count_records(records: &IdempotencyService) -> RecordCounts {
-    let count = |phase| timeout(COUNT_LIMIT, count_in(records, phase));
-    let (unknown, in_flight) = join(count(PhaseName::Unknown), count(PhaseName::InFlight)).await;
-    RecordCounts {
-        unknown: unknown.ok().flatten(),
-        in_flight: in_flight.ok().flatten(),
-        done: records.done_records(),
-        kept_bytes: records.kept_bytes(),
-    }
-}
-
-async fn count_in(records: &IdempotencyService, phase: PhaseName) -> Option<usize> {
-    let filter = RecordFilter { phase: Some(phase), ..RecordFilter::default() };
-    let mut query = ListRecords { filter, limit: MAX_COUNT, cursor: None };
-    let mut count = 0;
-    loop {
-        let page = records.list(&query).await.ok()??;
-        count += page.entries.len();
-        query.cursor = page.next;
-        if count >= MAX_COUNT || query.cursor.is_none() {
-            return Some(count.min(MAX_COUNT));
-        }
-    }
 }
 
 pub(super) async fn not_found() -> Problem {

@@ -108,8 +108,27 @@ async fn glance_shows_the_store_and_what_everybody_may_do() {
     let info = service.get("/v1/info").await.json;
     assert_eq!(glance["store"], info["store"]);
     assert_eq!((&glance["identity"], &glance["breaks"]), (&Value::Null, &json!(true)));
+    assert_eq!(glance["store"]["facts"]["instances"], "1");
     assert_eq!(glance["permissions"]["locks"][0]["prefix"], "");
     assert!(glance["samples"].as_array().is_some_and(Vec::is_empty), "{glance}");
+}
+
+#[tokio::test]
+async fn instances_that_share_a_redis_are_counted() {
+    let redis = RedisServer::start().await;
+    let service = Service::start(&redis.url()).await;
+    let counted = async |count: &str| {
+        eventually(async || {
+            let info = service.get("/v1/info").await.json;
+            (info["store"]["facts"]["instances"] == count).then_some(())
+        })
+        .await;
+    };
+    counted("1").await;
+    let other = Service::start(&redis.url()).await;
+    counted("2").await;
+    other.stop().await;
+    counted("1").await;
 }
 
 /// The held names and the gone names of the next event.

@@ -65,6 +65,23 @@ async fn role_with_a_schema_of_its_own_makes_the_table() {
 }
 
 #[tokio::test]
+async fn instances_that_share_a_database_are_counted() {
+    let (database, elsewhere) =
+        (PostgresDatabase::create().await, PostgresDatabase::create().await);
+    let store = open(&database.url()).await;
+    let _stranger = open(&elsewhere.url()).await;
+    let counted = async |count: &str| {
+        eventually(async || (store.health().await.ok()?.facts["instances"] == count).then_some(()))
+            .await;
+    };
+    counted("1").await;
+    let other = open(&database.url()).await;
+    counted("2").await;
+    drop(other);
+    counted("1").await;
+}
+
+#[tokio::test]
 async fn schemas_keep_their_locks_apart() {
     let database = PostgresDatabase::create().await;
     let [one, other] = ["Team_1", "Team_2"].map(|schema| {

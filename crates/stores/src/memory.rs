@@ -52,7 +52,8 @@ impl Executor for Table {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        Ok(StoreHealth { tier: Tier::Process, facts: BTreeMap::new(), advice: Vec::new() })
+        let facts = BTreeMap::from([("instances", "1".to_owned())]);
+        Ok(StoreHealth { tier: Tier::Process, facts, advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use futures_util::future::join;
 use serde::Serialize;
 
 use crate::access::Permissions;
 use crate::http::api::Api;
 use crate::http::body::Json;
 use crate::http::caller::Caller;
+use crate::http::record_counts::MAX_COUNT;
 use crate::http::system::store_info;
 use crate::metrics::StreamKind;
 use crate::recent::{SAMPLE, Sample};
@@ -25,8 +27,8 @@ pub(super) struct Glance {
     permissions: Permissions,
     /// Whether a lease may be broken here at all.
     breaks: bool,
-    /// Whether the store keeps records of idempotency keys.
-    records: bool,
+    /// How many records of idempotency keys there are; `None` where the store keeps none.
+    records: Option<CountedRecords>,
     waiters: usize,
     connections: i64,
     in_flight: i64,
@@ -34,6 +36,28 @@ pub(super) struct Glance {
     streams: OpenStreams,
     sample_ms: u64,
     samples: Vec<Sample>,
+}
+
+/// How many records of idempotency keys there are, of all instances; `None` where that is not known.
+#[derive(Debug, Serialize)]
+struct CountedRecords {
+    unknown: Option<usize>,
+    in_flight: Option<usize>,
+    done: Option<u64>,
+    /// How many are counted at most: a count that is this large may be larger.
+    counted_to: usize,
+}
+
+impl CountedRecords {
+    async fn of(api: &Api) -> Option<Self> {
+        let counts = api.record_counter.counts(api.records.as_deref()?).await;
+        Some(Self {
+            unknown: counts.unknown,
+            in_flight: counts.in_flight,
+            done: counts.done,
+            counted_to: MAX_COUNT,
+        })
+    }
 }
 
 /// The streams of events that are open at this instance.
@@ -45,14 +69,15 @@ struct OpenStreams {
 }
 
 pub(super) async fn glance(State(api): State<Arc<Api>>, caller: Caller) -> Json<Glance> {
-    let (health, metrics) = (api.locks.health().await.ok(), &api.metrics);
+    let metrics = &api.metrics;
+    let (health, records) = join(api.locks.health(), CountedRecords::of(&api)).await;
     Json(Glance {
         version: env!("CARGO_PKG_VERSION"),
-        store: store_info(&api, health),
+        store: store_info(&api, health.ok()),
         identity: caller.identity().map(str::to_owned),
         permissions: caller.permissions(),
         breaks: api.breaks,
-        records: api.records.is_some(),
+        records,
         waiters: api.locks.counts().waiters,
         connections: metrics.connections.get(),
         in_flight: metrics.in_flight.get(),

@@ -150,7 +150,8 @@ impl Executor for Embedded {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.writer.probe().await?;
-        Ok(StoreHealth { tier: Tier::Strict, facts: BTreeMap::new(), advice: Vec::new() })
+        let facts = BTreeMap::from([("instances", "1".to_owned())]);
+        Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
     }
 
     fn profile(&self) -> StoreProfile {

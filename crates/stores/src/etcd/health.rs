@@ -29,6 +29,7 @@ pub(super) async fn health(etcd: &Etcd) -> Result<StoreHealth, StoreError> {
     let status = session.status().await?;
     let mut facts = BTreeMap::from([
         ("version", status.version.clone()),
+        ("instances", "not known".to_owned()),
         ("member", etcd.hosts[session.member].clone()),
         ("members", etcd.hosts.len().to_string()),
         ("db_size", status.db_size.to_string()),

@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
 
+use tokio_postgres::types::{ToSql, Type};
+
 use super::link::{Link, Query};
 use super::sql::get;
 
 /// The settings that decide the tier.
 const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
-    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)";
+    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication),
+    (SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND datname = current_database())";
 
 /// Asks the server what it is.
 ///
@@ -21,7 +24,9 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
 ///
 /// The server could not find out.
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
-    let query = Query { sql: SETTINGS, types: &[], values: &[], is_frequent: false };
+    let listen = link.listen_statement();
+    let values: [&(dyn ToSql + Sync); 1] = [&listen];
+    let query = Query { sql: SETTINGS, types: &[Type::TEXT], values: &values, is_frequent: false };
     let rows = link.query(query).await?;
     let row = rows.first().ok_or_else(|| StoreError::Lost("there was no row".into()))?;
     let text = |column| get::<String>(row, column);
@@ -34,12 +39,18 @@ pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     };
     let facts = BTreeMap::from([
         ("version", text(0)?),
+        ("instances", instances(get(row, 6)?)),
         ("fsync", text(1)?),
         ("synchronous_commit", text(3)?),
         ("synchronous_standby_names", text(4)?),
         ("standbys", durability.standbys.to_string()),
     ]);
     Ok(StoreHealth { tier: durability.tier(), facts, advice: Vec::new() })
+}
+
+/// Each instance listens in one session. A server that shows this one none of them does not say.
+fn instances(listening: i64) -> String {
+    if listening > 0 { listening.to_string() } else { "not known".to_owned() }
 }
 
 /// What the server does before it answers a commit.

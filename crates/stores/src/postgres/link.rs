@@ -74,6 +74,11 @@ impl Link {
         }
     }
 
+    /// What the one session of each instance that listens ran last.
+    pub(super) fn listen_statement(&self) -> String {
+        self.target.listen_statement()
+    }
+
     /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
     ///
     /// # Errors
@@ -175,6 +180,11 @@ impl Target {
         self.open(None).await
     }
 
+    /// What a session subscribes with, and each instance has one that did.
+    fn listen_statement(&self) -> String {
+        format!("LISTEN \"{}\"", self.sql.channel)
+    }
+
     /// Connects, and passes on what is announced.
     ///
     /// # Errors
@@ -185,7 +195,7 @@ impl Target {
         announcements: mpsc::Sender<String>,
     ) -> Result<Session, StoreError> {
         let session = self.open(Some(announcements)).await?;
-        let listen = format!("LISTEN \"{}\"", self.sql.channel);
+        let listen = self.listen_statement();
         let listening = timeout(CALL_LIMIT, session.client.batch_execute(&listen)).await;
         listening.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)?;
         Ok(session)

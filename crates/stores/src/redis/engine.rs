@@ -210,7 +210,12 @@ impl ConditionalStore for RedisEngine {
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
-        self.topology.health().await
+        let mut health = self.topology.health().await?;
+        // Each instance has one subscription, at one of the masters.
+        let instances = self.topology.subscribers(&self.keys.change_channel()).await;
+        let instances = instances.map_or("not known".to_owned(), |count| count.to_string());
+        health.facts.insert("instances", instances);
+        Ok(health)
     }
 
     fn profile(&self) -> StoreProfile {

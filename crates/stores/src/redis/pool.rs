@@ -126,6 +126,15 @@ impl Pool {
         Ok(server)
     }
 
+    /// How many connections are subscribed to a channel at the server.
+    pub(super) async fn subscribers(&self, channel: &str) -> Result<u64, Failure> {
+        let SharedConnection { mut connection, state, .. } = self.check_out().await?;
+        let mut ask = cmd("PUBSUB");
+        ask.arg("NUMSUB").arg(channel);
+        let (_, count): (String, u64) = state.note(ask.query_async(&mut connection)).await?;
+        Ok(count)
+    }
+
     /// A client of the server.
     pub(super) fn client(&self) -> Arc<Client> {
         Arc::clone(&self.client)

@@ -38,6 +38,7 @@ pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     let facts = BTreeMap::from([
         ("version", joined(members.iter().map(|member| &*member.version).collect())),
         ("modes", joined(members.iter().map(|member| &*member.mode).collect())),
+        ("instances", "not known".to_owned()),
         ("members_that_say", format!("{} of {}", members.len(), answers.len())),
     ]);
     let advice: BTreeSet<_> =

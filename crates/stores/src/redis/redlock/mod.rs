@@ -243,6 +243,7 @@ async fn health(nodes: &Arc<Nodes>) -> Result<StoreHealth, StoreError> {
         known().map(|server| fact(&server)).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
     let facts = BTreeMap::from([
+        ("instances", "not known".to_owned()),
         ("nodes", nodes.all.len().to_string()),
         ("quorum", nodes.quorum.to_string()),
         ("answering", inspection.answering.len().to_string()),

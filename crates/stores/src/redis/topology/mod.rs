@@ -109,6 +109,15 @@ impl Topology {
         }
     }
 
+    /// How many connections are subscribed to a channel, at all servers together; `None` where one of them
+    /// does not say.
+    pub(super) async fn subscribers(&self, channel: &str) -> Option<u64> {
+        let masters = self.masters();
+        let counts = masters.iter().map(|(_, pool)| pool.subscribers(channel));
+        let counts = join_all(counts).await.into_iter().collect::<Result<Vec<_>, _>>().ok()?;
+        Some(counts.iter().sum())
+    }
+
     /// What the servers are now. One of several may be away.
     pub(super) async fn health(&self) -> Result<StoreHealth, StoreError> {
         let dynamic = match self {
