@@ -20,6 +20,7 @@ use crate::http::{
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
+use crate::traces::Traces;
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
@@ -42,6 +43,7 @@ pub struct App {
     metrics: Arc<Metrics>,
     /// Counts ends of grants for as long as this lives.
     _ends: AbortOnDropHandle<()>,
+    traces: Option<Traces>,
     closing: CancellationToken,
 }
 
@@ -72,6 +74,7 @@ impl App {
         authenticator(config)?;
         config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
         request_layer(config, &Arc::new(Metrics::new()))?;
+        config.traces.as_ref().map(Traces::check).transpose()?;
         Ok(())
     }
 
@@ -79,8 +82,8 @@ impl App {
     ///
     /// # Errors
     ///
-    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS or
-    /// of identities are of no use.
+    /// The operating system has no random bytes, or no certificates to know servers by; or the files of TLS,
+    /// of identities or of the collector of traces are of no use.
     pub fn with_store(
         config: Config,
         store: Arc<dyn Store>,
@@ -88,7 +91,11 @@ impl App {
     ) -> Result<Self, Error> {
         let store_timeout = Duration::from_millis(config.store_timeout_ms);
         let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
-        let store: Arc<dyn Store> = Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics)));
+        let start = |settings| Traces::start(settings, metrics.dropped_spans.clone());
+        let traces = config.traces.as_ref().map(start).transpose()?;
+        let tracer = traces.as_ref().map(Traces::tracer);
+        let store: Arc<dyn Store> =
+            Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics), tracer.clone()));
         let ends = EndCounter::new(&*store, Arc::clone(&metrics));
         let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
         let waiters =
@@ -124,7 +131,8 @@ impl App {
         };
         let requests = request_layer(&config, &metrics)?
             .with_authenticator(authenticator.clone())
-            .with_audit_log(audit);
+            .with_audit_log(audit)
+            .with_tracer(tracer);
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
@@ -137,6 +145,7 @@ impl App {
             tls,
             metrics,
             _ends: ends,
+            traces,
             closing,
         })
     }
@@ -213,6 +222,9 @@ impl App {
         let (served, ()) = tokio::join!(connections, closing);
         for following in [of_access, of_tls, Some(of_metrics)].into_iter().flatten() {
             following.abort();
+        }
+        if let Some(traces) = self.traces {
+            traces.close().await;
         }
         Ok(served?)
     }

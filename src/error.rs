@@ -4,6 +4,7 @@
 use crate::access::AuthenticatorError;
 use crate::config::ConfigError;
 use crate::http::{ServeError, TlsFileError};
+use crate::traces::CollectorError;
 use keylatch_stores::OpenError;
 
 /// Why the process ends without having been told to.
@@ -60,6 +61,9 @@ pub enum Error {
     /// Logging cannot be set up.
     #[error("cannot log: {0}")]
     Telemetry(Box<dyn std::error::Error + Send + Sync>),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Traces(#[from] CollectorError),
     /// The audit log cannot be written.
     #[error("the audit log in {file}: {source}")]
     Audit {

@@ -1,4 +1,4 @@
-//! Any store, with a count and a duration of each of its steps, and with a count of its grants and of their ends.
+//! Any store, with a count, a duration and a span of each of its steps, and with a count of its grants and of their ends.
 //!
 //! The labels are the stable, snake_case names of `docs/operating.md`. The decorator keeps no deadline:
 //! the services do, because a step that came too late has to be brought to its end.
@@ -23,17 +23,25 @@ use keylatch_core::store::{
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
+use crate::traces::Tracer;
 
 /// A [`Store`] whose steps are measured.
 #[derive(Debug)]
 pub(crate) struct InstrumentedStore {
     inner: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    /// The store as spans name it, where there are any.
+    kind: &'static str,
+    tracer: Option<Tracer>,
 }
 
 impl InstrumentedStore {
-    pub(crate) fn new(inner: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        Self { inner, metrics }
+    pub(crate) fn new(
+        inner: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+        tracer: Option<Tracer>,
+    ) -> Self {
+        Self { kind: inner.profile().kind, inner, metrics, tracer }
     }
 
     /// Counts a request that found its key used.
@@ -82,10 +90,15 @@ impl InstrumentedStore {
         step: impl Future<Output = Result<T, StoreError>>,
         outcome: impl FnOnce(&T) -> StoreOutcome,
     ) -> Result<T, StoreError> {
+        let tracer = self.tracer.as_ref();
+        let span = tracer.and_then(|tracer| tracer.start_step(operation, self.kind));
         let started = Instant::now();
         let result = step.await;
         let outcome = result.as_ref().map_or(StoreOutcome::Error, outcome);
         self.metrics.store_step(operation, outcome, started.elapsed());
+        if let Some(span) = span {
+            span.end(outcome, result.as_ref().err());
+        }
         result
     }
 }

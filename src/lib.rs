@@ -60,3 +60,4 @@ pub mod metrics;
 mod recent;
 pub mod run;
 pub mod telemetry;
+pub mod traces;

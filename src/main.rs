@@ -179,11 +179,11 @@ impl Serve {
     }
 }
 
-/// The variables of the process. One that is not Unicode is an error if it could be ours.
+/// The variables of the process, those of OpenTelemetry too. One that is not Unicode is an error if it could be ours.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     let named = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string())));
-    let ours = named.filter(|(name, _)| name.starts_with("KEYLATCH_"));
+    let ours = named.filter(|(name, _)| name.starts_with("KEYLATCH_") || name.starts_with("OTEL_"));
     ours.map(|(name, value)| match value {
         Ok(value) => Ok((name, value)),
         Err(_) => {

@@ -51,6 +51,8 @@ pub struct Metrics {
     /// Requests whose key has an unknown outcome.
     pub(crate) unknowns: Counter,
     pub(crate) audit: AuditCounters,
+    /// Spans of traces that the collector did not get.
+    pub(crate) dropped_spans: Counter,
     pub(crate) recent: Recent,
     /// Requests that are being answered.
     pub in_flight: Gauge,
@@ -81,6 +83,7 @@ impl Metrics {
             mismatches: Counter::default(),
             unknowns: Counter::default(),
             audit: AuditCounters::default(),
+            dropped_spans: Counter::default(),
             recent: Recent::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
@@ -193,6 +196,8 @@ impl Metrics {
             Unit::Seconds,
             self.store_steps.clone(),
         );
+        let dropped = self.dropped_spans.clone();
+        registry.register("trace_spans_dropped", "Spans that the collector did not get", dropped);
     }
 
     fn register_locks(&mut self) {
@@ -422,7 +427,7 @@ pub enum StoreOperation {
 
 impl StoreOperation {
     /// The label, which stays as it is when the variant is renamed.
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
             Self::Withdraw => "withdraw",
@@ -473,7 +478,7 @@ pub enum StoreOutcome {
 
 impl StoreOutcome {
     /// The label, which stays as it is when the variant is renamed.
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Repeated => "repeated",

@@ -11,6 +11,7 @@ use crate::access::JwtSettings;
 use crate::error::Error;
 use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
 use crate::telemetry;
+use crate::traces;
 use keylatch_stores::{
     EtcdSettings, PostgresSettings, RedisSettings, RedlockSettings, ZookeeperSettings, scheme_of,
 };
@@ -55,6 +56,9 @@ pub struct Config {
     /// Whether a file is among the sources of these settings.
     #[serde(skip)]
     pub has_file: bool,
+    /// Where traces go: nowhere unless the variables of OpenTelemetry say so.
+    #[serde(skip)]
+    pub traces: Option<traces::Settings>,
 }
 
 /// What clients may do with the locks of others.
@@ -157,9 +161,12 @@ impl Config {
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
+        let environment: Vec<_> = environment.into_iter().collect();
+        let traces = traces::Settings::from_variables(&environment)
+            .map_err(|(variable, rule)| invalid(variable, rule))?;
         let config =
             deserialize("the configuration", Layers::load(flags, environment)?.settings())?;
-        Ok(Self { has_file: flags.config.is_some(), ..config })
+        Ok(Self { has_file: flags.config.is_some(), traces, ..config })
     }
 
     /// Every setting that these flags and variables make, with where it comes from, by name.

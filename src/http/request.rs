@@ -2,7 +2,7 @@
 //! which page and which identity it is of, a deadline, and a log line if it deserves one.
 //!
 //! It is one layer in place of one for each, because each costs 2 to 6 % of a request; the parts follow
-//! the layer. It does not catch panics, and it does not open a tracing span. A request beyond the limit
+//! the layer. It does not catch panics, and a request has a span only where there is a tracer. A request beyond the limit
 //! of load is answered 503 before any work, because a queue of requests that no client waits for any
 //! more would only grow. The deadline sets its timer only where the answer is not there at once, because
 //! a timer costs more than most requests take. The log line has no path, no token and no key of a client,
@@ -20,8 +20,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::MatchedPath;
+use axum::http::uri::Authority;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, header};
 use axum::response::IntoResponse;
+use opentelemetry::trace::TraceId;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
@@ -38,6 +40,7 @@ use crate::access::{
 use crate::audit::AuditLog;
 use crate::metrics::Metrics;
 use crate::telemetry::AccessLog;
+use crate::traces::{RequestHead, RequestSpan, Tracer};
 use keylatch_axum::{ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
 
@@ -64,6 +67,7 @@ struct Shared {
     origins: OriginPolicy,
     authenticator: Option<Arc<Authenticator>>,
     audit: Option<Arc<AuditLog>>,
+    tracer: Option<Tracer>,
 }
 
 impl RequestLayer {
@@ -84,6 +88,7 @@ impl RequestLayer {
             origins: OriginPolicy::default(),
             authenticator: None,
             audit: None,
+            tracer: None,
             metrics,
         };
         let guard_access = GuardAccess::Public;
@@ -122,6 +127,15 @@ impl RequestLayer {
     pub fn with_audit_log(mut self, audit: Option<Arc<AuditLog>>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.audit = audit;
+        }
+        self
+    }
+
+    /// Gives each request a span.
+    #[must_use]
+    pub(crate) fn with_tracer(mut self, tracer: Option<Tracer>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.tracer = tracer;
         }
         self
     }
@@ -241,11 +255,16 @@ where
         let RequestLayer { shared, deadline, surface, .. } = &self.layer;
         let route = request.extensions().get::<MatchedPath>().cloned();
         let (in_flight, admitted) = shared.load.admit(route.as_ref().map(MatchedPath::as_str));
+        let (method, id) = (method_label(request.method()), shared.ids.id_of(&request));
+        let span = shared.tracer.as_ref().and_then(|tracer| {
+            start_span(tracer, &request, method, route.as_ref().map(MatchedPath::as_str), &id)
+        });
         let mut ticket = RequestTicket {
             started: Instant::now(),
-            method: method_label(request.method()),
+            method,
             route,
-            id: shared.ids.id_of(&request),
+            id,
+            span,
             identity: None,
             shared: Arc::clone(shared),
             _in_flight: in_flight,
@@ -259,11 +278,7 @@ where
             request.extensions_mut().insert(RequestId(ticket.id.clone()));
         }
         if *surface != Surface::Api {
-            // The service behind a guard logs the same id.
-            request.headers_mut().insert(X_REQUEST_ID, ticket.id.clone());
-            if shared.origins.trusts(&request) {
-                request.extensions_mut().insert(TrustedProxy);
-            }
+            ticket.prepare_forwarding(&mut request);
         }
         let deadline = Deadline::new(ticket.started + *deadline);
         match passed {
@@ -297,6 +312,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        let _current = this.ticket.span.as_ref().map(RequestSpan::enter);
         let answer = match this.refusal.take() {
             Some(refusal) => Err(refusal),
             None => match this.inner.as_pin_mut().map(|inner| inner.poll(cx)) {
@@ -316,6 +332,7 @@ struct RequestTicket {
     method: &'static str,
     route: Option<MatchedPath>,
     id: HeaderValue,
+    span: Option<RequestSpan>,
     /// Who sent it, where there is an audit log to say so.
     identity: Option<Arc<Identity>>,
     shared: Arc<Shared>,
@@ -323,6 +340,18 @@ struct RequestTicket {
 }
 
 impl RequestTicket {
+    /// Gives the request what the gateway and the service behind a guard know it by.
+    fn prepare_forwarding(&self, request: &mut Request<Body>) {
+        // The service behind a guard logs the same id.
+        request.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        if self.shared.origins.trusts(request) {
+            request.extensions_mut().insert(TrustedProxy);
+        }
+        if let (Some(tracer), Some(span)) = (&self.shared.tracer, &self.span) {
+            request.extensions_mut().insert(span.upstream(tracer, self.method));
+        }
+    }
+
     /// The answer as it goes out, counted and logged.
     fn close(&self, mut response: Response<Body>) -> Response<Body> {
         let took = self.started.elapsed();
@@ -333,8 +362,12 @@ impl RequestTicket {
         if let Some(code) = code {
             self.shared.metrics.problem(code);
         }
-        let entry = AccessEntry { method: self.method, route, id: &self.id, took };
+        let trace_id = self.span.as_ref().map(RequestSpan::trace_id);
+        let entry = AccessEntry { method: self.method, route, id: &self.id, trace_id, took };
         self.shared.logger.log(entry, &response);
+        if let Some(span) = &self.span {
+            span.end(response.status(), code);
+        }
         if let (Some(audit), 401 | 403) = (&self.shared.audit, status) {
             let act = Act::Refused { method: self.method, route: route.to_owned(), status };
             write_refusal(audit, &self.id, self.identity.as_deref(), &act);
@@ -342,6 +375,23 @@ impl RequestTicket {
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         response
     }
+}
+
+/// Begins the span of a request; none for those by which a machine looks after the service.
+fn start_span(
+    tracer: &Tracer,
+    request: &Request<Body>,
+    method: &'static str,
+    route: Option<&str>,
+    id: &HeaderValue,
+) -> Option<RequestSpan> {
+    if matches!(route, Some("/livez" | "/readyz" | "/metrics")) {
+        return None;
+    }
+    let scheme = Arrival::of(request).map_or("http", Arrival::scheme);
+    let host = || request.headers().get(header::HOST)?.as_bytes().try_into().ok();
+    let host: Option<Authority> = request.uri().authority().cloned().or_else(host);
+    Some(tracer.start_request(RequestHead { method, route, scheme, host, id }, request.headers()))
 }
 
 /// The method as a label with a bounded number of values.
@@ -465,6 +515,7 @@ struct AccessEntry<'a> {
     /// The pattern of the route.
     route: &'a str,
     id: &'a HeaderValue,
+    trace_id: Option<TraceId>,
     took: Duration,
 }
 
@@ -484,16 +535,17 @@ impl AccessLogger {
 }
 
 fn write_line(entry: AccessEntry<'_>, response: &Response<Body>) {
-    let AccessEntry { method, route, id, took } = entry;
+    let AccessEntry { method, route, id, trace_id, took } = entry;
     let status = response.status().as_u16();
     let duration_ms = took.as_secs_f64() * 1000.0;
     let request_id = id.to_str().unwrap_or_default();
+    let trace_id = trace_id.map(tracing::field::display);
     if response.status().is_server_error() {
         let cause = response.extensions().get::<ProblemCause>();
         let cause = cause.map(|ProblemCause(cause)| tracing::field::display(chain(cause.as_ref())));
-        tracing::error!(method, route, status, duration_ms, request_id, cause, "request");
+        tracing::error!(method, route, status, duration_ms, request_id, trace_id, cause, "request");
     } else {
-        tracing::info!(method, route, status, duration_ms, request_id, "request");
+        tracing::info!(method, route, status, duration_ms, request_id, trace_id, "request");
     }
 }
 

@@ -70,6 +70,7 @@ mod store_failures;
 mod system;
 mod tls;
 mod tokens;
+mod traces;
 mod waiting;
 mod watch;
 

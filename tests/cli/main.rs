@@ -20,6 +20,7 @@ mod run_signals;
 mod run_url;
 mod run_waits;
 mod tls;
+mod traces;
 
 use keylatch_testkit::Program;
 

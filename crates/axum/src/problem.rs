@@ -220,8 +220,6 @@ impl IntoResponse for Problem {
         if let Some(cause) = cause {
             response.extensions_mut().insert(cause);
         }
-        // For those who count or trace answers.
-        response.extensions_mut().insert(code);
         response
     }
 }

@@ -24,6 +24,7 @@ use super::forwarding::hide_upstream;
 use super::headers::{offer_upgrade, strip, upgrade_of};
 use crate::http::problem::{Code, Problem};
 use crate::http::tunnel::Tunnel;
+use crate::traces::CallSpan;
 use keylatch_axum::{IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::store::Effect;
@@ -101,20 +102,20 @@ impl Gateway {
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
-            return self.answer(self.send_once(request, late).await);
+            return self.answer(self.send_once(request, late, 0).await);
         }
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let body = body.unwrap_or_else(|_| Bytes::new());
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
-        let mut tried = self.send_once(again(), late).await;
-        for _ in 1..self.tries {
+        let mut tried = self.send_once(again(), late, 0).await;
+        for resend in 1..self.tries {
             if !matches!(tried, Err(SendFailure::Silent(_))) || Instant::now() + PAUSE >= end {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             // Whatever becomes of it, an earlier try may have been carried out.
-            tried = self.send_once(again(), late).await.map_err(SendFailure::or_silent);
+            tried = self.send_once(again(), late, resend).await.map_err(SendFailure::or_silent);
         }
         self.answer(tried)
     }
@@ -124,7 +125,22 @@ impl Gateway {
         tried.unwrap_or_else(|failure| failure.into_response_of(&self.origin))
     }
 
-    async fn send_once(&self, mut request: Request, end: Instant) -> Result<Response, SendFailure> {
+    /// Sends a request that was sent so often before, under a span of its own if it is traced.
+    async fn send_once(
+        &self,
+        mut request: Request,
+        end: Instant,
+        resend: u32,
+    ) -> Result<Response, SendFailure> {
+        let span = CallSpan::start(&mut request, &self.origin, resend);
+        let answer = self.exchange(request, end).await;
+        if let Some(span) = span {
+            span.end(answer.as_ref().map(Response::status).map_err(SendFailure::code));
+        }
+        answer
+    }
+
+    async fn exchange(&self, mut request: Request, end: Instant) -> Result<Response, SendFailure> {
         // Admission has left the offer in unguarded requests alone.
         let client = upgrade_of(request.headers())
             .and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
@@ -188,13 +204,22 @@ impl SendFailure {
         Self::Silent(cause)
     }
 
+    /// The code of the problem in place of an answer.
+    fn code(&self) -> Code {
+        match self {
+            Self::Never(_) => Code::UpstreamUnreachable,
+            Self::Silent(_) => Code::UpstreamSilent,
+        }
+    }
+
     /// The problem for the client of the upstream at `origin`.
     fn into_response_of(self, origin: &Uri) -> Response {
         let error = |source| UpstreamError { origin: origin.clone(), source };
+        let code = self.code();
         match self {
             Self::Never(cause) => {
                 let detail = "The service behind cannot be reached. Nothing was sent to it.";
-                let problem = Problem::new(Code::UpstreamUnreachable, detail)
+                let problem = Problem::new(code, detail)
                     .with_outcome(Effect::NotExecuted)
                     .with_retry_after(Duration::from_secs(1))
                     .caused_by(error(cause));
@@ -202,7 +227,7 @@ impl SendFailure {
             }
             Self::Silent(cause) => {
                 let detail = "The request was sent on, and no answer came back.";
-                let problem = Problem::new(Code::UpstreamSilent, detail)
+                let problem = Problem::new(code, detail)
                     .with_outcome(Effect::Unknown)
                     .caused_by(error(cause));
                 refusal(problem, RetentionPolicy::Unknown)

@@ -6,6 +6,7 @@
 mod commands;
 mod listeners;
 mod lists;
+mod traces;
 
 use std::path::PathBuf;
 
@@ -85,8 +86,10 @@ fn lines(config: &Config) -> Vec<String> {
     config.server.trusted_proxies.clear();
     let text = format!("{config:#?}");
     let lines = text.lines().map(|line| line.trim().trim_end_matches(',').to_owned());
-    // This is no setting: it says where the settings are from.
-    lines.filter(|line| !line.starts_with("has_file: ")).collect()
+    // These are no settings: one says where the settings are from, the other has its own variables.
+    let is_setting =
+        |line: &String| !line.starts_with("has_file: ") && !line.starts_with("traces: ");
+    lines.filter(is_setting).collect()
 }
 
 /// How [`lines`] shows a setting. A store's URL is shown by its scheme.
