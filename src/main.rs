@@ -1,4 +1,8 @@
-//! The `keylatch` command.
+//! The `keylatch` command: arguments, and one function for each subcommand.
+//!
+//! The help texts are the manual, so they are here with their arguments. Everything that a subcommand does is in the
+//! library; `main` starts the runtime, calls it, prints an error with its causes, and maps it to the exit code.
+//! Tested in `tests/cli`.
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -1,4 +1,7 @@
 //! What it costs to keep locks on disk: next to memory, to the disk itself, and at a restart.
+//!
+//! The disk's own rate is measured in the same rounds, as a page that is written and synced, because the
+//! goals are shares of it: a figure alone would be one of the machine.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;

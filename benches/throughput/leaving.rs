@@ -1,4 +1,7 @@
 //! What a million one-time locks leave behind on disk and in memory.
+//!
+//! Each is created and released once. After a time of rest, in which the stores sweep, the footprint may be
+//! larger than that after a short warm-up by a bounded factor and no more.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,7 @@
 //! The processes that are measured: where they run, what they use, and that they end.
+//!
+//! With `pin`, load and subject have cores of their own. The time that a process used is read from `/proc`, and a
+//! process ends with the value that started it, also where the benchmark fails.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

@@ -1,4 +1,7 @@
 //! The other yardstick: Redis with the scripts of the service and nothing in front of it.
+//!
+//! `redis-benchmark` calls the scripts that the service calls, with arguments of the same size. So the ratio of
+//! both is what keylatch adds to its engine.
 
 use std::process::Command;
 use std::time::Duration;

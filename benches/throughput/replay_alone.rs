@@ -1,5 +1,8 @@
 //! The yardstick of a replay on Redis: the one script call that it makes, of a record that is done,
 //! with nothing in front of it.
+//!
+//! The record is begun and completed by the scripts of the service first. The benchmark fails if a call does not
+//! reply with the stored response.
 
 use std::time::Duration;
 

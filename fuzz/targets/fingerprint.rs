@@ -1,5 +1,7 @@
 //! Fingerprints: another spelling of the same JSON is the same request, another value in it is another request, and a
 //! form that is coded again is the same.
+//!
+//! The input is a tree that is written twice, so that both spellings are valid.
 
 #![no_main]
 

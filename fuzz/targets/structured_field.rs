@@ -1,5 +1,7 @@
 //! The value of an `Idempotency-Key` header: what a strict reader of structured fields (RFC 9651) takes, we take, as the
 //! same key; and a key that we write is read as itself.
+//!
+//! The strict reader is the crate `sfv`, which has no code of ours.
 
 #![no_main]
 

@@ -1,4 +1,7 @@
 //! `keylatch config show`: the settings in force, and where each comes from.
+//!
+//! The list is that of the layers (`src/config/layers.rs`), which shows no password. Tested in
+//! `tests/cli/config/commands.rs`.
 
 use serde_json::json;
 

@@ -1,5 +1,8 @@
 //! Why a command did not do what it was asked to do, and the exit code that says so to a script. The codes are those
 //! of `run`.
+//!
+//! A script tells "held by another" from "could not find out" by the code alone. Invariant: no failure is 0, and a code
+//! keeps its meaning for ever. Tested in `tests/cli/lock_commands.rs`.
 
 use std::fmt;
 use std::io;

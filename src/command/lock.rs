@@ -1,4 +1,8 @@
 //! `keylatch lock …`: each operation on locks, for a person or a script.
+//!
+//! A subcommand sends requests of the HTTP API, so it may do what its API key may do and no more. The token may come
+//! from `KEYLATCH_TOKEN`, because other users can read an argument. `hold` and `watch` are streams and end with a
+//! signal. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::Write as _;
 use std::time::Duration;

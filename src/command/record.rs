@@ -1,5 +1,8 @@
 //! `keylatch key list`, `show`, `resolve` and `erase`: the records of idempotency keys, and what settles one whose outcome is
 //! unknown.
+//!
+//! A record is named by its key and scope, as the API names it. Nothing here decides an outcome: the operator says it.
+//! Tested in `tests/cli/key_commands.rs`.
 
 use std::path::PathBuf;
 

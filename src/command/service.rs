@@ -1,4 +1,7 @@
 //! The service that a command asks: one request, its answer within a deadline and a bound.
+//!
+//! A command is over when its answer is, so it keeps no connection and tries nothing twice. An answer that is no
+//! problem of keylatch's is reported as that of something else. Tested in `tests/cli/lock_commands.rs`.
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! A table for people: columns as wide as their longest value, the head in bold on a terminal (`NO_COLOR` turns that
 //! off, <https://no-color.org>).
+//!
+//! Invariant: a value has no control characters when it is printed, because a client chose names and labels. Scripts
+//! read `--json` instead. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 

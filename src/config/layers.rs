@@ -1,4 +1,8 @@
 //! Where settings come from: compiled-in defaults, a file, environment variables, flags. A later one counts.
+//!
+//! The defaults are `config/keylatch.toml` itself, so the documented value is the one in force, and a key that is not
+//! in it is an error. Each value remembers its origin. Invariant: no error and no list shows a password.
+//! Tested in `tests/cli/config`.
 
 use std::collections::BTreeMap;
 use std::fmt;

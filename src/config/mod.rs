@@ -1,4 +1,7 @@
 //! The configuration: what each setting means to the service, and what rules out a value.
+//!
+//! A value is parsed once, here, and the parts of the service get types that cannot be wrong. An error names the key
+//! and the rule that it breaks, and the process does not start. Tested in `tests/cli/config`.
 
 mod layers;
 

@@ -1,5 +1,8 @@
 //! Swagger UI at `/docs`, on a page of the service's own: its title, its order of the operations, and a width
-//! that fits a phone. Tested in `tests/api/system.rs` and `tests/browser/openapi_page.rs`.
+//! that fits a phone.
+//!
+//! Everything is in the binary, and the page's policy loads nothing from elsewhere. Tested in `tests/api/system.rs` and
+//! `tests/browser/openapi_page.rs`.
 
 use std::sync::Arc;
 

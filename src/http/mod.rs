@@ -1,4 +1,8 @@
 //! The HTTP surface: what is served where, and how a request becomes a call of the core.
+//!
+//! A handler parses, calls one method of a service, and maps the reply; the one middleware (`request.rs`) does what is
+//! the same for all. Errors become rows of one table (`problem.rs`). Each listener serves the parts that its
+//! configuration names. Tested in `tests/api`.
 
 mod api;
 mod assets;

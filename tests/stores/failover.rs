@@ -1,4 +1,7 @@
 //! Checks that hold across a failover of any topology, for `sentinel.rs` and `cluster.rs`.
+//!
+//! Each takes the URL of a service and a way to end the master. A check asserts what clients read before and after,
+//! and waits for the failover by asking again until the service answers.
 
 use keylatch_testkit::{Answer, Api, RedisServer, Service, Shop, eventually, soon};
 use reqwest::Method;

@@ -1,5 +1,7 @@
 //! Goal: every store with records executes the rules of `RecordState`.
-//! Method: as in `lock_rules.rs`.
+//!
+//! Method: as in `lock_rules.rs`. Random commands run on a store and on the pure rules, and both must have the same
+//! replies.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

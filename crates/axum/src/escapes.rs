@@ -1,4 +1,8 @@
 //! Percent-escapes in paths, queries and forms (RFC 3986, section 2.1).
+//!
+//! Two spellings of one path have to be one scope, and two spellings of one form one fingerprint. Only escapes of
+//! unreserved characters are decoded, so no escape becomes a delimiter. Tested in
+//! `tests/api/idempotency_fingerprint.rs` and `fuzz/targets/fingerprint.rs`.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,7 @@
 //! What the fuzz targets call of this crate, which has it in no other build.
+//!
+//! The functions stay private to the crate otherwise, because their input is a part of a request that the layer
+//! has checked before. Used by `fuzz/targets/fingerprint.rs`.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;

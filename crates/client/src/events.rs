@@ -1,4 +1,8 @@
 //! Server-sent events of a hold or a watch (WHATWG HTML, section 9.2), from the body of an answer.
+//!
+//! A body ends when the service or a proxy ends it, which is an event of its own for the caller. Invariant: an event
+//! above 1 MiB ends the stream, so that no service fills the memory of a client. Tested here and in
+//! `tests/api/rust_client.rs`.
 
 use std::time::Duration;
 

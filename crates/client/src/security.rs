@@ -1,4 +1,8 @@
 //! How a service knows the client, and how the client knows the service.
+//!
+//! Certificates come from files that the environment names, as the API key does, so that no secret is in an
+//! argument list. A file that cannot be read is an error at once and no connection without it. Tested in
+//! `tests/api/client_certificates.rs` and `tests/api/tls.rs`.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,7 @@
 //! Watching a lock: what happens to it, as it happens.
+//!
+//! A watch connects again by itself when its stream ends, and the service then begins with a snapshot, so a caller
+//! learns the present state and may miss what happened in between. Tested in `tests/api/rust_client.rs`.
 
 use bytes::Bytes;
 use hyper::Request;

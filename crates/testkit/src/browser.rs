@@ -1,4 +1,7 @@
 //! Chromium, driven by the DevTools protocol over its pipe: JSON messages, each ended by a NUL byte.
+//!
+//! A pipe needs no port and ends with the process, so no browser outlives its test. Every wait for a page has an
+//! end, and its failure says what the page showed. Used by `tests/browser`.
 
 use std::collections::HashMap;
 use std::process::Stdio;

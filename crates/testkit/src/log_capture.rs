@@ -1,4 +1,7 @@
 //! What the service logs on a test's thread.
+//!
+//! The subscriber is the thread's and not the process's, so tests that run at the same time do not read each
+//! other's lines. A test that captures runs its service on one thread.
 
 use std::io::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};

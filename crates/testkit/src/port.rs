@@ -1,4 +1,7 @@
 //! Ports for servers that listen on a port that they are given.
+//!
+//! A port is from a range that the system gives to no connection, and a process gets each once, so it stays free
+//! while a server that was killed is started again. A server that can choose its port itself does so.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};

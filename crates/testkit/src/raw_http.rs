@@ -1,4 +1,7 @@
 //! HTTP by hand: bytes on a connection, for what no HTTP client would send or wait for.
+//!
+//! A test writes any bytes, also half of a request, and reads the answer up to its end as the head announces it. Each
+//! read has an end. It has no TLS of its own and takes any stream.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! HTTP/2 by hand: frames on a connection, for what no HTTP client would send or leave out.
+//!
+//! The preface and the settings are those of a client that behaves; each frame after them is the test's. Heads are
+//! coded without a table, so that a frame means the same wherever it is.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 

@@ -1,4 +1,7 @@
 //! The service in the test's own process, its HTTP API, and what it answers.
+//!
+//! It is the whole service on a free port, so that a test sees what a client sees, while the test's clock and log are
+//! the service's too. `program.rs` starts it as a process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;

@@ -1,4 +1,7 @@
 //! Certificates of the test's own, and the client's side of TLS.
+//!
+//! Each authority is made for the test and signs what it needs, so no certificate in the repository expires. Names
+//! in certificates are those of loopback unless a test says otherwise.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,7 @@
 //! What the service reports about itself: `GET /v1/info`.
+//!
+//! A client reads the tier of the store from it before it relies on a lock, and an operator the version and the
+//! limits. Members are added and never renamed. Tested in `tests/api/system.rs`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! What the console shows at a glance: the store, what the instance does now and did in the last minutes, and
 //! what the client may do, so that the page has the buttons that are for it.
+//!
+//! It asks the store for its health and for no lock, because a page repeats it every few seconds. Tested in `tests/api/console.rs`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Who waits for a lock at this instance: what a store does not know, since a queue entry has no label.
+//!
+//! The waiters of other instances are in the lock's count alone. Only a client that may read the lock sees them, and
+//! no token is among what it sees. Tested in `tests/api/console.rs`.
 
 use std::sync::Arc;
 

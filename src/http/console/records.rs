@@ -1,5 +1,7 @@
-//! A record of a key as an operator sees it: with the headers of its answer, which tell what a repeat reads. The
-//! body may be anything, and is for the client alone. Tested in `tests/api/console_keys.rs`.
+//! A record of a key as an operator sees it: with the headers of its answer, which tell what a repeat reads.
+//!
+//! The body may be anything, and is for the client alone, so the console never gets it. Tested in
+//! `tests/api/console_keys.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

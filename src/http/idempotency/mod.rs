@@ -1,5 +1,7 @@
 //! Idempotency keys over HTTP: the guarded routes of the service before another service, and an API.
-//! The layer that guards is `keylatch-axum`.
+//!
+//! The layer that guards is `keylatch-axum`, which programs use for their own routes too; here are the gateway behind it
+//! and the routes of records. Tested in the `idempotency_*.rs` files of `tests/api`.
 
 mod admission;
 pub(super) mod api;

@@ -1,4 +1,7 @@
 //! How the service meets the network: the section `server` of the configuration.
+//!
+//! Each field is a setting of `config/keylatch.toml`, which says what it means; times are in milliseconds. `src/config`
+//! rules out what would stop the service. Tested in `tests/cli/config` and `tests/api/connections.rs`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,7 @@
 //! Faults of the nodes that name the masters, and of what each master has.
+//!
+//! A sentinel is killed, stopped, or sleeps through a failover; slots of a cluster are moved; all connections to a master
+//! are cut. Each fault is seen to have taken effect, or is counted as skipped.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Goal: an operator reads what is in force and where it comes from, and finds a mistake before a start.
+//!
+//! Method: `keylatch config show` and `config check` run as processes, with files, variables and flags of the test's
+//! own.
 
 use keylatch_testkit::Exit;
 use serde_json::Value;

@@ -1,5 +1,8 @@
 //! The service's requests for several locks at once: the deadlines, the validity and the waiting of one lock,
 //! for all of a set together.
+//!
+//! A set is one atomic step of the store, so there is one attempt, one deadline and one withdrawal for it. Invariant: a
+//! caller holds all locks of the set, or none by this request. Tested in `tests/api/sets.rs`.
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! The commands on several locks at once, each with the type of its reply: helpers on the port, as those for
 //! one lock and for a record are.
+//!
+//! A store that cannot do them replies [`StoreError::Unsupported`], and one that replies to another command has a
+//! defect, which is an error and no panic. Tested in `tests/stores/set_conformance.rs`.
 
 use super::{Command, Reply, Store, StoreError};
 use crate::lock::{

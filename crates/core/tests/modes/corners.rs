@@ -1,4 +1,7 @@
-//! What the rule of limits means for clients, one corner a test.
+//! Goal: a client meets the rule of limits as `docs/modes.md` describes it, one corner a test.
+//!
+//! Method: commands on one [`LockState`] at moments that the test chooses. What follows is read from the replies
+//! and from the state.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
-//! A model of locks of every kind, which knows no queue of its own making and no shortcut: it says of a
-//! command whether it is granted, and who holds the lock after it.
+//! A model of locks of every kind: it says of a command whether it is granted, and who holds the lock after it.
+//!
+//! It has a list of members and one pass over it, with no slots, no snapshot and no shortcut, so that it is short
+//! enough to be checked by eye. `properties.rs` and `sets.rs` compare the rules with it.
 
 use std::collections::BTreeSet;
 

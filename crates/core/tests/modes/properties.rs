@@ -1,5 +1,8 @@
-//! Random histories: the rules and the model agree on every answer and on the holders, and what the
-//! documents promise of a lock holds after every step.
+//! Goal: the rules and the model agree on every answer and on the holders, and what the documents promise of a
+//! lock holds after every step.
+//!
+//! Method: proptest makes random histories of creates, releases, breaks and pauses on one lock. Both sides run
+//! them, and a failing history shrinks to a short one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

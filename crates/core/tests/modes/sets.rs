@@ -1,5 +1,7 @@
-//! Several locks at once, against the model of one lock: random sets beside random single locks, and sets of
-//! which none ever waits for another in a circle.
+//! Goal: a set of locks is granted when each of its locks would be, and no set waits for another in a circle.
+//!
+//! Method: random sets beside random single locks run on the rules and on one model of each lock; then clients
+//! wait for random sets until all of them had theirs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! What the states of these tests are made of.
+//!
+//! Each function makes one part with fixed values, because the golden files have to decode to exactly these states.
+//! A change here changes what a published format means.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,19 +1,15 @@
 //! Rows of the file: this format (5) and the one before, and what of a state outlives a restart.
 //!
-//! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and
-//! row, because SQLite keeps none of what has reached the file. The rule of what a restart forgets is
-//! this: the waiters, because they went away with the process; the attempt of a grant; and how
-//! much of a lease is left, because no clock that runs while the process is away can be trusted. A lease
-//! that was valid begins again, so it never ends early. The age in a row is 0, because the row is written
-//! when its state changes. How old the outcome of a record has become while processes ran is in a small row of
-//! its own ([`AgeRow`]), which is written again now and then: so a retention does not begin again at each start.
-//! It has the outcome that it is of; a build that does not know such rows may have replaced that one.
+//! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and row, because
+//! SQLite keeps none of what has reached the file. A restart forgets the waiters, because they went away with the
+//! process; the attempt of a grant; and how much of a lease is left, because no clock that runs while the process is
+//! away can be trusted. A lease that was valid begins again, so it never ends early. The age in a row is 0; that of
+//! a record's outcome is in a small row of its own ([`AgeRow`]) with the outcome that it is of, written now and then,
+//! so that a retention does not begin again at each start.
 //!
-//! The scope of a record is in its snapshot, which had room for it when the format was made. A build of
-//! this format that wrote no scopes refuses such a row (`SnapshotError::Newer`), and with it the file.
-//!
-//! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one
-//! transaction. A file that a build of format 4 wrote is in the repository, and a test opens it.
+//! A build of this format that wrote no scopes refuses a row with one (`SnapshotError::Newer`), and with it the file.
+//! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one transaction.
+//! Tested in `crates/stores/tests/faults/migration.rs`, with a file that a build of format 4 wrote.
 
 use std::time::Duration;
 

@@ -1,5 +1,9 @@
 //! What the file holds, as SQL: one table of held locks, one of records, and what the file says of
 //! itself.
+//!
+//! The rows are opaque here (`row.rs` reads them). Every statement that the writer needs is prepared once.
+//! Invariant: a file of an unknown format is not written. The migration from format 4 is one
+//! transaction. Tested in `crates/stores/tests/faults/migration.rs` and `damage.rs`.
 
 use std::collections::BTreeMap;
 use std::io;

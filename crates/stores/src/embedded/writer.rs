@@ -1,21 +1,16 @@
 //! The writer of the embedded store: leader group commit.
 //!
-//! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the
-//! runtime that commits inline, when the last batch was one quick request and another worker of the
-//! runtime is left to keep deadlines; else the writer's thread. Callers that come while a batch is being
-//! committed share the next one, which the thread leads; it yields while each turn of the others brings
-//! more of them. (RocksDB's write group and PostgreSQL's `commit_siblings` have the idea.)
+//! A caller queues a [`WriteRequest`]. If no leader is at work, the caller appoints one: a task of the runtime that
+//! commits inline, when the last batch was one quick request and another worker is left to keep deadlines; else the
+//! writer's thread. Callers that come meanwhile share the next batch, which the thread leads. Why inline: to wake a
+//! thread, and the thread a task again, costs as much as half a sync of a quick disk. Why not always: a disk that hangs
+//! holds the worker that leads. It never holds a second one, and no deadline, because the callers wait in tasks of their
+//! own. So a task leads one batch and nothing more.
 //!
-//! Why inline: to wake a thread, and the thread a task again, costs as much as half a sync of a
-//! quick disk. Why not always: a disk that hangs holds the worker that leads. It never holds a
-//! second one, because only an appointed leader blocks, and no deadline, because the callers wait for
-//! their answers in tasks of their own. So a task leads one batch of commands and nothing more: a task
-//! that it woke is bound to its worker until it ends, and must not wait for a second piece of work.
-//!
-//! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in
-//! doubt; one that finds the queue full is refused at once. A batch that panics ends without answers, which
-//! its callers read as doubt, and the next one is committed. A thread that panics between two batches leaves a
-//! store that is dead and says so. The fault disk and the crash tests hold it.
+//! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in doubt; one that finds
+//! the queue full is refused at once. A batch that panics ends without answers, which its callers read as doubt. A
+//! thread that panics between two batches leaves a store that is dead and says so. Tested in `crates/stores/tests/faults`:
+//! `leader.rs`, `batches.rs` and the fault disk.
 
 use std::collections::BTreeMap;
 use std::io;

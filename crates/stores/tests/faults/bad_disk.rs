@@ -1,5 +1,8 @@
-//! A disk that fills up, turns read-only and fails: what was refused has not happened, and what is in
-//! doubt is answered by no guess.
+//! Goal: on a disk that fills up, turns read-only or fails, what was refused has not happened, and no guess
+//! answers what is in doubt.
+//!
+//! Method: the fault disk below SQLite fails as a test says. The file is then read by a new store, and its answers
+//! are compared with those before.
 
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply};
 use keylatch_core::store::{Effect, Store, StoreError};

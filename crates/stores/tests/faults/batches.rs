@@ -1,4 +1,7 @@
-//! What a batch is: commands that come together share a sync, and one page each.
+//! Goal: commands that come together share a sync, and a batch is one change of the file.
+//!
+//! Method: the fault disk holds the writer while commands queue; the test then counts the syncs and pages of the
+//! next batch.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! Power cuts: no grant, no beginning and no end that was answered is lost.
+//! Goal: no grant, no beginning and no end that was answered is lost by a power cut.
+//!
+//! Method: seeded clients work until the fault disk loses power and what was not synced, in any order and torn.
+//! The check itself is tested on disks that lose what they may not.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
-//! The room that the file takes: it is returned once what took it is gone, step by step.
+//! Goal: the file returns its room once what took it is gone, step by step.
+//!
+//! Method: locks come and go on the fault disk, and after a sweep the size of the file is compared with that at
+//! rest.
 
 use futures_util::future::join_all;
 use keylatch_stores::test_medium::TestStore;

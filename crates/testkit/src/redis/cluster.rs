@@ -1,4 +1,7 @@
 //! A Redis Cluster, with slots that a test can move.
+//!
+//! It is ready when every node has every slot and every replica follows. A slot can be left half moved, which is
+//! what `ASK` answers. The processes end with the value.
 
 use std::time::Duration;
 

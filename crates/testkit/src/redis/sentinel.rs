@@ -1,4 +1,7 @@
 //! A Redis master with replicas and sentinels.
+//!
+//! It is ready when the sentinels agree on the master and know each other and the replicas. A failover is waited for
+//! by what the sentinels report, and not for a time.
 
 use std::collections::HashMap;
 
