@@ -11,7 +11,7 @@ use std::time::Duration;
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, Holder, Holding, Lease, Limit, LockCommand, LockName,
-    LockReply, LockState, Moment, Owner, Reason, RenewReply, Slots, Token, TokenHash, Ttl,
+    LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots, Token, TokenHash, Ttl,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
@@ -241,6 +241,9 @@ fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
         LockReply::Look(Some(holding)) | LockReply::Break(BreakReply::Mismatch(holding)) => {
             of_holding(holding)
         }
+        LockReply::Release(_, Release { fencing_token: Some(fencing_token), .. }) => {
+            vec![LeaseClock { left: Duration::ZERO, fencing_token: *fencing_token }]
+        }
         _ => Vec::new(),
     }
 }
@@ -266,6 +269,11 @@ fn timeless(reply: LockReply) -> LockReply {
             LockReply::Renew(RenewReply::Broken(timeless_break(&why)))
         }
         LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
+        LockReply::Release(reply, Release { fencing_token, held_for }) => {
+            let fencing_token = fencing_token.map(|_| FencingToken::NONE);
+            let held_for = held_for.map(|_| Duration::ZERO);
+            LockReply::Release(reply, Release { fencing_token, held_for })
+        }
         // An end is that of the lease at the latest, of which the clocks of both differ.
         LockReply::Break(BreakReply::Broken { .. }) => {
             LockReply::Break(BreakReply::Broken { ends_in: Duration::ZERO })
