@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use keylatch_core::lock::{AcquireReply, Attempt, Contention, HolderId, Lease, ReleaseReply};
+use keylatch_core::lock::{
+    AcquireReply, Attempt, BreakCommand, Contention, EndCause, HolderId, Lease, Reason,
+    ReleaseReply,
+};
 use keylatch_core::store::{Change, Hint, ListLocks};
 use keylatch_testkit::{Acquire, Locks, soon, store_test};
 
@@ -293,6 +296,44 @@ async fn withdrawn_grant_is_reported_as_released(store: &Locks) {
     );
     let released = soon("a change", changes.next()).await;
     assert_eq!(released, Some(Hint::Changed(Change::Released(id_of(&lease)))));
+}
+
+#[store_test(queue)]
+async fn expiry_is_reported_once_by_the_step_that_finds_it(store: &Locks) {
+    let mut ends = store.ends();
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    // Redis would forget a lock without a line together with its lease.
+    join(store, "a", "two", 2).await;
+    store.advance(TTL).await;
+    granted(store.acquire(&ask("a", "two", 2)).await.unwrap());
+    let end = soon("an end", ends.next()).await;
+    let Some(Hint::Ended(lock, end)) = end else { panic!("not an end: {end:?}") };
+    assert_eq!((lock, end.fencing_token), (name("a"), lease.fencing_token));
+    assert_eq!((end.cause.clone(), end.token), (EndCause::Expiry, token("one")));
+    assert_eq!(store.release(&name("a"), &token("two")).await.unwrap(), ReleaseReply::Released);
+    granted(store.acquire(&ask("a", "three", 3)).await.unwrap());
+    assert!(ends.next().now_or_never().is_none(), "a release, or an end that was reported before");
+}
+
+#[store_test(queue)]
+async fn broken_lease_is_reported_when_it_ends_and_its_release_says_no_time(store: &Locks) {
+    let mut ends = store.ends();
+    let lease = granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let command = BreakCommand {
+        fencing_token: lease.fencing_token,
+        slot: None,
+        reason: Reason::parse("it hangs").unwrap(),
+        by: None,
+        grace: None,
+    };
+    store.break_lease(&name("a"), command).await.unwrap();
+    assert!(ends.next().now_or_never().is_none(), "it lasts until its end");
+    let (reply, release) = store.leave(&name("a"), &token("one"), None).await.unwrap();
+    assert_eq!((reply, release.fencing_token), (ReleaseReply::Released, Some(lease.fencing_token)));
+    assert_eq!(release.held_for, None);
+    let end = soon("an end", ends.next()).await;
+    let Some(Hint::Ended(_, end)) = end else { panic!("not an end: {end:?}") };
+    assert!(end.broken().is_some(), "{end:?}");
 }
 
 /// A place in the line of a lock that is not to be had.

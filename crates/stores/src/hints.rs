@@ -3,7 +3,7 @@
 //! Several requests with one token share a turn, and a wakeup reaches all of them: the client of one may
 //! be gone. A waiter that subscribes before it acquires misses no wakeup, because its receiver keeps
 //! one that comes before the waiter listens. A watcher that is slow misses hints, and reads that it
-//! did. Where no lock is watched, a change costs one atomic read, and so does an end that none listens for.
+//! did. Where no lock is watched, a change costs one atomic read.
 //!
 //! Invariant: a hint that comes after a subscription reaches its reader, or the reader reads that it
 //! missed one. Tested below, by the conformance tests of queues and by the tests of watches.
@@ -126,11 +126,6 @@ impl EndListeners {
         Box::pin(stream::unfold(ends, async |mut ends| {
             next_of(&mut ends).await.map(|hint| (hint, ends))
         }))
-    }
-
-    /// Whether there is any.
-    pub(crate) fn any(&self) -> bool {
-        self.0.receiver_count() > 0
     }
 
     /// Reports that a grant ended.

@@ -329,17 +329,18 @@ impl Table {
         if self.changes.any() {
             before.report(key, &state, self.now(), &self.changes);
         }
-        if self.ends.any() {
-            before.report_ends(key, &state, &self.ends);
-        }
+        before.report_ends(key, &state, &self.ends);
         self.count(before, &state);
         shard.install(key, state)
     }
 
     /// Counts an entry that becomes `after`.
     fn count<E: Kept>(&self, before: &E, after: &E) {
-        self.kept_bytes.fetch_add(after.kept_bytes(), Ordering::Relaxed);
-        self.kept_bytes.fetch_sub(before.kept_bytes(), Ordering::Relaxed);
+        let (old, new) = (before.kept_bytes(), after.kept_bytes());
+        if old != new {
+            self.kept_bytes.fetch_add(new, Ordering::Relaxed);
+            self.kept_bytes.fetch_sub(old, Ordering::Relaxed);
+        }
         match (before.is_counted(), after.is_counted()) {
             (false, true) => drop(E::count(self).fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(E::count(self).fetch_sub(1, Ordering::Relaxed)),

@@ -198,6 +198,11 @@ impl OpenStore {
     pub fn changes(&self, name: &LockName) -> Hints {
         self.0.subscribe(Topic::Changes(name.clone()))
     }
+
+    /// Hints about grants that end unreleased from now on.
+    pub fn ends(&self) -> Hints {
+        self.0.subscribe(Topic::Ends)
+    }
 }
 
 /// An acquire and the lock that it is for.

@@ -59,9 +59,7 @@ impl LocalHints {
 
     /// Reports which grants ended unreleased by a change of this process.
     pub(super) fn report_ends<E: Entry>(&self, key: &E::Key, before: &E, after: &E) {
-        if self.ends.any() {
-            before.report_ends(key, after, &self.ends);
-        }
+        before.report_ends(key, after, &self.ends);
     }
 
     /// Reports to the watchers of a lock that hints may have been lost.
