@@ -4,7 +4,6 @@
 //! streams, then the requests, then the tasks that finish steps. Invariant: each task of the service has an owner here,
 //! and the end waits for it for a bounded time. Tested in `tests/api/shutdown.rs`.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::access::Authenticator;
 use crate::audit::AuditLog;
 use crate::config::Config;
-use crate::ends::EndCounter;
+use crate::ends::EndReporter;
 use crate::error::Error;
 use crate::http::{
     self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
@@ -45,7 +44,7 @@ pub struct App {
     authenticator: Option<Arc<Authenticator>>,
     tls: Option<Arc<TlsFiles>>,
     metrics: Arc<Metrics>,
-    /// Counts ends of grants for as long as this lives.
+    /// Reports ends of grants for as long as this lives.
     _ends: AbortOnDropHandle<()>,
     traces: Option<Traces>,
     closing: CancellationToken,
@@ -100,7 +99,8 @@ impl App {
         let tracer = traces.as_ref().map(Traces::tracer);
         let store: Arc<dyn Store> =
             Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics), tracer.clone()));
-        let ends = EndCounter::new(&*store, Arc::clone(&metrics));
+        let audit = audit_log(&config, &metrics)?;
+        let ends = EndReporter::new(&*store, Arc::clone(&metrics), audit.clone());
         let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
         let waiters =
             WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
@@ -116,7 +116,6 @@ impl App {
         let authenticator = authenticator(&config)?;
         let tls = config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
         let tls = tls.map(Arc::new);
-        let audit = audit_log(&config)?;
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
@@ -301,13 +300,14 @@ fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
     Ok(opened.map(Arc::new))
 }
 
-fn audit_log(config: &Config) -> Result<Option<Arc<AuditLog>>, Error> {
+fn audit_log(config: &Config, metrics: &Metrics) -> Result<Option<Arc<AuditLog>>, Error> {
     let file = &config.log.audit;
     if file.is_empty() {
         return Ok(None);
     }
     let failed = |source| Error::Audit { file: file.clone(), source };
-    Ok(Some(Arc::new(AuditLog::open(Path::new(file)).map_err(failed)?)))
+    let log = AuditLog::open(&config.log, metrics.audit.clone()).map_err(failed)?;
+    Ok(Some(Arc::new(log)))
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

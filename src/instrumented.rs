@@ -252,7 +252,7 @@ fn record_outcome(reply: &RecordReply) -> StoreOutcome {
         | RecordReply::Renew(RunRenewal::Extended)
         | RecordReply::Complete(CompleteReply::Kept(_))
         | RecordReply::Abandon(AbandonReply::Abandoned)
-        | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed)
+        | RecordReply::Resolve(ResolveReply::Completed(_) | ResolveReply::Freed(_))
         | RecordReply::Erase(EraseReply::Erased(_)) => StoreOutcome::Done,
     }
 }

@@ -1,30 +1,42 @@
 //! What the audit log has of a request.
 //!
-//! An act is written before the store is asked, so that none is done without a line, and again with what came
-//! of it; the request's id joins the two. Tested in `tests/api/audit.rs`.
+//! An act on the work of others is written before the store is asked, so that none is done without a line, and
+//! again with what came of it; the request's id joins the two. What a client does to locks of its own is
+//! written once, when it is done. Tested in `tests/api/audit.rs`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderValue;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Uri};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::api::Api;
-use super::body::in_millis;
-use super::problem::Problem;
+use super::problem::{Code, Problem};
+use super::streams::loss_label;
 use crate::access::Identity;
 use crate::audit::AuditLog;
+use keylatch_core::lock::{FencingToken, HoldObserver, Lease, LockName, LossReason, Release};
+use keylatch_wire::millis;
+
+/// The longest name of a lock or a key that a refused request has in its line.
+const SUBJECT_MAX_CHARS: usize = 255;
 
 /// The id of the request, in its extensions where there is an audit log.
 #[derive(Debug, Clone)]
 pub(super) struct RequestId(pub(super) HeaderValue);
 
-/// What one client did to the work of another.
+/// What a client did.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "act", rename_all = "lowercase")]
 pub(super) enum Act {
+    /// It was granted a lock.
+    Grant { lock: String, fencing_token: u64, owner: Option<String> },
+    /// It released a lock.
+    Release { lock: String, fencing_token: Option<u64>, held_ms: Option<u64> },
+    /// Its connection held a lock and lost it.
+    Lost { lock: String, fencing_token: u64, reason: &'static str },
     /// It broke the lease of a lock.
     Break { lock: String, fencing_token: u64, by: Option<String>, reason: String },
     /// It settled the unknown outcome of a key.
@@ -39,8 +51,63 @@ pub(super) enum Act {
     },
     /// It erased the answer of a key.
     Erase { key: String, method: String, path: String },
-    /// The request was refused because of its identity: 401 or 403.
-    Refused { method: &'static str, route: String, status: u16 },
+    /// It was refused.
+    Refused {
+        method: &'static str,
+        route: String,
+        status: u16,
+        code: &'static str,
+        #[serde(flatten)]
+        subject: Option<Subject>,
+    },
+}
+
+impl Act {
+    /// Says which run it settled.
+    pub(super) fn name_run(&mut self, run: FencingToken) {
+        if let Self::Resolve { fencing_token, .. } = self {
+            *fencing_token = Some(run.get());
+        }
+    }
+
+    fn granted(lock: &LockName, lease: &Lease) -> Self {
+        Self::Grant {
+            lock: lock.as_str().to_owned(),
+            fencing_token: lease.fencing_token.get(),
+            owner: lease.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+        }
+    }
+
+    fn released(lock: &LockName, release: &Release) -> Self {
+        Self::Release {
+            lock: lock.as_str().to_owned(),
+            fencing_token: release.fencing_token.map(FencingToken::get),
+            held_ms: release.held_for.map(millis),
+        }
+    }
+}
+
+/// What the path of a request is about.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Subject {
+    Lock(String),
+    Key(String),
+}
+
+impl Subject {
+    /// The lock or the key of a request at a route of the API, if its path names one.
+    pub(super) fn of(route: &str, uri: &Uri) -> Option<Self> {
+        let subject = if route.starts_with("/v1/locks/{name}") {
+            Self::Lock
+        } else if route.starts_with("/v1/idempotency/{key}") {
+            Self::Key
+        } else {
+            return None;
+        };
+        let name = percent_decode_str(uri.path().split('/').nth(3)?).decode_utf8_lossy();
+        Some(subject(name.chars().take(SUBJECT_MAX_CHARS).collect()))
+    }
 }
 
 /// How far an act is.
@@ -59,7 +126,6 @@ enum Progress {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    at: String,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     identity: Option<&'a str>,
@@ -70,59 +136,131 @@ struct Line<'a> {
 }
 
 /// Writes what a request does to the audit log, if there is one.
-#[derive(Debug)]
-pub(super) struct Auditor(Option<(Arc<AuditLog>, RequestId, Option<Arc<Identity>>)>);
+#[derive(Debug, Clone)]
+pub(super) struct Auditor(Option<Author>);
+
+/// The log, and whose lines these are.
+#[derive(Debug, Clone)]
+struct Author {
+    log: Arc<AuditLog>,
+    id: RequestId,
+    identity: Option<Arc<Identity>>,
+}
 
 impl FromRequestParts<Arc<Api>> for Auditor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        let Some(log) = &api.audit else { return Ok(Self(None)) };
         let id = parts.extensions.get::<RequestId>().cloned();
         let identity = parts.extensions.get::<Arc<Identity>>().cloned();
-        Ok(Self(api.audit.clone().zip(id).map(|(log, id)| (log, id, identity))))
+        Ok(Self(id.map(|id| Author { log: Arc::clone(log), id, identity })))
     }
 }
 
 impl Auditor {
-    /// Does what asks the store, between a line that says so and one that says what came of it.
+    /// Does what asks the store, between a line that says so and one that says what came of it. `found` adds
+    /// to the second what the store knew.
     pub(super) async fn follow<T>(
         &self,
-        act: Act,
+        mut act: Act,
         done: impl Future<Output = Result<T, Problem>>,
+        found: impl FnOnce(&mut Act, &T),
     ) -> Result<T, Problem> {
-        let Some((log, id, identity)) = &self.0 else { return done.await };
-        let write = |result| write(log, id, identity.as_deref(), &act, Some(result));
-        write(Progress::Asked);
+        let Some(author) = &self.0 else { return done.await };
+        author.write(&act, Some(Progress::Asked));
         let result = done.await;
-        write(match &result {
-            Ok(_) => Progress::Done,
+        let progress = match &result {
+            Ok(value) => {
+                found(&mut act, value);
+                Progress::Done
+            }
             Err(problem) => match problem.document().outcome {
                 Some(keylatch_wire::Effect::Unknown) => Progress::Unknown,
                 _ => Progress::Refused,
             },
-        });
+        };
+        author.write(&act, Some(progress));
         result
+    }
+
+    /// Writes that locks were granted.
+    pub(super) fn granted<'a>(&self, leases: impl IntoIterator<Item = (&'a LockName, &'a Lease)>) {
+        let Some(author) = &self.0 else { return };
+        for (name, lease) in leases {
+            author.write(&Act::granted(name, lease), None);
+        }
+    }
+
+    /// Writes that a lock was released.
+    pub(super) fn released(&self, name: &LockName, release: &Release) {
+        if let Some(author) = &self.0 {
+            author.write(&Act::released(name, release), None);
+        }
+    }
+
+    /// What writes how a connection holds a lock, if there is a log.
+    pub(super) fn hold_observer(&self, name: &LockName) -> Option<Arc<dyn HoldObserver>> {
+        let (author, name) = (self.0.clone()?, name.clone());
+        Some(Arc::new(HoldAuditor { author, name }))
     }
 }
 
-/// Writes that a request was refused because of its identity.
+/// Writes how a connection holds a lock.
+#[derive(Debug)]
+struct HoldAuditor {
+    author: Author,
+    name: LockName,
+}
+
+impl HoldObserver for HoldAuditor {
+    fn granted(&self, lease: &Lease) {
+        self.author.write(&Act::granted(&self.name, lease), None);
+    }
+
+    fn lost(&self, fencing_token: FencingToken, reason: &LossReason) {
+        let (lock, fencing_token) = (self.name.as_str().to_owned(), fencing_token.get());
+        let reason = loss_label(reason);
+        self.author.write(&Act::Lost { lock, fencing_token, reason }, None);
+    }
+
+    fn released(&self, release: &Release) {
+        self.author.write(&Act::released(&self.name, release), None);
+    }
+}
+
+impl Author {
+    fn write(&self, act: &Act, result: Option<Progress>) {
+        write(&self.log, &self.id.0, self.identity.as_deref(), act, result);
+    }
+}
+
+/// Whether a request is refused that is answered with this problem. One that only reads, and finds nothing,
+/// is not.
+pub(super) fn is_refusal(method: &str, code: Code) -> bool {
+    let finds_nothing =
+        code.status() == 404 && [Method::GET, Method::HEAD].iter().any(|it| it == method);
+    (400..500).contains(&code.status()) && !finds_nothing
+}
+
+/// Writes that a request was refused.
 pub(super) fn write_refusal(
     log: &AuditLog,
     id: &HeaderValue,
     identity: Option<&Identity>,
     act: &Act,
 ) {
-    write(log, &RequestId(id.clone()), identity, act, None);
+    write(log, id, identity, act, None);
 }
 
 fn write(
     log: &AuditLog,
-    RequestId(id): &RequestId,
+    id: &HeaderValue,
     identity: Option<&Identity>,
     act: &Act,
     result: Option<Progress>,
 ) {
     let identity = identity.map(|identity| identity.name.as_str());
     let request_id = id.to_str().unwrap_or_default();
-    log.write(&Line { at: in_millis(Duration::ZERO), request_id, identity, act, result });
+    log.write(&Line { request_id, identity, act, result });
 }

@@ -124,8 +124,8 @@ pub(super) fn hold_request(
     let create = CreateLockRequest { ttl_ms, owner, wait_ms, mode, limit, entry };
     let lock::AcquireRequest { name, ttl, owner, wait, limit, entry, .. } =
         acquire_request(create, name, None, max_ttl, max_wait)?;
-    let on_release = None;
-    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, on_release })
+    let observer = None;
+    Ok(lock::HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, observer })
 }
 
 /// The several locks that the core is to acquire.

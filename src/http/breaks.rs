@@ -59,7 +59,7 @@ pub(super) async fn break_lease(
             BreakReply::Mismatch(holding) => Err(fence_mismatch(&holding)),
         }
     };
-    let ends_in_ms = auditor.follow(act, done).await?;
+    let ends_in_ms = auditor.follow(act, done, |_, _| ()).await?;
     Ok(Json(LockBreak { fencing_token, ends_in_ms }))
 }
 

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::api::Api;
+use super::audit::Auditor;
 use super::body::{Json, Terms, acquire_request, held_lock, lease_body, lock_page, renewal_ttl};
 use super::caller::Caller;
 use super::extract::{
@@ -69,6 +70,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLockRequest>,
@@ -86,6 +88,7 @@ pub(super) async fn create(
                 api.metrics.wait(grant.validity.waited());
             }
             room.keep(names, &grant.token, grant.lease.ttl);
+            auditor.granted([(&name, &grant.lease)]);
             let mut response = granted(StatusCode::CREATED, &name, &grant);
             response.headers_mut().insert(header::LOCATION, location(&name));
             Ok(response)
@@ -172,15 +175,17 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     LeftEntry(entry): LeftEntry,
     WatchedName(name): WatchedName,
     RequiredToken(token): RequiredToken,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Acquire, &name)?;
-    let (reply, _) = api.locks.leave(&name, &token, entry).await?;
+    let (reply, release) = api.locks.leave(&name, &token, entry).await?;
     match reply {
         ReleaseReply::Released => {
             caller.remove_locks(slice::from_ref(&name), &token);
+            auditor.released(&name, &release);
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         ReleaseReply::Entered(entries) => {

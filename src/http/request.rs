@@ -28,7 +28,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
-use super::audit::{Act, RequestId, write_refusal};
+use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
 use super::idempotency::GuardAccess;
 use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
 use super::parts::{Part, Parts};
@@ -122,7 +122,7 @@ impl RequestLayer {
         self
     }
 
-    /// Writes to the audit log which requests are refused because of their identity.
+    /// Writes to the audit log which requests are refused.
     #[must_use]
     pub fn with_audit_log(mut self, audit: Option<Arc<AuditLog>>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -266,6 +266,7 @@ where
             id,
             span,
             identity: None,
+            subject: None,
             shared: Arc::clone(shared),
             _in_flight: in_flight,
         };
@@ -275,6 +276,7 @@ where
         let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
         if shared.audit.is_some() {
             ticket.identity = request.extensions().get().cloned();
+            ticket.subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(ticket.id.clone()));
         }
         if *surface != Surface::Api {
@@ -335,6 +337,8 @@ struct RequestTicket {
     span: Option<RequestSpan>,
     /// Who sent it, where there is an audit log to say so.
     identity: Option<Arc<Identity>>,
+    /// What it is about, likewise.
+    subject: Option<Subject>,
     shared: Arc<Shared>,
     _in_flight: InFlight,
 }
@@ -368,8 +372,12 @@ impl RequestTicket {
         if let Some(span) = &self.span {
             span.end(response.status(), code);
         }
-        if let (Some(audit), 401 | 403) = (&self.shared.audit, status) {
-            let act = Act::Refused { method: self.method, route: route.to_owned(), status };
+        if let (Some(audit), Some(code)) = (&self.shared.audit, code)
+            && is_refusal(self.method, code)
+        {
+            let (subject, code) = (self.subject.clone(), code.slug());
+            let (method, route) = (self.method, route.to_owned());
+            let act = Act::Refused { method, route, status, code, subject };
             write_refusal(audit, &self.id, self.identity.as_deref(), &act);
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());

@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::api::Api;
+use super::audit::Auditor;
 use super::body::{Json, Terms, lease_set, lock_set, set_acquire_request, set_renewal_ttl};
 use super::caller::Caller;
 use super::extract::{NamedSet, NoQuery, OptionalJson, OptionalToken, RequiredToken};
@@ -54,6 +55,7 @@ use keylatch_wire::{CreateLocksRequest, LeaseSet, RenewLocksRequest};
 pub(super) async fn create(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     _: NoQuery,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<CreateLocksRequest>,
@@ -71,6 +73,7 @@ pub(super) async fn create(
                 api.metrics.wait(grant.validity.waited());
             }
             room.keep(set.names(), &grant.token, ttl);
+            auditor.granted(set.names().iter().zip(&grant.lease));
             let unchanged = terms.unchanged(&grant.lease);
             Ok(granted(StatusCode::CREATED, &set, &grant, unchanged))
         }
@@ -142,12 +145,14 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     NamedSet(set): NamedSet,
     RequiredToken(token): RequiredToken,
 ) -> Result<StatusCode, Problem> {
     caller.check_set(LockAct::Acquire, &set)?;
-    let SetRelease { lost, .. } = api.locks.release_set(&set, &token).await?;
+    let SetRelease { released, lost } = api.locks.release_set(&set, &token).await?;
     caller.remove_locks(set.names(), &token);
+    released.iter().for_each(|(name, release)| auditor.released(name, release));
     if lost.is_empty() {
         return Ok(StatusCode::NO_CONTENT);
     }

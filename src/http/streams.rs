@@ -22,6 +22,7 @@ use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Api;
+use super::audit::Auditor;
 use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
 use super::caller::Caller;
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
@@ -74,6 +75,7 @@ use keylatch_wire::{
 pub(super) async fn hold(
     State(api): State<Arc<Api>>,
     caller: Caller,
+    auditor: Auditor,
     Name(name): Name,
     OptionalToken(token): OptionalToken,
     OptionalJson(body): OptionalJson<HoldLockRequest>,
@@ -85,6 +87,7 @@ pub(super) async fn hold(
     let mut hold =
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
     hold.owner = caller.label("owner", hold.owner)?;
+    hold.observer = auditor.hold_observer(&name);
     let place = api.streams.open(StreamKind::Hold, caller.enter_stream()?)?;
     let names = slice::from_ref(&name);
     let room = caller.claim_locks(names, Some(&token), !hold.wait.is_zero())?;
@@ -113,16 +116,21 @@ pub(super) async fn hold(
 fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {
     match happened {
         HoldEvent::Acquired(grant) => metrics.wait(grant.validity.waited()),
-        HoldEvent::Lost(lost) => metrics.lost_hold(match lost {
-            LossReason::MaxHold => "max_hold",
-            LossReason::Shutdown => "shutdown",
-            LossReason::NotHeld => "not_held",
-            LossReason::TakenOver => "taken_over",
-            LossReason::Broken(_) => "broken",
-            LossReason::Unrenewed => "unrenewed",
-            _ => "other",
-        }),
+        HoldEvent::Lost(lost) => metrics.lost_hold(loss_label(lost)),
         _ => {}
+    }
+}
+
+/// Why a lock is lost, as the label `reason` and the audit log name it.
+pub(super) fn loss_label(lost: &LossReason) -> &'static str {
+    match lost {
+        LossReason::MaxHold => "max_hold",
+        LossReason::Shutdown => "shutdown",
+        LossReason::NotHeld => "not_held",
+        LossReason::TakenOver => "taken_over",
+        LossReason::Broken(_) => "broken",
+        LossReason::Unrenewed => "unrenewed",
+        _ => "other",
     }
 }
 

@@ -146,7 +146,7 @@ async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
     let refused = handle.resolve_as_not_done(&key("not-paid"), earlier).await;
     assert!(matches!(refused.expect("an answer"), ResolveReply::Refused(_)));
     let freed = handle.resolve_as_not_done(&key("not-paid"), run("not-paid")).await;
-    assert!(matches!(freed.expect("an answer"), ResolveReply::Freed));
+    assert!(matches!(freed.expect("an answer"), ResolveReply::Freed(_)));
     let repeat = api.buy("paid").await;
     assert_eq!((repeat.status.as_u16(), repeat.text.as_str()), (201, "<p>paid</p>"));
     assert_eq!(repeat.header("content-security-policy"), "sandbox");

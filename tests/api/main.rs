@@ -8,6 +8,7 @@
 
 mod access_matrix;
 mod audit;
+mod audit_files;
 mod breaks;
 mod client_certificates;
 mod connections;

@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod activation;
+mod audit_log;
 mod commands;
 mod config;
 mod demo;

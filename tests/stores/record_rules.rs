@@ -316,6 +316,9 @@ fn strip(found: &mut RecordReply) -> Stripped {
         (*fencing_token, *lease) = Default::default();
         return stripped;
     }
+    if let RecordReply::Resolve(ResolveReply::Freed(run)) = found {
+        return Stripped { fencing_token: Some(std::mem::take(run)), times: Vec::new() };
+    }
     let Some(view) = view_of(found) else { return Stripped::default() };
     let mut stripped =
         Stripped { fencing_token: Some(view.fencing_token), times: vec![view.expires_in] };

@@ -272,8 +272,10 @@ pub(crate) async fn resolve(
     let act = resolve_act(&scope, &command, settler);
     let done = async {
         match api.records()?.resolve(&command).await? {
-            ResolveReply::Completed(view) => Ok(Json(record(&view)).into_response()),
-            ResolveReply::Freed => Ok(StatusCode::NO_CONTENT.into_response()),
+            ResolveReply::Completed(view) => {
+                Ok((Json(record(&view)).into_response(), view.fencing_token))
+            }
+            ResolveReply::Freed(run) => Ok((StatusCode::NO_CONTENT.into_response(), run)),
             ResolveReply::Refused(_) => {
                 let detail = "The outcome is not unknown, or another run than the one you mean.";
                 Err(Problem::new(Code::NothingToResolve, detail))
@@ -281,7 +283,8 @@ pub(crate) async fn resolve(
             ResolveReply::Absent => Err(no_record()),
         }
     };
-    auditor.follow(act, done).await
+    let (response, _) = auditor.follow(act, done, |act, (_, run)| act.name_run(*run)).await?;
+    Ok(response)
 }
 
 /// The key that the path names, and its scope as the query does.

@@ -61,5 +61,5 @@ pub(crate) async fn erase_answer(
             EraseReply::Absent => Err(no_record()),
         }
     };
-    auditor.follow(act, done).await
+    auditor.follow(act, done, |_, _| ()).await
 }

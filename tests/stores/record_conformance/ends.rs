@@ -167,7 +167,7 @@ async fn unknown_outcome_is_resolved_as_not_executed(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE).await;
     let first = found_now(store, 1).await.fencing_token;
-    assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Freed);
+    assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Freed(first));
     assert_eq!(find(store, 1).await, None);
     assert_eq!(resolve(store, 1, Some(first), None).await, ResolveReply::Absent);
     let next = started(begin(store, &ask(1, "two")).await);

@@ -316,8 +316,8 @@ pub struct ResolveCommand {
 pub enum ResolveReply {
     /// Settled: every repeat is given the answer.
     Completed(RecordView),
-    /// Settled: the key is free.
-    Freed,
+    /// Settled: the key is free. This was the fencing token of its run.
+    Freed(FencingToken),
     /// There is nothing to settle: it is in flight, or done, or a later run.
     Refused(RecordView),
     /// There is no such record.

@@ -362,7 +362,9 @@ impl ResolveCommand {
         let meant =
             self.fencing_token.is_none_or(|fencing_token| fencing_token == record.fencing_token);
         match (&record.stage, &self.end) {
-            (RecordStage::Unknown(..), None) if meant => (None, ResolveReply::Freed),
+            (RecordStage::Unknown(..), None) if meant => {
+                (None, ResolveReply::Freed(record.fencing_token))
+            }
             (RecordStage::Unknown(..), Some(kept)) if meant => {
                 let stage = RecordStage::Done(moment.unix_micros / 1000, kept.clone());
                 let done = record.ended(stage, now);

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcquireRequest, Acquisition, Break, Contention, EntryName, Grant, Lease, Limit, LockError,
-    LockName, LockService, Owner, Release, ReleaseReply, Renewal, Token, Ttl, Validity,
+    AcquireRequest, Acquisition, Break, Contention, EntryName, FencingToken, Grant, Lease, Limit,
+    LockError, LockName, LockService, Owner, Release, ReleaseReply, Renewal, Token, Ttl, Validity,
 };
 use crate::retry::Retry;
 use crate::watchdog::{LeaseSchedule, notice, retry_pause};
@@ -44,24 +44,18 @@ pub struct HoldRequest {
     pub limit: Limit,
     /// The name of the entry; `None` for the unnamed one.
     pub entry: Option<EntryName>,
-    /// Called with the release, where the hold ends by one: no reader of events may be left then.
-    pub on_release: Option<ReleaseHook>,
+    /// What hears how the hold goes.
+    pub observer: Option<Arc<dyn HoldObserver>>,
 }
 
-/// What is called once when a held lock is released.
-pub struct ReleaseHook(Box<dyn FnOnce(Release) + Send + Sync>);
-
-impl ReleaseHook {
-    /// Calls `hook`, in the task that holds the lock.
-    pub fn new(hook: impl FnOnce(Release) + Send + Sync + 'static) -> Self {
-        Self(Box::new(hook))
-    }
-}
-
-impl fmt::Debug for ReleaseHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReleaseHook").finish_non_exhaustive()
-    }
+/// What hears how a hold goes, also where no reader of events is left.
+pub trait HoldObserver: fmt::Debug + Send + Sync {
+    /// The lock was granted.
+    fn granted(&self, lease: &Lease);
+    /// The grant with this fencing token is lost, or will be in a moment.
+    fn lost(&self, fencing_token: FencingToken, reason: &LossReason);
+    /// The lock was released.
+    fn released(&self, release: &Release);
 }
 
 /// What happens to a lock that the service holds for as long as a client reads these events.
@@ -140,8 +134,7 @@ impl LockService {
     ) -> mpsc::Receiver<HoldEvent> {
         let arrived = Instant::now();
         let (events, receiver) = mpsc::channel(EVENTS);
-        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, on_release } =
-            hold;
+        let HoldRequest { name, token, ttl, owner, wait, max_hold, limit, entry, observer } = hold;
         let request = AcquireRequest {
             name: name.clone(),
             token: Some(token.clone()),
@@ -162,7 +155,7 @@ impl LockService {
             arrived,
             events,
             leaving,
-            on_release,
+            observer,
         };
         self.streams.spawn(task.run(request));
         receiver
@@ -182,7 +175,7 @@ struct HoldTask {
     arrived: Instant,
     events: mpsc::Sender<HoldEvent>,
     leaving: CancellationToken,
-    on_release: Option<ReleaseHook>,
+    observer: Option<Arc<dyn HoldObserver>>,
 }
 
 impl HoldTask {
@@ -198,6 +191,7 @@ impl HoldTask {
             Some(Ok(grant)) => grant,
         };
         let schedule = LeaseSchedule::new(self.ttl.get(), self.since_arrival(grant.validity.until));
+        let fencing_token = grant.lease.fencing_token;
         self.send(HoldEvent::Acquired(grant));
         let lost = tokio::select! {
             biased;
@@ -208,6 +202,9 @@ impl HoldTask {
         };
         if let Some(lost) = lost {
             let grace = self.grace(&lost);
+            if let Some(observer) = &self.observer {
+                observer.lost(fencing_token, &lost);
+            }
             last.send(HoldEvent::Lost(lost));
             let Some(grace) = grace else { return };
             // The reader needs a moment to stop, and may close the connection when it has.
@@ -233,6 +230,9 @@ impl HoldTask {
             () = self.leaving.cancelled() => return Some(Err(HoldRefusal::Shutdown)),
             acquired = self.service.acquire_and_report(request, report) => acquired,
         };
+        if let (Ok(Acquisition::New(grant)), Some(observer)) = (&acquired, &self.observer) {
+            observer.granted(&grant.lease);
+        }
         Some(match acquired {
             Ok(Acquisition::New(grant) | Acquisition::Again(grant)) => {
                 let validity = Validity { arrived: self.arrived, ..grant.validity };
@@ -299,7 +299,7 @@ impl HoldTask {
     /// try, whatever comes of it.
     async fn release(self) {
         let ttl = self.ttl.get();
-        let Self { service, name, token, entry, events, on_release, .. } = self;
+        let Self { service, name, token, entry, events, observer, .. } = self;
         let mut released = service.leave(&name, &token, entry.clone()).await;
         drop(events);
         let retry = Retry { try_limit: ttl, pause: retry_pause(ttl), limit: ttl };
@@ -311,10 +311,8 @@ impl HoldTask {
             };
             released = Ok(reply);
         }
-        if let (Ok((ReleaseReply::Released, release)), Some(ReleaseHook(hook))) =
-            (released, on_release)
-        {
-            hook(release);
+        if let (Ok((ReleaseReply::Released, release)), Some(observer)) = (released, observer) {
+            observer.released(&release);
         }
     }
 

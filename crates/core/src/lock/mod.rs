@@ -33,7 +33,7 @@ pub use command::{
 pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
 pub use fencing_token::{FencingToken, Moment};
 pub use history::{Break, EndCause, GrantEnd, History, InvalidReason, Reason};
-pub use hold::{HoldEvent, HoldRefusal, HoldRequest, LossReason, ReleaseHook};
+pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
 pub use lease::{Attempt, Holder, HolderId, Holding, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
 pub use limit::{InvalidSlots, Limit, Slots};

@@ -170,7 +170,7 @@ impl Kind for RecordState {
             RecordReply::Begin(Started(_) | Again(_))
                 | RecordReply::Renew(RunRenewal::Extended)
                 | RecordReply::Complete(CompleteReply::Kept(_))
-                | RecordReply::Resolve(Completed(_) | Freed)
+                | RecordReply::Resolve(Completed(_) | Freed(_))
                 | RecordReply::Erase(EraseReply::Erased(_))
         )
     }

@@ -341,7 +341,8 @@ impl Step<'_> {
                 let after = ended.unwrap_or(Outcome::Free);
                 let resolve =
                     ResolveCommand { key: *key, fencing_token: Some(*fencing_token), end: kept };
-                let right = |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed);
+                let right =
+                    |it: &_| matches!(it, ResolveReply::Completed(_) | ResolveReply::Freed(_));
                 (after.clone(), expect(store.resolve(&resolve).await, right, after))
             }
             Outcome::Ended(_, RunEnd::Done(_)) => {

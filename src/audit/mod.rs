@@ -1,0 +1,145 @@
+//! The audit log: who did what to locks and to the work of others, a JSON object a line, in a file of the
+//! operator's or on standard output.
+//!
+//! It has each grant, release and loss of a lock, each expiry that this instance sees, each break, resolve and
+//! erasure, when the store is asked and when its answer is known, and each request that keylatch refused. A
+//! thread writes the lines, so that no request waits for a disk, and none fails where the disk is full: the
+//! lines that are lost are counted, and a warning says so. Unlike the log it has names of locks and keys, and
+//! what people wrote; it has no token. What a line says of a request is in `http/audit.rs`. Tested in
+//! `tests/api/audit.rs`, `audit_files.rs` and `tests/cli/audit_log.rs`.
+
+mod file;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+
+use crate::metrics::AuditCounters;
+use crate::telemetry::Settings;
+use file::AuditFile;
+
+/// The name that stands for standard output.
+const STANDARD_OUTPUT: &str = "-";
+/// How long there is no second warning of a queue that is full.
+const WARNING_PAUSE: Duration = Duration::from_secs(60);
+
+/// What lines are appended to, until this is dropped.
+pub struct AuditLog {
+    queue: Mutex<Queue>,
+    counters: AuditCounters,
+    /// Writes what there is when it is dropped.
+    _worker: WorkerGuard,
+}
+
+/// A line with the time at which it was written.
+#[derive(Serialize)]
+struct DatedLine<'a, T> {
+    at: Option<Timestamp>,
+    #[serde(flatten)]
+    line: &'a T,
+}
+
+/// The lines on their way to the thread that writes them.
+struct Queue {
+    lines: NonBlocking,
+    dropped: ErrorCounter,
+    /// How many of the dropped lines were counted.
+    counted: usize,
+    warned: Option<Instant>,
+}
+
+impl AuditLog {
+    /// Appends to what the settings name: a file, which only its owner may read, or standard output.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(crate) fn open(settings: &Settings, counters: AuditCounters) -> io::Result<Self> {
+        let sink = if settings.audit == STANDARD_OUTPUT {
+            Sink::StandardOutput
+        } else {
+            let path = Path::new(&settings.audit);
+            let kept = settings.audit_files;
+            Sink::File(AuditFile::open(path, settings.audit_max_bytes, kept)?)
+        };
+        let writer = LineWriter { sink, counters: counters.clone(), has_failed: false };
+        let (lines, worker) = NonBlockingBuilder::default().lossy(true).finish(writer);
+        let dropped = lines.error_counter();
+        let queue = Mutex::new(Queue { lines, dropped, counted: 0, warned: None });
+        Ok(Self { queue, counters, _worker: worker })
+    }
+
+    /// Appends a line.
+    pub(crate) fn write(&self, line: &impl Serialize) {
+        let at = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).ok();
+        let Ok(mut json) = serde_json::to_vec(&DatedLine { at, line }) else { return };
+        json.push(b'\n');
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // It always succeeds: a queue that is full loses the line, and counts it.
+        let _ = queue.lines.write_all(&json);
+        let lost = queue.dropped.dropped_lines() - queue.counted;
+        if lost > 0 {
+            queue.counted += lost;
+            self.counters.lost.inc_by(lost as u64);
+            if queue.warned.is_none_or(|warned| warned.elapsed() > WARNING_PAUSE) {
+                queue.warned = Some(Instant::now());
+                tracing::warn!("the audit log is slower than the service and loses lines");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuditLog").finish_non_exhaustive()
+    }
+}
+
+/// Where lines go.
+enum Sink {
+    StandardOutput,
+    File(AuditFile),
+}
+
+/// Writes lines, and counts those that are written and those that are lost.
+struct LineWriter {
+    sink: Sink,
+    counters: AuditCounters,
+    has_failed: bool,
+}
+
+impl Write for LineWriter {
+    /// Takes a whole line, be it written or lost: no line is tried twice.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let written = match &mut self.sink {
+            Sink::StandardOutput => io::stdout().write_all(line),
+            Sink::File(file) => file.append(line),
+        };
+        match &written {
+            Ok(()) => {
+                self.counters.lines.inc();
+                if self.has_failed {
+                    tracing::info!("the audit log is written again");
+                }
+            }
+            Err(error) => {
+                self.counters.lost.inc();
+                if !self.has_failed {
+                    tracing::warn!(%error, "the audit log cannot be written and loses lines");
+                }
+            }
+        }
+        self.has_failed = written.is_err();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
