@@ -2,9 +2,10 @@
 //! OpenTelemetry reads them over OTLP.
 //!
 //! The variables of OpenTelemetry turn them on ([`Settings`]). Spans, samplers and the protocol are those of the
-//! `opentelemetry` crates. The queue before the collector is keylatch's own: it drops a span rather than
-//! let a request wait, and counts what it drops, which the batch processor of the crates keeps to itself
-//! behind a thread of its own. Without an endpoint there is no [`Tracer`], and each place where a span would begin costs a branch.
+//! `opentelemetry` crates. The queue before the collector is keylatch's own: it drops a span rather than let a
+//! request wait, and counts what it drops. The batch processor of the crates keeps that number to itself, has a
+//! thread of its own, and blocks at shutdown. Without an endpoint there is no [`Tracer`], and each place where a
+//! span would begin or end costs a branch.
 //!
 //! Invariant: no attribute has a path, a lock's name, a key or a token, but the pattern of the route. Tested in
 //! `tests/api/traces.rs` and `tests/cli/traces.rs`.

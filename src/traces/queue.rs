@@ -1,7 +1,7 @@
 //! The queue between requests and the collector: bounded, and no request waits for it.
 //!
-//! A span that finds it full is dropped and counted, and so is a batch that the collector does not take. A batch goes out
-//! when it is full or its first span has waited for the delay. At shutdown what is queued goes out at once.
+//! A span that finds it full is dropped and counted, and so is a batch that the collector does not take. A batch
+//! goes out when it is full or its first span has waited for the delay. At shutdown what is queued goes out at once.
 //! Tested in `tests/api/traces.rs`.
 
 use std::mem;
@@ -54,9 +54,7 @@ impl SpanProcessor for SpanQueue {
     fn on_end(&self, span: SpanData) {
         match self.sender.try_send(span) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                self.dropped.count(1, "more spans end than the collector takes")
-            }
+            Err(TrySendError::Full(_)) => self.dropped.count(1, "the queue is full"),
             Err(TrySendError::Closed(_)) => self.dropped.count(1, "the service ends"),
         }
     }

@@ -1,9 +1,9 @@
 //! What the variables of OpenTelemetry ask for, by the names of its specification.
 //!
 //! A service that has no endpoint looks at none of the others, because they may be meant for the programs beside
-//! it. Of a variable that is empty the specification says that it counts as not set. A value that is not understood is an
-//! error at start, where the specification would have a warning: traces that are silently missing are found missing
-//! when they are needed. Tested in `tests/api/traces.rs` and `tests/cli/traces.rs`.
+//! it. An empty variable counts as not set, as the specification has it. A value that is not understood is an error
+//! at start, where the specification has a warning: an operator would miss the traces only when they are needed.
+//! Tested in `tests/api/traces.rs` and `tests/cli/config/traces.rs`.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! `traceparent` and `tracestate` (W3C Trace Context): which span of a caller a request belongs to.
 //!
-//! The propagator of `opentelemetry_sdk` also takes what the standard has for invalid, such as ids that are too short, so
-//! keylatch reads the line itself. Tested in `tests/api/traces.rs`.
+//! The propagator of `opentelemetry_sdk` also takes what the standard has for invalid, such as ids that are too
+//! short, so keylatch reads the line itself. Tested in `tests/api/traces.rs`.
 
 use std::str::FromStr as _;
 

@@ -1,4 +1,7 @@
-//! Goal: a variable of OpenTelemetry that is not understood is named at start, and one that nobody uses is not looked at.
+//! Goal: the error at start names a variable of OpenTelemetry that is not understood, and no other is looked at
+//! without an endpoint.
+//!
+//! Method: `Config::load` on variables of the test's own.
 
 use super::load;
 
