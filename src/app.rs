@@ -75,7 +75,7 @@ impl App {
         config.check_tls()?;
         config.check_jwt()?;
         authenticator(config)?;
-        config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
+        tls_files(config)?;
         request_layer(config, &Arc::new(Metrics::new()))?;
         config.traces.as_ref().map(Traces::check).transpose()?;
         Ok(())
@@ -92,37 +92,22 @@ impl App {
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
-        let store_timeout = Duration::from_millis(config.store_timeout_ms);
-        let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
-        let start = |settings| Traces::start(settings, metrics.dropped_spans.clone());
-        let traces = config.traces.as_ref().map(start).transpose()?;
-        let tracer = traces.as_ref().map(Traces::tracer);
-        let store: Arc<dyn Store> =
-            Arc::new(InstrumentedStore::new(store, Arc::clone(&metrics), tracer.clone()));
+        let (store, traces) = observed(&config, store, &metrics)?;
         let audit = audit_log(&config, &metrics)?;
         let ends = EndReporter::new(&*store, Arc::clone(&metrics), audit.clone());
         let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
-        let waiters =
-            WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() };
-        let locks = Arc::new(LockService::start(Arc::clone(&store), store_timeout, waiters)?);
-        let start = || IdempotencyService::start_within(store, store_timeout, kept);
-        let records = profile.records.then(start);
-        if records.is_none()
-            && let Some(guard) = config.guard.first()
-        {
-            // Its requests are not served unguarded.
-            return Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind });
-        }
+        let (timeout, waiters) = (store_timeout(&config), waiter_limits(&config));
+        let locks = Arc::new(LockService::start(Arc::clone(&store), timeout, waiters)?);
+        let records = records(&config, Arc::clone(&store))?;
         let authenticator = authenticator(&config)?;
-        let tls = config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?;
-        let tls = tls.map(Arc::new);
+        let tls = tls_files(&config)?.map(Arc::new);
         let closing = CancellationToken::new();
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
             record_counter: RecordCounter::default(),
             metrics: Arc::clone(&metrics),
-            store_kind: profile.kind,
+            store_kind: store.profile().kind,
             body_limits: body_limits(&config),
             authenticator: authenticator.clone(),
             audit: audit.clone(),
@@ -135,7 +120,7 @@ impl App {
         let requests = request_layer(&config, &metrics)?
             .with_authenticator(authenticator.clone())
             .with_audit_log(audit)
-            .with_tracer(tracer);
+            .with_tracer(traces.as_ref().map(Traces::tracer));
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
@@ -285,6 +270,42 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     Ok(bound)
 }
 
+/// The store with its metrics, and with its spans where there are traces.
+fn observed(
+    config: &Config,
+    store: Arc<dyn Store>,
+    metrics: &Arc<Metrics>,
+) -> Result<(Arc<dyn Store>, Option<Traces>), Error> {
+    let start = |settings| Traces::start(settings, metrics.dropped_spans.clone());
+    let traces = config.traces.as_ref().map(start).transpose()?;
+    let tracer = traces.as_ref().map(Traces::tracer);
+    Ok((Arc::new(InstrumentedStore::new(store, Arc::clone(metrics), tracer)), traces))
+}
+
+fn waiter_limits(config: &Config) -> WaiterLimits {
+    WaiterLimits { each: config.wait.max_waiters_per_lock, all: config.waiters_max() }
+}
+
+fn store_timeout(config: &Config) -> Duration {
+    Duration::from_millis(config.store_timeout_ms)
+}
+
+/// The records of the store, if it keeps any.
+fn records(
+    config: &Config,
+    store: Arc<dyn Store>,
+) -> Result<Option<Arc<IdempotencyService>>, Error> {
+    let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
+    if profile.records {
+        return Ok(Some(IdempotencyService::start_within(store, store_timeout(config), kept)));
+    }
+    match config.guard.first() {
+        // Its requests are not served unguarded.
+        Some(guard) => Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind }),
+        None => Ok(None),
+    }
+}
+
 fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> Result<RequestLayer, Error> {
     let deadline = Duration::from_millis(config.server.request_timeout_ms);
     let slow = Duration::from_millis(config.log.slow_ms);
@@ -298,6 +319,10 @@ fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {
     let file = config.identity_file();
     let opened = file.map(|file| Authenticator::open(file, &config.jwt)).transpose()?;
     Ok(opened.map(Arc::new))
+}
+
+fn tls_files(config: &Config) -> Result<Option<TlsFiles>, Error> {
+    Ok(config.tls.is_on().then(|| TlsFiles::open(&config.tls)).transpose()?)
 }
 
 fn audit_log(config: &Config, metrics: &Metrics) -> Result<Option<Arc<AuditLog>>, Error> {
