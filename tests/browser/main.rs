@@ -9,6 +9,8 @@
 mod console;
 mod console_keys;
 mod console_lock;
+mod console_presses;
+mod console_states;
 mod foreign_pages;
 mod keys;
 mod openapi_page;

@@ -87,6 +87,17 @@ impl Browser {
         self.attach(&target.await["targetId"]).await
     }
 
+    /// For how many seconds the processes of the browser have run, by their kind.
+    pub async fn cpu_seconds(&self) -> Vec<(String, f64)> {
+        let info = self.pipe.call("", "SystemInfo.getProcessInfo", json!({})).await;
+        let processes = info["processInfo"].as_array().expect("processes").iter();
+        let of = |process: &Value| {
+            let kind = process["type"].as_str().unwrap_or_default().to_owned();
+            (kind, process["cpuTime"].as_f64().unwrap_or_default())
+        };
+        processes.map(of).collect()
+    }
+
     async fn attach(&self, target: &Value) -> Page {
         let how = json!({"targetId": target, "flatten": true});
         let session = self.pipe.call("", "Target.attachToTarget", how).await;
@@ -264,9 +275,14 @@ impl Page {
     /// Clicks in the middle of an element, so often and as fast as can be.
     pub async fn click(&self, selector: &str, times: u64) {
         let selector = Value::from(selector);
+        self.click_on(&format!("document.querySelector({selector})"), times).await;
+    }
+
+    /// The same in the middle of the element that a script gives.
+    pub async fn click_on(&self, element: &str, times: u64) {
         let script = format!(
             "(() => {{
-                const element = document.querySelector({selector});
+                const element = {element};
                 element.scrollIntoView({{block: 'center'}});
                 const box = element.getBoundingClientRect();
                 return {{x: box.x + box.width / 2, y: box.y + box.height / 2}};
@@ -288,7 +304,9 @@ impl Page {
             "Tab" => (9, ""),
             "Enter" => (13, "\r"),
             "Escape" => (27, ""),
+            "Backspace" => (8, ""),
             " " => (32, " "),
+            "ArrowDown" => (40, ""),
             other => panic!("no key {other}"),
         };
         let mut event =
@@ -303,6 +321,51 @@ impl Page {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// Gives the page the light or the dark of another device.
+    pub async fn emulate_scheme(&self, scheme: &str) {
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        self.call("Emulation.setEmulatedMedia", json!({"features": [feature]})).await;
+    }
+
+    /// What a screen reader makes of the page: each node with its role and its name.
+    pub async fn accessible_nodes(&self) -> Vec<(String, String)> {
+        let tree = self.call("Accessibility.getFullAXTree", json!({})).await;
+        let nodes = tree["nodes"].as_array().expect("nodes").iter();
+        let text = |node: &Value, member: &str| {
+            node[member]["value"].as_str().unwrap_or_default().to_owned()
+        };
+        let nodes = nodes.filter(|node| node["ignored"] != true);
+        nodes.map(|node| (text(node, "role"), text(node, "name"))).collect()
+    }
+
+    /// For how many seconds the page has kept its thread busy.
+    pub async fn busy_seconds(&self) -> f64 {
+        self.call("Performance.enable", json!({})).await;
+        let metrics = self.call("Performance.getMetrics", json!({})).await;
+        let metrics = metrics["metrics"].as_array().expect("metrics").iter();
+        let mut busy = metrics.filter(|metric| metric["name"] == "TaskDuration");
+        busy.find_map(|metric| metric["value"].as_f64()).expect("TaskDuration")
+    }
+
+    /// The page from its top as a PNG, at the width that it has and at most so high.
+    pub async fn picture(&self, most: u64) -> Vec<u8> {
+        let width = self.eval("innerWidth").await;
+        let height = self.eval("document.documentElement.scrollHeight").await;
+        let height = height.as_u64().expect("a height").min(most);
+        let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+        let how = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let picture = self.call("Page.captureScreenshot", how).await;
+        BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64")
+    }
+
+    /// Lets the page read and write the clipboard.
+    pub async fn allow_clipboard(&self) {
+        let permissions = json!(["clipboardReadWrite", "clipboardSanitizedWrite"]);
+        let grant = json!({"permissions": permissions});
+        self.pipe.call("", "Browser.grantPermissions", grant).await;
+        self.call("Emulation.setFocusEmulationEnabled", json!({"enabled": true})).await;
     }
 
     /// Types into the element that has the focus.

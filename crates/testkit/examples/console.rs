@@ -1,0 +1,228 @@
+//! Looks at the console with a browser. `pictures DIRECTORY` draws every view at two widths, in the light and in the
+//! dark (`make console-pictures`). `cost` says how busy 10,000 held locks with 1,000 changes a second keep a page.
+#![expect(clippy::print_stdout, reason = "it prints what it measures")]
+#![expect(clippy::expect_used, reason = "it fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
+use keylatch_testkit::{Answer, Browser, Page, Service};
+use reqwest::Method;
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+const USAGE: &str = "usage: console pictures DIRECTORY | console cost";
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["pictures", directory] => draw(Path::new(directory)).await,
+        ["cost"] => measure().await,
+        _ => println!("{USAGE}"),
+    }
+}
+
+/// The views, each with a text that it shows once it is whole.
+const VIEWS: [(&str, &str, &str); 7] = [
+    ("glance", "", "4 unknown outcomes"),
+    ("locks", "#/locks", "deploy/shop"),
+    ("lock", "#/locks/deploy%2Fshop", "release bot"),
+    ("keys", "#/keys", "payment-1"),
+    ("key", KEY, "is not known whether this was done"),
+    ("settle", KEY, "is not known whether this was done"),
+    ("problems", "problems", "outcome-unknown"),
+];
+const KEY: &str = "#/keys/payment-1?method=POST&path=%2Fv1%2Fpayments&principal=";
+/// The widths, each with the most height that a picture has.
+const SIZES: [(u64, u64, u64); 2] = [(1280, 860, 900), (375, 812, 900)];
+
+async fn draw(directory: &Path) {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let service = Service::start(&format!("embedded:{}", data.path().display())).await;
+    fill(&service).await;
+    let browser = Browser::start().await;
+    let pictures = async {
+        // The charts have the time that passes until here.
+        sleep(Duration::from_secs(90)).await;
+        let page = browser.open(&format!("http://{}/livez", service.address)).await;
+        for (view, path, shows) in VIEWS {
+            for (width, height, most) in SIZES {
+                for scheme in ["light", "dark"] {
+                    page.emulate_scheme(scheme).await;
+                    page.resize(width, height).await;
+                    open(&page, &service, path, shows).await;
+                    if view == "settle" {
+                        ask(&page).await;
+                    }
+                    let name = format!("{view}-{width}-{scheme}.png");
+                    fs::write(directory.join(&name), page.picture(most).await).expect("a file");
+                    println!("{name}");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = pictures => {}
+        () = async { tokio::join!(wait_in_line(&service), work(&service)); } => {}
+    }
+}
+
+async fn open(page: &Page, service: &Service, path: &str, shows: &str) {
+    page.goto(&format!("http://{}/livez", service.address)).await;
+    page.goto(&format!("http://{}/{path}", service.address)).await;
+    page.until(&format!("document.body.innerText.includes('{shows}')")).await;
+    page.until("!document.body.innerText.includes('Connecting')").await;
+    // Bars run, and have come to where they are after a second.
+    sleep(Duration::from_millis(1200)).await;
+}
+
+/// Opens the dialog that settles, and fills it in.
+async fn ask(page: &Page) {
+    page.click("section .buttons button", 1).await;
+    page.click("[value=completed]", 1).await;
+    for (field, text) in [
+        ("#body", "{\"id\": \"17\"}"),
+        ("#reason", "The bank has it: transfer 4711"),
+        ("#by", "ann"),
+    ] {
+        page.click(field, 1).await;
+        page.type_text(text).await;
+    }
+}
+
+/// Locks and keys as a team has them.
+async fn fill(service: &Service) {
+    let shop = json!({"owner": "release bot, run 8123", "ttl_ms": 300_000});
+    service.create("deploy%2Fshop", &shop).await;
+    for (number, worker) in (0..75).zip(["berlin", "oslo", "porto"].iter().cycle()) {
+        let ttl_ms = 600_000 + number * 7_000;
+        let body = json!({"owner": format!("worker {worker}-{}", number % 9), "ttl_ms": ttl_ms});
+        service.create(&format!("invoices%2F2026-11%2F{number:03}"), &body).await;
+    }
+    for owner in ["reader ann", "reader ben", "reader cat"] {
+        let body = json!({"owner": owner, "mode": "shared", "ttl_ms": 900_000});
+        service.create("catalogue", &body).await;
+    }
+    for number in 1..=40 {
+        let fail = if number <= 4 { json!(500) } else { json!(null) };
+        let body = json!({"amount": 1999, "currency": "EUR", "fail": fail});
+        let payment = service.request(Method::POST, "/v1/payments");
+        let key = format!("payment-{number}");
+        Answer::of(payment.header("Idempotency-Key", key).json(&body)).await;
+    }
+    let brief = json!({"owner": "worker oslo-2", "ttl_ms": 1000});
+    service.create("deploy%2Fshop-assets", &brief).await;
+}
+
+/// Clients that wait for a lock for as long as the pictures take.
+async fn wait_in_line(service: &Service) {
+    let waiting =
+        ["hotfix 812", "nightly build", "release bot, run 8124"].map(|owner| async move {
+            loop {
+                let body = json!({"owner": owner, "wait_ms": 60_000});
+                Answer::of(service.request(Method::POST, "/v1/locks/deploy%2Fshop").json(&body))
+                    .await;
+            }
+        });
+    join_all(waiting).await;
+}
+
+/// Something for the charts: now more and now less.
+async fn work(service: &Service) {
+    for round in 0_u64.. {
+        let held = service.create("jobs%2Fsync", &json!({})).await;
+        service.create("jobs%2Fsync", &json!({})).await;
+        service.release("jobs%2Fsync", &held.token()).await;
+        sleep(Duration::from_millis(10 + (round / 40 % 7) * 9)).await;
+    }
+}
+
+/// How many locks are held, how many change in a second, and for how long is measured.
+const LOCKS: usize = 10_000;
+const CHANGES: u64 = 1000;
+const WINDOW: Duration = Duration::from_secs(15);
+
+async fn measure() {
+    let service = Arc::new(Service::start("memory:").await);
+    let held: Vec<_> = stream::iter(0..LOCKS)
+        .map(|number| {
+            let service = Arc::clone(&service);
+            async move {
+                let name = format!("jobs%2F{number:05}");
+                let body =
+                    json!({"owner": format!("worker {}", number % 100), "ttl_ms": 3_600_000});
+                let token = service.create(&name, &body).await.token();
+                (name, token)
+            }
+        })
+        .buffered(32)
+        .collect()
+        .await;
+    let browser = Browser::start().await;
+    let changes = AtomicU64::new(0);
+    let look = async {
+        for (view, path, sort) in [
+            ("no change, by age", "#/locks", "age"),
+            ("by age", "#/locks", "age"),
+            ("by time left", "#/locks", "left"),
+            ("by name", "#/locks", "name"),
+            ("glance", "", ""),
+        ] {
+            CHANGING.store(u64::from(!view.starts_with("no")), Ordering::Relaxed);
+            let page = browser.open(&format!("http://{}/{path}", service.address)).await;
+            page.until("document.body.innerText.includes('10,000 ')").await;
+            if !sort.is_empty() {
+                page.eval(&format!("document.querySelector('#sort').value = '{sort}'")).await;
+                page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))")
+                    .await;
+            }
+            sleep(Duration::from_secs(3)).await;
+            let (began, before) = (Instant::now(), changes.load(Ordering::Relaxed));
+            let (busy, cpu) = (page.busy_seconds().await, browser.cpu_seconds().await);
+            sleep(WINDOW).await;
+            let seconds = began.elapsed().as_secs_f64();
+            let busy = (page.busy_seconds().await - busy) / seconds;
+            let all = |cpu: &[(String, f64)]| cpu.iter().map(|(_, seconds)| seconds).sum::<f64>();
+            let cpu = (all(&browser.cpu_seconds().await) - all(&cpu)) / seconds;
+            let rate = (changes.load(Ordering::Relaxed) - before) as f64 / seconds;
+            println!(
+                "{view}: {rate:.0} changes/s, page {:.1} % of a core, browser {:.1} %",
+                busy * 100.0,
+                cpu * 100.0
+            );
+            page.goto("about:blank").await;
+        }
+    };
+    tokio::select! {
+        () = look => {}
+        () = change(&service, &held, &changes) => {}
+    }
+}
+
+/// Whether locks change now.
+static CHANGING: AtomicU64 = AtomicU64::new(0);
+
+/// Renews one lock after the other, so many a second, each to another end than before.
+async fn change(service: &Service, held: &[(String, String)], changes: &AtomicU64) {
+    let mut ticks = interval(Duration::from_millis(20));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut next = held.iter().cycle();
+    for round in 0_u64.. {
+        ticks.tick().await;
+        if CHANGING.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let ttl_ms = 1_800_000 + round % 1000 * 1000;
+        let renewals =
+            next.by_ref().take((CHANGES / 50) as usize).map(|(name, token)| async move {
+                service.renew(name, token, &json!({"ttl_ms": ttl_ms})).await
+            });
+        changes.fetch_add(join_all(renewals).await.len() as u64, Ordering::Relaxed);
+    }
+}

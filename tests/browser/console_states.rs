@@ -1,0 +1,206 @@
+//! Goal: the console says what is wrong and what to do about it, and shows what only some services have: charts,
+//! several holders, a store without records.
+//!
+//! Method: each of these services, or an answer in place of one where that would take 20,000 locks.
+
+use keylatch_testkit::{EventStream, Page, RedisServer, RedlockNodes, Service, config};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::console::{Console, shows};
+
+/// Waits until the page does not show a text any more.
+async fn hides(page: &Page, text: &str) {
+    page.until(&format!("!document.body.innerText.includes('{text}')")).await;
+}
+
+/// The names in the first column of the table.
+async fn first_lock(page: &Page, name: &str) {
+    page.until(&format!("document.querySelector('tbody th')?.textContent === '{name}'")).await;
+}
+
+async fn sort_by(page: &Page, sort: &str) {
+    let choose = format!(
+        "(() => {{ const sort = document.querySelector('#sort'); sort.value = '{sort}';
+            sort.dispatchEvent(new Event('change')); }})()"
+    );
+    page.eval(&choose).await;
+}
+
+#[tokio::test]
+async fn locks_are_sorted_by_age_time_left_queue_and_name() {
+    let console = Console::open().await;
+    let service = &console.service;
+    for (name, ttl_ms) in
+        [("c-oldest", 600_000), ("b-shortest", 60_000), ("d-queue", 600_000), ("a-last", 600_000)]
+    {
+        service.create(name, &json!({"ttl_ms": ttl_ms})).await;
+    }
+    let body = json!({"wait_ms": 60_000});
+    let waits = service.create("d-queue", &body);
+    let look = async {
+        let page = console.visit("#/locks").await;
+        shows(&page, "4 held").await;
+        first_lock(&page, "c-oldest").await;
+        for (sort, first) in
+            [("left", "b-shortest"), ("queue", "d-queue"), ("name", "a-last"), ("age", "c-oldest")]
+        {
+            sort_by(&page, sort).await;
+            first_lock(&page, first).await;
+        }
+    };
+    tokio::select! {
+        () = look => {}
+        answer = waits => panic!("{answer:?}"),
+    }
+}
+
+#[tokio::test]
+async fn glance_shows_store_instances_keys_and_charts() {
+    let console = Console::open().await;
+    let page = console.visit("").await;
+    shows(&page, "Grants are gone with the process").await;
+    for (fact, value) in
+        [("Instances that share it", "1"), ("Keys in flight", "0"), ("Keys done", "0")]
+    {
+        let found = format!(
+            "[...document.querySelectorAll('.facts div')].find((row) => row.querySelector('dt').textContent === '{fact}')
+                ?.querySelector('dd').textContent"
+        );
+        assert_eq!(page.eval(&found).await, value, "{fact}");
+    }
+    shows(&page, "At the instance that answers:").await;
+    // The first sample is there after five seconds.
+    for chart in ["Requests: now", "Refusals: now", "Answers: now", "Steps of the store: now"] {
+        let drawn = format!(
+            "[...document.querySelectorAll('.chart svg')].some((chart) =>
+                chart.getAttribute('aria-label').startsWith('{chart}')
+                && [...chart.querySelectorAll('path')].some((line) => line.getAttribute('d').startsWith('M')))"
+        );
+        page.until(&drawn).await;
+    }
+}
+
+#[tokio::test]
+async fn store_that_is_away_is_shown_and_its_return_too() {
+    let mut redis = RedisServer::start().await;
+    let console = Console::over(Service::start(&redis.url()).await).await;
+    console.service.create("deploy", &json!({"ttl_ms": 600_000})).await;
+    let page = console.visit("#/locks").await;
+    shows(&page, "1 held").await;
+    redis.kill().await;
+    shows(&page, "The store gives no answer: what is shown may be old.").await;
+    shows(&page, "1 held").await;
+    redis.restart_empty(&[]).await;
+    shows(&page, "0 held").await;
+    hides(&page, "The store gives no answer").await;
+    page.click("a[href='#/']", 1).await;
+    shows(&page, "0 locks held").await;
+    redis.kill().await;
+    shows(&page, "not reachable").await;
+    redis.restart_empty(&[]).await;
+    hides(&page, "not reachable").await;
+}
+
+#[tokio::test]
+async fn console_without_a_stream_says_that_there_is_no_room() {
+    let mut config = config("memory:");
+    config.stream.max_streams = 1;
+    let console = Console::over(Service::start_with(config).await).await;
+    let mut other = EventStream::of(console.service.request(Method::GET, "/console/locks")).await;
+    other.next("changes").await;
+    let page = console.visit("#/locks").await;
+    shows(&page, "The service has no room for another stream.").await;
+}
+
+#[tokio::test]
+async fn locks_beyond_the_most_that_a_page_has_are_spoken_of() {
+    let console = Console::open().await;
+    let page = console.visit("livez").await;
+    page.hold("*/console/locks?prefix*").await;
+    page.eval("location.href = '/#/locks'").await;
+    let held = page.held().await;
+    console.service.create("deploy", &json!({})).await;
+    let lock = console.service.look("deploy").await.json;
+    let changes = json!({"held": [lock], "gone": [], "more": true});
+    let event = format!("retry: 600000\nevent: changes\ndata: {changes}\n\n");
+    page.answer(held, 200, "text/event-stream", &event).await;
+    shows(&page, "There are more locks than this page shows: type the beginning of a name.").await;
+    shows(&page, "1 and more held").await;
+}
+
+#[tokio::test]
+async fn each_of_several_holders_is_shown_and_broken_alone() {
+    let console = Console::open().await;
+    for owner in ["ann", "ben", "cat"] {
+        let body = json!({"owner": owner, "mode": "shared", "limit": 3, "ttl_ms": 600_000});
+        assert_eq!(console.service.create("pool", &body).await.status, 201);
+    }
+    let page = console.visit("#/locks").await;
+    shows(&page, "ann and 2 more").await;
+    shows(&page, "shared").await;
+    page.click("tbody a", 1).await;
+    page.until("document.querySelectorAll('.holder').length === 3").await;
+    page.click_on(
+        "[...document.querySelectorAll('button')].find(({ textContent }) => textContent.includes('of ben'))",
+        1,
+    )
+    .await;
+    shows(&page, "Break the lease of ben?").await;
+    page.type_text("ben is gone").await;
+    page.eval("document.querySelector('#by').focus()").await;
+    page.type_text("dora").await;
+    page.click("dialog .danger", 1).await;
+    shows(&page, "ben loses pool").await;
+    page.click("dialog .danger", 1).await;
+    shows(&page, "Broken by dora: ben is gone").await;
+    let lock = console.service.look("pool").await.json;
+    let broken = |owner: &str| {
+        let holders = lock["holders"].as_array().expect("holders").iter();
+        let mut of_owner = holders.filter(|holder| holder["owner"] == owner);
+        of_owner.any(|holder| holder["broken"]["by"] == "dora")
+    };
+    assert_eq!([broken("ann"), broken("ben"), broken("cat")], [false, true, false], "{lock}");
+}
+
+#[tokio::test]
+async fn service_without_an_answer_is_tried_again() {
+    let console = Console::open().await;
+    let page = console.visit("livez").await;
+    page.hold("*/console/glance").await;
+    page.eval("location.href = '/'").await;
+    let held = page.held().await;
+    page.break_off(held).await;
+    shows(&page, "keylatch gives no answer").await;
+    page.hold_nothing().await;
+    page.click("#view button", 1).await;
+    shows(&page, "0 locks held").await;
+}
+
+#[tokio::test]
+async fn stranger_is_asked_to_sign_in() {
+    let console = Console::open().await;
+    let page = console.visit("livez").await;
+    page.hold("*/console/glance").await;
+    page.eval("location.href = '/'").await;
+    let held = page.held().await;
+    page.answer(held, 401, "application/problem+json", "{\"detail\": \"Say who you are.\"}").await;
+    shows(&page, "Who are you?").await;
+    shows(&page, "the password is your API key").await;
+    page.hold_nothing().await;
+    page.click("#view a.button", 1).await;
+    shows(&page, "0 locks held").await;
+}
+
+#[tokio::test]
+async fn store_without_records_has_no_keys_to_show() {
+    let nodes = RedlockNodes::start().await;
+    let console = Console::over(Service::start_with(nodes.config()).await).await;
+    let page = console.visit("#/keys").await;
+    shows(&page, "This store keeps no records of idempotency keys.").await;
+    page.goto(&console.url("livez")).await;
+    page.goto(&console.url("")).await;
+    shows(&page, "0 locks held").await;
+    shows(&page, "not known").await;
+    assert_eq!(page.eval("document.body.innerText.includes('unknown outcome')").await, false);
+}
