@@ -6,17 +6,18 @@
 use std::collections::BTreeMap;
 
 use keylatch_core::store::{StoreError, StoreHealth, Tier};
-
 use tokio_postgres::types::{ToSql, Type};
 
-use super::link::{Link, Query};
+use super::link::{INSTANCES, Link, Query};
 use super::sql::get;
 
 /// The settings that decide the tier.
 const SETTINGS: &str = "SELECT current_setting('server_version'), current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication),
-    (SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND datname = current_database())";
+    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid::bigint = $1 AND objid::bigint = (hashtext($2)::bigint & 4294967295))";
 
 /// Asks the server what it is.
 ///
@@ -24,9 +25,14 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), current_settin
 ///
 /// The server could not find out.
 pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
-    let listen = link.listen_statement();
-    let values: [&(dyn ToSql + Sync); 1] = [&listen];
-    let query = Query { sql: SETTINGS, types: &[Type::TEXT], values: &values, is_frequent: false };
+    let (class, channel) = (i64::from(INSTANCES), link.channel());
+    let values: [&(dyn ToSql + Sync); 2] = [&class, &channel];
+    let query = Query {
+        sql: SETTINGS,
+        types: &[Type::INT8, Type::TEXT],
+        values: &values,
+        is_frequent: false,
+    };
     let rows = link.query(query).await?;
     let row = rows.first().ok_or_else(|| StoreError::Lost("there was no row".into()))?;
     let text = |column| get::<String>(row, column);
@@ -48,7 +54,7 @@ pub(super) async fn health(link: &Link) -> Result<StoreHealth, StoreError> {
     Ok(StoreHealth { tier: durability.tier(), facts, advice: Vec::new() })
 }
 
-/// Each instance listens in one session. A server that shows this one none of them does not say.
+/// Each instance listens in one session, which shares a lock. While this one does not listen, that is not known.
 fn instances(listening: i64) -> String {
     if listening > 0 { listening.to_string() } else { "not known".to_owned() }
 }

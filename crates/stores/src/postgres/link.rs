@@ -32,6 +32,8 @@ use super::failure::{
 use super::sql::{KeyedRows, get, rows_of};
 use crate::optimistic::conditional::EngineTime;
 
+/// The class of the advisory lock that the listening session of each instance shares, so that they can be counted.
+pub(super) const INSTANCES: i32 = 0x6b6c;
 /// How long a call may take before its connection is dropped.
 const CALL_LIMIT: Duration = Duration::from_secs(4);
 
@@ -74,9 +76,9 @@ impl Link {
         }
     }
 
-    /// What the one session of each instance that listens ran last.
-    pub(super) fn listen_statement(&self) -> String {
-        self.target.listen_statement()
+    /// The channel that each instance listens on.
+    pub(super) fn channel(&self) -> &str {
+        &self.target.sql.channel
     }
 
     /// Runs a statement that commits by itself. It gives no row where it undid itself as a whole.
@@ -180,11 +182,6 @@ impl Target {
         self.open(None).await
     }
 
-    /// What a session subscribes with, and each instance has one that did.
-    fn listen_statement(&self) -> String {
-        format!("LISTEN \"{}\"", self.sql.channel)
-    }
-
     /// Connects, and passes on what is announced.
     ///
     /// # Errors
@@ -195,7 +192,10 @@ impl Target {
         announcements: mpsc::Sender<String>,
     ) -> Result<Session, StoreError> {
         let session = self.open(Some(announcements)).await?;
-        let listen = self.listen_statement();
+        let (channel, class) = (&self.sql.channel, INSTANCES);
+        let listen = format!(
+            "LISTEN \"{channel}\"; SELECT pg_try_advisory_lock_shared({class}, hashtext('{channel}'))"
+        );
         let listening = timeout(CALL_LIMIT, session.client.batch_execute(&listen)).await;
         listening.map_err(|_| StoreError::Deadline(CALL_LIMIT))?.map_err(classify)?;
         Ok(session)
