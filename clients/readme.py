@@ -1,4 +1,4 @@
-"""Runs the programs of each client's README, with what was built of the client, against a keylatch.
+"""Runs the programs of each client's README, and what checks the exports, with what was built, against a keylatch.
 
     readme.py KEYLATCH PYTHON BUILT
 """
@@ -53,6 +53,7 @@ def main():
             count += run(["node", "program.mjs"], BUILT / "npm", url, text, "program.mjs")
         for text in programs("go", "go"):
             count += run(["go", "run", "."], work / "go", url, text, "main.go")
+        run(["node", "exports.mjs"], BUILT / "npm", url, (CLIENTS / "typescript/exports.mjs").read_text(), "exports.mjs")
     print(f"{count} programs of the READMEs run")
 
 

@@ -1,6 +1,6 @@
 """Runs every scenario with every client, and prints one table.
 
-    run.py KEYLATCH NAME=COMMAND... [--only SCENARIO]
+    run.py KEYLATCH NAME=COMMAND... [--only SCENARIO,...]
 
 KEYLATCH is the binary of the service; COMMAND starts the program of a client, which `README.md` describes.
 """
@@ -17,7 +17,7 @@ from scenarios import SCENARIOS
 from stage import Stage
 
 # Most of a scenario is waiting, so more of them run at once than there are cores.
-AT_ONCE = 16
+AT_ONCE = 8
 
 
 async def play(scenario, keylatch, command, turns):
@@ -26,7 +26,8 @@ async def play(scenario, keylatch, command, turns):
         try:
             async with stage:
                 await scenario(stage)
-            shutil.rmtree(stage.directory)
+            # A browser that is killed may still be writing.
+            shutil.rmtree(stage.directory, ignore_errors=True)
             return None
         except Exception:
             return traceback.format_exc() + (stage.directory / "log").read_text()[-2000:]
@@ -40,7 +41,8 @@ async def main():
     arguments = arguments.parse_args()
     keylatch = str(Path(arguments.keylatch).resolve())
     clients = dict(client.split("=", 1) for client in arguments.clients)
-    scenarios = [each for each in SCENARIOS if arguments.only in (None, each.__name__)]
+    only = arguments.only.split(",") if arguments.only else [each.__name__ for each in SCENARIOS]
+    scenarios = [each for each in SCENARIOS if each.__name__ in only]
     turns = asyncio.Semaphore(AT_ONCE)
     pairs = [(scenario, name) for scenario in scenarios for name in clients]
     results = dict(

@@ -78,8 +78,8 @@ async def wait_ends(stage):
 async def lease_is_renewed(stage):
     """A lease is renewed past its TTL"""
     one = await stage.program()
-    got = await one.do("lock", lease="l", name="a", ttl_ms=4000)
-    await asyncio.sleep(5)
+    got = await one.do("lock", lease="l", name="a", ttl_ms=9000)
+    await asyncio.sleep(10)
     assert (await one.do("show", name="a"))["fencing_token"] == got["fencing_token"]
     assert await one.do("lease", lease="l") == {"lost": False}
     assert await one.do("release", lease="l") == {"released": True}
@@ -142,9 +142,9 @@ async def unavailable_is_repeated(stage):
 async def lost_renewal(stage):
     """A lease survives a renewal whose answer is lost"""
     one = await stage.program()
-    await one.do("lock", lease="l", name="a", ttl_ms=6000)
+    await one.do("lock", lease="l", name="a", ttl_ms=12_000)
     stage.proxy.lost = 1
-    await asyncio.sleep(7)
+    await asyncio.sleep(13)
     assert stage.proxy.lost == 0
     assert await one.do("lease", lease="l") == {"lost": False}
     assert await one.do("release", lease="l") == {"released": True}
@@ -193,8 +193,8 @@ async def slow_answers(stage):
     """Answers that come late shorten the validity, and the lease is held all the same"""
     one = await stage.program()
     stage.proxy.delay = 0.3
-    await one.do("lock", lease="l", name="a", ttl_ms=6000)
-    await asyncio.sleep(7)
+    await one.do("lock", lease="l", name="a", ttl_ms=9000)
+    await asyncio.sleep(10)
     assert await one.do("lease", lease="l") == {"lost": False}
     assert await one.do("release", lease="l") == {"released": True}
 
@@ -225,7 +225,7 @@ async def lost_release(stage):
 async def broken_lease(stage):
     """A lease that is broken is lost, and says so"""
     one, two = await stage.program(), await stage.program()
-    await one.do("lock", lease="l", name="a", ttl_ms=6000)
+    await one.do("lock", lease="l", name="a", ttl_ms=15_000)
     await two.do("break", name="a", reason="it hangs")
     lost = await one.event("lost", lease="l")
     assert lost["reason"] == "broken", lost
@@ -263,9 +263,9 @@ async def set_is_all_or_none(stage):
 async def set_is_renewed_and_released(stage):
     """Several locks have a fencing token each, and are renewed and released together"""
     one = await stage.program()
-    got = await one.do("lock_set", lease="l", names=["a", "b"], ttl_ms=4000)
+    got = await one.do("lock_set", lease="l", names=["a", "b"], ttl_ms=9000)
     assert sorted(got["fencing_tokens"]) == ["a", "b"], got
-    await asyncio.sleep(5)
+    await asyncio.sleep(10)
     assert await holding(one, "a") and await holding(one, "b")
     assert await one.do("release", lease="l") == {"released": True}
     assert not await holding(one, "a") and not await holding(one, "b")
@@ -289,8 +289,8 @@ async def entries(stage):
 async def hold_is_renewed(stage):
     """A hold lasts past its TTL, and is free after its release"""
     one = await stage.program()
-    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=4000)
-    await asyncio.sleep(5)
+    await one.do("hold", lease="l", name="a", wait_ms=0, ttl_ms=9000)
+    await asyncio.sleep(10)
     assert await holding(one, "a")
     assert await one.do("lease", lease="l") == {"lost": False}
     assert await one.do("release", lease="l") == {"released": True}
@@ -501,9 +501,9 @@ async def traceparent(stage):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     stage.environment["TRACEPARENT"] = trace
     one = await stage.program()
-    await one.do("lock", lease="l", name="a", ttl_ms=6000)
+    await one.do("lock", lease="l", name="a", ttl_ms=9000)
     await one.do("hold", lease="h", name="b", ttl_ms=5000)
-    await one.do("begin", run="r", key="k", lease_ms=6000)
+    await one.do("begin", run="r", key="k", lease_ms=9000)
     for renewal in ("PUT /v1/locks/a ", "POST /v1/idempotency/k/renew "):
         await eventually(sent(stage, renewal))
     await one.do("release", lease="l")

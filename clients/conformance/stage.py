@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -169,12 +170,12 @@ class Program:
             return event
 
     def signal(self, number):
-        self.process.send_signal(number)
+        """Sends a signal to the program, and to a browser that it has started."""
+        os.killpg(self.process.pid, number)
 
     async def end(self):
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
+            self.signal(signal.SIGKILL)
         self.reading.cancel()
         await self.process.wait()
 
@@ -189,36 +190,37 @@ class Stage:
         self.scheme = "http"
 
     async def __aenter__(self):
-        self.port = free_port()
+        self.port = 0
         await self.serve()
         self.proxy = await Proxy(self.port).__aenter__()
         return self
 
     async def serve(self):
-        """Starts the service, on its port."""
+        """Starts the service, on its port; at first on any that is free."""
         arguments = ["--store", "memory:", "--listen", f"127.0.0.1:{self.port}", *self.options]
         with open(self.directory / "log", "a") as log:
             self.service = await asyncio.create_subprocess_exec(
                 self.keylatch, *arguments, cwd=self.directory, stdout=log, stderr=log
             )
-        await eventually(self.listens)
+            before = log.tell()
 
-    async def listens(self):
-        if self.service.returncode is not None:
-            raise AssertionError((self.directory / "log").read_text())
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return False
-        writer.close()
-        return True
+        async def listens():
+            said = (self.directory / "log").read_text()[before:]
+            if self.service.returncode is not None:
+                raise AssertionError(said)
+            address = re.search(r'"address":"127.0.0.1:(\d+)"', said)
+            if address:
+                self.port = int(address[1])
+            return bool(address)
+
+        await eventually(listens)
 
     async def program(self):
         """A program of the client, which reaches the service by the proxy."""
         url = f"{self.scheme}://127.0.0.1:{self.proxy.port}"
-        environment = {**os.environ, "KEYLATCH_URL": url, **self.environment}
+        environment = {**os.environ, "TMPDIR": str(self.directory), "KEYLATCH_URL": url, **self.environment}
         process = await asyncio.create_subprocess_exec(
-            *self.client, stdin=-1, stdout=-1, env=environment, limit=2**20
+            *self.client, stdin=-1, stdout=-1, env=environment, limit=2**20, start_new_session=True
         )
         program = Program(process)
         self.programs.append(program)

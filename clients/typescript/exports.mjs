@@ -1,0 +1,25 @@
+/** What the package exports, and what a scenario of `clients/conformance` cannot ask of every client. */
+
+import assert from 'node:assert/strict';
+
+// Nothing is read of the environment before the first use.
+process.env.KEYLATCH_CA = '/nowhere/ca.pem';
+const { Client, keylatch } = await import('@keylatch/client');
+await assert.rejects(keylatch.show('exports'), { code: 'ENOENT' });
+assert.throws(() => new Client({}), { code: 'ENOENT' });
+delete process.env.KEYLATCH_CA;
+
+const { submitOnce, fetchOnce } = await import('@keylatch/client/keylatch.js');
+assert.equal(typeof submitOnce, 'function');
+assert.equal(typeof fetchOnce, 'function');
+
+// A hold that waits ends with the caller's signal, and leaves no place in line.
+const client = new Client({});
+const lease = await client.lock('exports');
+const leaving = new AbortController();
+const waiting = client.hold('exports', { wait: 60_000, signal: leaving.signal });
+for (; (await client.show('exports')).waiting !== 1; );
+leaving.abort(new Error('the caller leaves'));
+await assert.rejects(waiting, { message: 'the caller leaves' });
+for (; (await client.show('exports')).waiting !== 0; );
+await lease.release();
