@@ -9,6 +9,8 @@ await assert.rejects(keylatch.show('exports'), { code: 'ENOENT' });
 assert.throws(() => new Client({}), { code: 'ENOENT' });
 delete process.env.KEYLATCH_CA;
 
+// It is for pages, which have events.
+globalThis.addEventListener = () => {};
 const { submitOnce, fetchOnce } = await import('@keylatch/client/keylatch.js');
 assert.equal(typeof submitOnce, 'function');
 assert.equal(typeof fetchOnce, 'function');
