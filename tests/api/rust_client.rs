@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use keylatch_client::{
-    AcquireOptions, AcquireReply, Client, Error, Holder, LeaseStatus, Limit, LockGuard, LossReason,
+    AcquireOptions, AcquireReply, BeginReply, Client, Error, Holder, LeaseStatus, Limit, LockGuard,
+    LossReason, OnceOptions,
 };
 use keylatch_core::lock::{LockName, Owner, ReleaseReply, Ttl};
 use keylatch_testkit::{Proxy, RedisServer, Service, eventually, soon};
@@ -300,4 +301,18 @@ fn invalid_url_is_refused() {
     for url in ["localhost:7070", "http://h", "https://h/keylatch/", "http://[::1]:7070"] {
         Client::new(url).expect(url);
     }
+}
+
+#[tokio::test]
+async fn run_that_is_not_renewed_is_reported_lost() {
+    let service = Service::start("memory:").await;
+    let proxy = Proxy::start(service.address.to_string()).await;
+    let client = Client::new(&proxy.http_url()).expect("a URL");
+    let options = OnceOptions { lease: Duration::from_secs(4), ..OnceOptions::default() };
+    let BeginReply::Begun(run) = client.begin("mail-17", &options).await.expect("an answer") else {
+        panic!("no run was before");
+    };
+    proxy.refuse();
+    soon("the loss", run.lost().cancelled()).await;
+    assert!(matches!(run.status(), LeaseStatus::Lost(_)), "{run:?}");
 }
