@@ -199,10 +199,10 @@ class Stage:
         """Starts the service, on its port; at first on any that is free."""
         arguments = ["--store", "memory:", "--listen", f"127.0.0.1:{self.port}", *self.options]
         with open(self.directory / "log", "a") as log:
+            before = log.tell()
             self.service = await asyncio.create_subprocess_exec(
                 self.keylatch, *arguments, cwd=self.directory, stdout=log, stderr=log
             )
-            before = log.tell()
 
         async def listens():
             said = (self.directory / "log").read_text()[before:]
