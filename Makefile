@@ -203,7 +203,7 @@ CLIENT_PYTHON = httpx==0.28.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1
 	psycopg[binary]==3.3.9
 CLIENT_TOOLS = target/client-tools
 
-clients: go node postgresql $(CLIENT_TOOLS)/.installed $(KEYLATCH)
+clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed $(KEYLATCH)
 	cargo build --locked --workspace --example conformance --example fencing
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
