@@ -14,7 +14,7 @@ import { fileURLToPath } from 'node:url';
 const { KEYLATCH_URL: url, KEYLATCH_API_KEY: apiKey, TRACEPARENT: trace, CONFORMANCE_SILENCE_MS, CHROMIUM } = process.env;
 const settings = { url, apiKey, silence: CONFORMANCE_SILENCE_MS && Number(CONFORMANCE_SILENCE_MS) };
 const here = `${url}/conformance/`;
-const page = `<!doctype html><script type="importmap">{"imports":{"#platform":"./dist/web.js"}}</script>
+const page = `<!doctype html><link rel="icon" href="data:,"><script type="importmap">{"imports":{"#platform":"./dist/web.js"}}</script>
 <script type="module">
   import { program } from './commands.mjs';
   const settings = ${JSON.stringify(settings)};
