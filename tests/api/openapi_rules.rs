@@ -32,30 +32,72 @@ fn fencing_tokens_are_numbers_that_every_reader_keeps() {
     assert!(seen > 5, "{seen}");
 }
 
+/// The names of what programs decide by.
+const WORDS: [&str; 13] = [
+    "code", "how", "kind", "method", "mode", "on_crash", "outcome", "phase", "reason", "retry",
+    "role", "state", "tier",
+];
+/// Texts all the same: what a person gave as a reason, and a method of the guarded routes, which HTTP names.
+const TEXTS: [(&str, &str); 6] = [
+    ("BreakLock", "reason"),
+    ("BreakNote", "reason"),
+    ("GrantEnd", "reason"),
+    ("ResolveRecord", "reason"),
+    ("SettlementNote", "reason"),
+    ("ListedRecord", "method"),
+];
+
 #[test]
-fn words_are_enumerated() {
-    let schemas = &document()["components"]["schemas"];
-    for (schema, member) in [
-        ("Problem", "code"),
-        ("Problem", "outcome"),
-        ("Problem", "retry"),
-        ("IdempotencyRecord", "state"),
-        ("IdempotencyRecord", "reason"),
-        ("BeginRecord", "on_crash"),
-        ("ResolveRecord", "outcome"),
-        ("CreateLock", "mode"),
-        ("StoreInfo", "kind"),
-        ("StoreInfo", "tier"),
-    ] {
-        let found = &schemas[schema]["properties"][member];
-        let found = found["$ref"]
-            .as_str()
-            .map_or(found, |reference| &schemas[reference.rsplit('/').next().unwrap_or_default()]);
-        assert!(array(&found["enum"]).count() > 1, "{schema}.{member}: {found}");
+fn words_that_programs_decide_by_are_enumerated() {
+    let document = document();
+    let schemas = &document["components"]["schemas"];
+    let mut seen = 0;
+    for (place, object) in objects() {
+        for (name, member) in members(&object) {
+            if WORDS.contains(&name) && !TEXTS.contains(&(&*place, name)) {
+                let reference = member["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+                let member = reference.map_or(member, |reference| &schemas[reference]);
+                assert!(array(&member["enum"]).count() > 1, "{place}.{name}: {member}");
+                seen += 1;
+            }
+        }
     }
-    let parameters = &document()["paths"]["/v1/idempotency"]["get"]["parameters"];
-    let state = array(parameters).find(|one| one["name"] == "state").unwrap();
-    assert_eq!(array(&state["schema"]["enum"]).count(), 3, "{state}");
+    assert!(seen > 15, "{seen}");
+    for (method, path, operation) in operations(&document) {
+        for parameter in array(&operation["parameters"]) {
+            let name = parameter["name"].as_str().expect("a name");
+            if WORDS.contains(&name) && name != "method" {
+                let words = array(&parameter["schema"]["enum"]).count();
+                assert!(words > 1, "{method} {path}: {parameter}");
+            }
+        }
+    }
+}
+
+#[test]
+fn enumerations_with_a_name_share_no_word() {
+    let mut seen = BTreeSet::new();
+    for (name, schema) in document()["components"]["schemas"].as_object().expect("schemas") {
+        for word in array(&schema["enum"]) {
+            assert!(
+                seen.insert(word.to_string()),
+                "{name}: {word} is a constant of another one in Go"
+            );
+        }
+    }
+    assert!(!seen.is_empty());
+}
+
+#[test]
+fn no_schema_is_one_of_several() {
+    for key in ["oneOf", "anyOf", "allOf"] {
+        walk(&document()["components"], &mut |value| {
+            assert!(
+                value[key].is_null(),
+                "{key}, of which generators make what does not compile: {value}"
+            );
+        });
+    }
 }
 
 #[test]
@@ -123,13 +165,22 @@ fn document_says_whose_it_is_and_where_and_in_order() {
     let document = document();
     assert!(document["info"]["contact"]["name"].is_string());
     assert_eq!(document["servers"][0]["url"], "/");
-    let tags: Vec<_> = array(&document["tags"]).map(|tag| &tag["name"]).collect();
-    assert_eq!(tags, ["locks", "idempotency", "guarded", "system"]);
+    assert_eq!(tags(&document), ["locks", "idempotency", "guarded", "system"]);
+    let committed_tags = serde_json::to_value(committed()).expect("a document");
+    assert_eq!(
+        tags(&committed_tags),
+        ["locks", "idempotency", "system"],
+        "guarded has no operation"
+    );
     let text = serde_json::to_string(&committed()).expect("a document");
     let place = |path: &str| text.find(&format!("\"{path}\":")).expect("a path");
     let story = ["/v1/locks/{name}", "/v1/locks", "/v1/idempotency/{key}", "/v1/info", "/livez"];
     assert!(story.map(place).is_sorted(), "{:?}", story.map(place));
     assert!(!text.contains(r#""/v1/orders":"#), "the toy shop is in the committed document");
+}
+
+fn tags(document: &Value) -> Vec<&str> {
+    array(&document["tags"]).filter_map(|tag| tag["name"].as_str()).collect()
 }
 
 /// The document of the service with its toy shop.

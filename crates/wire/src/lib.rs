@@ -31,6 +31,10 @@
 //! # }
 //! ```
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod event;
 pub mod lock;
 mod lock_set;

@@ -323,10 +323,12 @@ pub struct ProblemDocument {
     pub retry_after_ms: Option<u64>,
     /// Whether a request that failed was carried out: `not-executed` or `unknown`.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(inline))]
     pub outcome: Option<Effect>,
     /// Which Idempotency-Key to use next: `same-key` (send the same again), `new-key` (what is
     /// changed is a new request) or `never` (an operator has to find out what happened).
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(inline))]
     pub retry: Option<Retry>,
 }
 

@@ -43,6 +43,7 @@ pub struct BeginRecordRequest {
     /// What you leave behind if you are gone in the middle: `unknown`, which is the default (it is not
     /// done again before an operator has resolved it) or `rerun` (the next one does it, under a higher fencing token).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(inline))]
     pub on_crash: Option<OnCrash>,
 }
 
@@ -71,11 +72,13 @@ pub struct CompleteRecordRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(default = 200, minimum = 200, maximum = 599))]
     pub status: Option<u16>,
-    /// Headers by name: a text, or a list of texts. What belongs to one connection, such as
-    /// `Content-Length` or `Date`, is left out, and so is `Set-Cookie`. A repeat on a guarded route
-    /// has `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` as well, so that
-    /// no browser runs what a client chose as a page of the service.
+    /// Headers by name, each with the list of its values; a text alone is taken too. What belongs to
+    /// one connection, such as `Content-Length` or `Date`, is left out, and so is `Set-Cookie`. A
+    /// repeat on a guarded route has `Content-Security-Policy: sandbox` and
+    /// `X-Content-Type-Options: nosniff` as well, so that no browser runs what a client chose as a
+    /// page of the service.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, Vec<String>>>))]
     pub headers: Option<BTreeMap<String, HeaderValues>>,
     /// The body as text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,9 +92,8 @@ pub struct CompleteRecordRequest {
     pub json: Option<Value>,
 }
 
-/// The values of one header.
+/// The values of one header. The OpenAPI document has the list alone, which every generator of clients takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum HeaderValues {
     /// A text.

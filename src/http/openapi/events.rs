@@ -5,13 +5,14 @@
 
 use utoipa::ToSchema;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{AllOfBuilder, AnyOfBuilder, ObjectBuilder, Type};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{Ref, RefOr, Schema};
 
 use keylatch_wire::{
-    EmptyEvent, EndEvent, HeldLock, Lease, LossEvent, ProblemDocument, PublicLock, RenewalEvent,
-    WaitingEvent,
+    EmptyEvent, EndEvent, Lease, LossEvent, ProblemDocument, PublicLock, RenewalEvent, WaitingEvent,
 };
+
+use super::held_lock;
 
 const STREAM: &str = "text/event-stream";
 /// The schema of `keylatch_wire::SnapshotEvent`, which has the members of a lock that is held.
@@ -28,7 +29,7 @@ pub(super) fn schemas() -> Vec<(String, RefOr<Schema>)> {
         one::<LossEvent>(),
         one::<EndEvent<'_>>(),
         one::<EmptyEvent>(),
-        (SNAPSHOT.to_owned(), RefOr::T(snapshot())),
+        (SNAPSHOT.to_owned(), held_lock::snapshot().into()),
     ]
 }
 
@@ -71,19 +72,6 @@ fn of_watch() -> Vec<(&'static str, Ref)> {
         ("lagged", reference::<EmptyEvent>()),
         ("closing", reference::<EmptyEvent>()),
     ]
-}
-
-/// The present state of a lock: whether it is held, and if so the lock.
-fn snapshot() -> Schema {
-    let held = || {
-        let held = ObjectBuilder::new().schema_type(Type::Boolean);
-        let held = held.description(Some("Whether a client holds the lock"));
-        ObjectBuilder::new().property("held", held).required("held").build()
-    };
-    let lock = AllOfBuilder::new().item(held()).item(reference::<HeldLock>()).build();
-    let either = AnyOfBuilder::new().item(held()).item(Schema::AllOf(lock));
-    let either = either.description(Some("`snapshot` of a watch: the present state of the lock"));
-    Schema::AnyOf(either.build())
 }
 
 fn reference<T: ToSchema>() -> Ref {

@@ -7,7 +7,7 @@
 use serde_json::Value;
 use utoipa::Number;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{ArrayItems, Object, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{ArrayBuilder, ArrayItems, Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Required, Schema};
 
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
@@ -27,20 +27,8 @@ const MAX_SLOT: usize = 999;
 
 /// Completes the schema of this name with what the names of its members say.
 pub(super) fn describe(name: &str, schema: &mut RefOr<Schema>) {
-    let RefOr::T(schema) = schema else { return };
-    match schema {
-        Schema::Object(text) if name == "HeaderValues" => {
-            text.pattern = Some(HEADER_VALUE.to_owned());
-        }
-        Schema::Object(object) => describe_object(name, object),
-        Schema::Array(array) => {
-            if let ArrayItems::RefOrSchema(items) = &mut array.items {
-                describe(name, items);
-            }
-        }
-        Schema::AllOf(all) => all.items.iter_mut().for_each(|one| describe(name, one)),
-        Schema::OneOf(any) => any.items.iter_mut().for_each(|one| describe(name, one)),
-        _ => {}
+    if let RefOr::T(Schema::Object(object)) = schema {
+        describe_object(name, object);
     }
 }
 
@@ -87,6 +75,9 @@ fn describe_member(schema: &str, name: &str, member: &mut Object) {
         "headers" if schema == "CompleteRecord" => {
             let names = ObjectBuilder::new().schema_type(Type::String).pattern(Some(HEADER_NAME));
             member.property_names = Some(Box::new(Schema::Object(names.build())));
+            let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some(HEADER_VALUE));
+            let values = ArrayBuilder::new().items(value);
+            member.additional_properties = Some(Box::new(values.into()));
         }
         "owner" | "by" | "reason" | "entry" if member.max_length.is_some() => {
             member.pattern = Some(LABEL.to_owned());
@@ -107,13 +98,8 @@ pub(super) const STATES: [PhaseName; 3] =
 /// The words that a member may have.
 fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
     Some(match (schema, member) {
-        ("Problem", "code") => {
-            // Two codes may share a word, with a status each.
-            let mut codes: Vec<_> = Code::all().map(Code::slug).collect();
-            codes.sort_unstable();
-            codes.dedup();
-            codes
-        }
+        ("Problem" | "LostLock", "code") => codes(),
+        ("LossEvent", "reason") => [vec!["max-hold", "shutdown"], codes()].concat(),
         ("ResolveRecord", "outcome") => vec!["completed", "not-executed"],
         ("StoreInfo", "tier") => {
             [Tier::Strict, Tier::Process, Tier::BestEffort, Tier::Fenced].map(Tier::as_str).to_vec()
@@ -125,6 +111,14 @@ fn words(schema: &str, member: &str) -> Option<Vec<&'static str>> {
         }
         _ => return None,
     })
+}
+
+/// The codes of all problems. Two may share a word, with a status each.
+pub(super) fn codes() -> Vec<&'static str> {
+    let mut codes: Vec<_> = Code::all().map(Code::slug).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
 }
 
 fn is_nullable(member: &Object) -> bool {
@@ -147,7 +141,11 @@ pub(super) fn remove_null(schema: &mut RefOr<Schema>) -> bool {
             any.items.retain(|one| !is_null(one));
             let has_null = any.items.len() < all;
             if has_null && any.items.len() == 1 {
-                *schema = any.items.remove(0);
+                let mut alone = any.items.remove(0);
+                if let RefOr::T(Schema::Object(alone)) = &mut alone {
+                    alone.description = any.description.take().or_else(|| alone.description.take());
+                }
+                *schema = alone;
             }
             has_null
         }

@@ -5,8 +5,11 @@
 //! `tests/api/openapi.rs` holds the service to it.
 
 mod events;
+mod held_lock;
 mod members;
 mod parameters;
+
+use std::collections::BTreeSet;
 
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{
@@ -20,24 +23,31 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::system::PROMISE;
 use crate::access::KEYLATCH_AUTHORIZATION;
-use keylatch_wire::ProblemDocument;
+use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
+
+/// The tags in the order of the story. The document has those under which there is an operation.
+const TAGS: [(&str, &str); 4] = [
+    ("locks", "Leases by name"),
+    ("idempotency", "Doing a thing once"),
+    ("guarded", "Routes that run once"),
+    ("system", "The service itself"),
+];
 
 /// The document of all routes, with what holds for all of them.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = info();
     let server = ServerBuilder::new().url("/").description(Some("The service with this document"));
     document.servers = Some(vec![server.build()]);
-    document.tags = Some(vec![
-        TagBuilder::new().name("locks").description(Some("Leases by name")).build(),
-        TagBuilder::new().name("idempotency").description(Some("Doing a thing once")).build(),
-        TagBuilder::new().name("guarded").description(Some("Routes that run once")).build(),
-        TagBuilder::new().name("system").description(Some("The service itself")).build(),
-    ]);
+    let mut used = BTreeSet::new();
     let mut asks_at_a_guard = false;
     for operation in document.paths.paths.values_mut().flat_map(operations) {
         asks_at_a_guard |= operation.security.is_some();
+        used.extend(operation.tags.iter().flatten().cloned());
         complete_operation(operation);
     }
+    let used = TAGS.iter().filter(|(name, _)| used.contains(*name));
+    let tags = used.map(|(name, what)| TagBuilder::new().name(*name).description(Some(*what)));
+    document.tags = Some(tags.map(TagBuilder::build).collect());
     let components = document.components.get_or_insert_default();
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
     components.security_schemes.extend([
@@ -51,6 +61,8 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     ProblemDocument::schemas(&mut referenced);
     components.schemas.extend(referenced);
     components.schemas.extend(events::schemas());
+    components.schemas.insert(HeldLock::name().into_owned(), held_lock::held_lock().into());
+    components.schemas.remove(&*SharedLock::name());
     for (name, schema) in &mut components.schemas {
         members::describe(name, schema);
     }

@@ -3,12 +3,13 @@
 //! The patterns are those of ECMA-262, which JSON Schema uses, for the rules that `LockName`, `Token` and
 //! `IdempotencyKey` check. A schema counts characters where `LockName` counts bytes.
 
+use serde_json::Value;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::schema::{ArrayItems, Object};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::members::{STATES, remove_null};
-use keylatch_core::idempotency::IdempotencyKey;
+use super::members::{STATES, codes, remove_null};
+use keylatch_core::idempotency::{IdempotencyKey, PhaseName};
 use keylatch_core::lock::{EntryName, LockName, Token};
 
 /// A name without control characters.
@@ -30,8 +31,10 @@ pub(super) fn describe(operation: &mut Operation) {
         let rule = rule(parameter);
         let Some(schema) = &mut parameter.schema else { continue };
         remove_null(schema);
-        if let ("state", RefOr::T(Schema::Object(schema))) = (&*parameter.name, &mut *schema) {
-            schema.enum_values = Some(STATES.map(|name| name.as_str().into()).to_vec());
+        if let (Some(words), RefOr::T(Schema::Object(schema))) =
+            (words(&parameter.name), &mut *schema)
+        {
+            schema.enum_values = Some(words.into_iter().map(Value::from).collect());
         }
         let Some((pattern, lengths)) = rule else { continue };
         match schema {
@@ -46,6 +49,15 @@ pub(super) fn describe(operation: &mut Operation) {
             }
             _ => {}
         }
+    }
+}
+
+/// The words that a parameter may have.
+fn words(name: &str) -> Option<Vec<&'static str>> {
+    match name {
+        "state" => Some(STATES.map(PhaseName::as_str).to_vec()),
+        "code" => Some(codes()),
+        _ => None,
     }
 }
 
