@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi dist dist-check deploy-check examples clients systemd g++ go nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
 
 run:
 	cargo run --release
@@ -28,7 +28,7 @@ test-all: redis-server postgresql etcd zookeeper chromium
 		$(NARROW) $(OTHER_STORES)
 	cargo test --locked --workspace $(addprefix --test ,$(SLOW))
 	$(MAKE) contract fuzz
-	$(MAKE) deploy-check examples clients
+	$(MAKE) openapi-lint sdk-check deploy-check examples clients dist-clients
 
 # Calls every operation with requests that schemathesis makes of the OpenAPI document, with and without a key:
 # some 20,000. More by hand: make contract EXAMPLES=2000
@@ -203,9 +203,38 @@ CLIENT_PYTHON = httpx==0.28.1 mypy==2.4.1 ruff==0.17.6 build==1.6.1 hatchling==1
 	psycopg[binary]==3.3.9
 CLIENT_TOOLS = target/client-tools
 
+# What generators make of the OpenAPI document: it compiles, and makes calls against a keylatch. The linters of the document.
+SDK_PYTHON = openapi-generator-cli==7.26.0 openapi-python-client==0.29.1 mypy==2.4.1 \
+	pydantic==2.14.4 python-dateutil==4.0.0 types-python-dateutil==2.9.0.20261116 urllib3==2.8.0
+SDK_NODE = @stoplight/spectral-cli@6.16.3 @redocly/cli@2.77.0 openapi-typescript@7.13.0 openapi-fetch@0.17.0 \
+	@hey-api/openapi-ts@0.99.0 typescript@5.9.3 esbuild@0.28.2 @types/node@20.19.25
+SDK_TOOLS = target/sdk-tools
+SPECTRAL = $(SDK_TOOLS)/node_modules/.bin/spectral lint --ruleset openapi/spectral.yaml --fail-severity hint
+REDOCLY = REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true $(SDK_TOOLS)/node_modules/.bin/redocly lint \
+	--extends recommended --max-problems 1000
+
+# No error and no warning, by the recommended rules of both.
+openapi-lint: $(SDK_TOOLS)/.installed
+	$(SPECTRAL) openapi/openapi.json
+	@$(REDOCLY) --format summary openapi/openapi.json && \
+		$(REDOCLY) --format json openapi/openapi.json 2>/dev/null | grep -q '"warnings": 0'
+
+sdk-check: go java $(SDK_TOOLS)/.installed $(KEYLATCH)
+	$(SDK_TOOLS)/bin/python clients/sdk/check.py $(KEYLATCH) $(SDK_TOOLS)
+
+$(SDK_TOOLS)/.installed: Makefile | venv node
+	python3 -m venv --clear $(SDK_TOOLS)
+	$(SDK_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: $(SDK_PYTHON)
+	npm install --silent --no-fund --no-audit --prefix $(SDK_TOOLS) $(SDK_NODE)
+	@touch "$@"
+
 clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed $(KEYLATCH)
 	cargo build --locked --workspace --example conformance --example fencing
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
+
+# What is published of the clients, installed from there, with its README run.
+dist-clients: go node $(CLIENT_TOOLS)/.installed $(KEYLATCH)
+	clients/dist.sh $(KEYLATCH) $(CLIENT_TOOLS)
 
 $(CLIENT_TOOLS)/.installed: Makefile | venv
 	python3 -m venv --clear $(CLIENT_TOOLS)
@@ -231,6 +260,16 @@ go:
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends golang-go gcc \
 			golang-github-lib-pq-dev golang-github-mattn-go-sqlite3-dev; \
+	}
+
+# A compiler, and the annotations that generated Java imports.
+java:
+	@command -v javac >/dev/null && test -f /usr/share/java/jakarta-annotation-api.jar || { \
+		echo "installing a JDK (Debian packages default-jdk-headless, libjakarta-annotation-api-java)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends default-jdk-headless \
+			libjakarta-annotation-api-java; \
 	}
 
 g++:

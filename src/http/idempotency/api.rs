@@ -122,7 +122,7 @@ pub(crate) async fn begin(
         ("Lock-Token" = String, Header, example = json!(TOKEN_EXAMPLE), description = "The token that began"),
     ),
     request_body(content = Option<CompleteRecordRequest>, description = "What it came to",
-        example = json!({"status": 201, "headers": {"Location": "/orders/17"}, "json": {"id": 17}})),
+        example = json!({"status": 201, "headers": {"Location": ["/orders/17"]}, "json": {"id": 17}})),
     responses((status = 200, description = "It is kept", body = IdempotencyRecord), CompleteProblems)
 )]
 pub(crate) async fn complete(

@@ -7,7 +7,9 @@
 use serde_json::Value;
 use utoipa::Number;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{ArrayBuilder, ArrayItems, Object, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{
+    Array, ArrayBuilder, ArrayItems, Object, ObjectBuilder, SchemaType, Type,
+};
 use utoipa::openapi::{RefOr, Required, Schema};
 
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
@@ -48,25 +50,48 @@ pub(super) fn unwrap_body(operation: &mut Operation) {
 fn describe_object(schema: &str, object: &mut Object) {
     let required = std::mem::take(&mut object.required);
     for (name, member) in &mut object.properties {
-        if !required.contains(name) {
+        let is_optional = !required.contains(name);
+        if is_optional {
             remove_null(member);
         }
         describe(schema, member);
         match member {
-            RefOr::T(Schema::Object(member)) => describe_member(schema, name, member),
-            RefOr::T(Schema::Array(names)) if name == "names" => {
-                names.unique_items = true;
-                if let ArrayItems::RefOrSchema(items) = &mut names.items
-                    && let RefOr::T(Schema::Object(item)) = &mut **items
-                {
-                    item.pattern = Some(NAME.to_owned());
-                    (item.min_length, item.max_length) = (Some(1), Some(MAX_NAME));
+            RefOr::T(Schema::Object(member)) => {
+                describe_member(schema, name, member);
+                if is_optional {
+                    tell_default(member);
+                }
+            }
+            RefOr::T(Schema::Array(list)) => {
+                // An absent list is an empty one.
+                list.default = None;
+                if name == "names" {
+                    describe_names(list);
                 }
             }
             _ => {}
         }
     }
     object.required = required;
+}
+
+fn describe_names(names: &mut Array) {
+    names.unique_items = true;
+    if let ArrayItems::RefOrSchema(items) = &mut names.items
+        && let RefOr::T(Schema::Object(item)) = &mut **items
+    {
+        item.pattern = Some(NAME.to_owned());
+        (item.min_length, item.max_length) = (Some(1), Some(MAX_NAME));
+    }
+}
+
+/// Moves the default of a member into its description: by a `default` some generators have a client always send
+/// the member, and so decide for a service that is set up otherwise.
+fn tell_default(member: &mut Object) {
+    if let Some(default) = member.default.take() {
+        let description = member.description.take().unwrap_or_default();
+        member.description = Some(format!("{description} Absent, it is {default}."));
+    }
 }
 
 fn describe_member(schema: &str, name: &str, member: &mut Object) {
