@@ -6,7 +6,7 @@ set -eu
 keylatch=$(realpath "$1") tools=$(realpath "$2") examples=$(realpath "$3") built=$(realpath "$2")/built
 rm -rf "$built" && mkdir -p "$built"
 
-echo "Python: ruff, mypy, sdist and wheel, README"
+echo "Python: ruff, mypy, sdist and wheel"
 cd clients/python
 "$tools/bin/ruff" check --quiet . && "$tools/bin/ruff" format --quiet --check src conformance.py
 "$tools/bin/mypy" --no-error-summary --cache-dir "$tools/mypy" src conformance.py misspelt.py
@@ -30,7 +30,6 @@ go test ./...
 go build -o "$built/go-conformance" ./conformance
 
 cd ../..
-python3 clients/readme.py "$keylatch" "$tools/bin/python" "$built"
 npm install --silent --no-fund --no-audit --prefix "$built/npm" pg@8.23.1 node-sqlite3-wasm@0.8.60
 python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/fencing"
 "$tools/bin/python" clients/conformance/run.py "$keylatch" \

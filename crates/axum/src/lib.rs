@@ -102,6 +102,10 @@
 //! The keylatch service guards the routes of its configuration with this very layer. The tests are
 //! with the service, where they run over HTTP on every store.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod canonical_json;
 mod escapes;
 mod fingerprint;

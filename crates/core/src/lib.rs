@@ -56,6 +56,10 @@
 //! Each of these exists once: [`retry`] until an end, [`watchdog`] schedules of leases, the registry of
 //! [`waiters`], and [`task::DetachOnDrop`] for steps whose caller went away.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod idempotency;
 pub mod lock;
 pub mod retry;

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What is published of the clients, in target/dist/clients: wheel and sdist, npm tarball, crates, Go module. Then each is
+# installed from there where nothing else is, and runs its README. `make dist-clients` calls it.
+# Usage: dist.sh KEYLATCH TOOLS, from the top of the repository: the binary, and a virtual environment with `build`.
+set -euo pipefail
+keylatch=$(realpath "$1") tools=$(realpath "$2") top=$PWD
+dist=$top/target/dist/clients fresh=$top/target/dist-clients
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+module=github.com/keylatch/keylatch/clients/go
+crates="keylatch-core keylatch-wire keylatch-client keylatch-stores keylatch-axum keylatch"
+# Go keeps its modules without the right to write.
+chmod -R u+w "$fresh" 2> /dev/null || true
+rm -rf "$dist" "$fresh" && mkdir -p "$dist" "$fresh"/{npm,go,rust}
+
+echo "Python: sdist and wheel"
+"$tools/bin/python" -m build --no-isolation --outdir "$dist/python" clients/python > /dev/null
+python3 -m venv "$fresh/python"
+"$fresh/python/bin/pip" install --quiet --disable-pip-version-check "$dist"/python/keylatch-"$version"-*.whl
+
+echo "TypeScript: npm tarball"
+(cd clients/typescript && npm ci --silent --no-fund --no-audit && mkdir "$dist/npm" && npm pack --silent --pack-destination "$dist/npm" > /dev/null)
+npm install --silent --no-fund --no-audit --prefix "$fresh/npm" "$dist/npm/keylatch-client-$version.tgz"
+
+echo "Go: module, as a proxy serves it"
+proxy=$dist/go/$module/@v
+mkdir -p "$proxy"
+cp clients/go/go.mod "$proxy/v$version.mod"
+echo "v$version" > "$proxy/list"
+echo "{\"Version\":\"v$version\",\"Time\":\"$(git log -1 --format=%cI)\"}" > "$proxy/v$version.info"
+git archive --format=zip --prefix="$module@v$version/" --output="$proxy/v$version.zip" HEAD:clients/go
+printf 'module readme\n\ngo 1.19\n\nrequire %s v%s\n' "$module" "$version" > "$fresh/go/go.mod"
+
+echo "Rust: crates"
+# shellcheck disable=SC2086
+cargo package --locked --quiet --no-verify --allow-dirty $(printf -- '-p %s ' $crates)
+mkdir "$dist/crates"
+for crate in $crates; do
+    cp "target/package/$crate-$version.crate" "$dist/crates/"
+    tar -C "$fresh/rust" -xzf "$dist/crates/$crate-$version.crate"
+done
+mkdir "$fresh/rust/src"
+cat > "$fresh/rust/Cargo.toml" << TOML
+[package]
+name = "readme"
+version = "0.0.0"
+edition = "2024"
+
+[dependencies]
+hyper = "1"
+keylatch-client = "$version"
+tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+
+[patch.crates-io]
+keylatch-client.path = "keylatch-client-$version"
+keylatch-core.path = "keylatch-core-$version"
+keylatch-wire.path = "keylatch-wire-$version"
+
+[workspace]
+TOML
+
+python3 clients/readme.py "$keylatch" "$fresh" "file://$dist/go"
