@@ -1,7 +1,11 @@
 # syntax=docker/dockerfile:1
 
+# The base images by their tags. A release pins both by the digest that the tag has then (release.yaml).
 # Each platform is built on its own, natively or emulated: `docker buildx build --platform linux/amd64,linux/arm64 .`
-FROM rust:1.95.0-bookworm AS build
+ARG BUILD_IMAGE=rust:1.95.0-bookworm
+ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+
+FROM ${BUILD_IMAGE} AS build
 ARG TARGETARCH
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
@@ -15,13 +19,14 @@ COPY src src
 # the image but by `cp`.
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,id=keylatch-target-${TARGETARCH},target=/build/target,sharing=locked \
-    cargo build --release --locked --bin keylatch \
-    && strip -o /keylatch target/release/keylatch \
+    cargo build --profile dist --locked --bin keylatch \
+    && cp target/dist/keylatch /keylatch \
     && mkdir /data
 
 # What the binary links to, the CA certificates that `rediss://` needs, and nothing else: no shell
-# and no package manager that would have to be kept up to date. It has no versions, so a release names the digest.
-FROM gcr.io/distroless/cc-debian12:nonroot
+# and no package manager that would have to be kept up to date. It has no versions, so a release names it by its digest.
+FROM ${BASE_IMAGE}
+ARG BASE_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="keylatch" \
@@ -29,7 +34,7 @@ LABEL org.opencontainers.image.title="keylatch" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="gcr.io/distroless/cc-debian12:nonroot"
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
 COPY --from=build /keylatch /usr/local/bin/keylatch
 # Where the embedded store keeps its locks: a volume, so that they outlive the container.
 COPY --from=build --chown=65532:65532 /data /data

@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
 
 run:
 	cargo run --release
@@ -160,11 +160,13 @@ bench: redis-server $(if $(ONE_CORE),nginx webdis)
 openapi:
 	cargo run --locked --quiet -- openapi > openapi/openapi.json
 
-# What a release has, in target/dist: archives with stripped binaries, a Debian package, checksums. Then the package is
+# What a release has, in target/dist: of the service archives with stripped binaries, a Debian package, checksums. Then the package is
 # unpacked and started. TARGETS names other targets than this machine's own and the static one.
 CARGO_DEB = 3.8.0
 
-dist: target/cargo-deb-$(CARGO_DEB)
+dist: dist-service dist-clients
+
+dist-service: target/cargo-deb-$(CARGO_DEB)
 	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$$PATH" TARGETS="$(TARGETS)" deploy/dist.sh
 	deploy/debian/check.sh target/dist/*.deb
 

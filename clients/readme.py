@@ -74,7 +74,7 @@ def whole_go(block):
     if block.startswith("package "):
         return block
     # What a part declares is used.
-    used = "_ = answer" if "answer, err :=" in block else ""
+    used = "if err != nil {\n\tlog.Fatal(err)\n}\n_ = answer" if "answer, err :=" in block else ""
     return GO_PART % f"{block}{used}"
 
 

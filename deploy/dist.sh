@@ -25,14 +25,17 @@ if [ -z "${TARGETS:-}" ]; then
     fi
 fi
 
-rm -rf target/dist
-share=target/dist/share
+rm -rf target/dist target/dist-build/share
+share=target/dist-build/share
 mkdir -p "$share"
 
+# The profile is called dist and cargo would build it in target/dist, which is the release itself.
+export CARGO_TARGET_DIR=target/dist-build
+
 # What the binary prints of itself: it has to be one of this machine.
-cargo build --release --locked --bin keylatch
+cargo build --profile dist --locked --bin keylatch
 print() {
-    target/release/keylatch "${@:2}" > "$share/$1" && test -s "$share/$1" ||
+    "$CARGO_TARGET_DIR/dist/keylatch" "${@:2}" > "$share/$1" && test -s "$share/$1" ||
         { echo "\`keylatch ${*:2}\` prints nothing: the package needs it"; exit 1; }
 }
 print keylatch.1 man
@@ -41,20 +44,20 @@ print _keylatch completions zsh
 print keylatch.fish completions fish
 
 for target in $TARGETS; do
-    binary=target/release/keylatch
+    binary=$CARGO_TARGET_DIR/dist/keylatch
     if [ "$target" != "$host" ]; then
-        cargo build --release --locked --bin keylatch --target "$target"
-        binary=target/$target/release/keylatch
+        cargo build --profile dist --locked --bin keylatch --target "$target"
+        binary=$CARGO_TARGET_DIR/$target/dist/keylatch
     fi
     name=keylatch-$version-$target
     mkdir -p "target/dist/$name"
-    strip -o "target/dist/$name/keylatch" "$binary"
+    cp "$binary" "target/dist/$name/keylatch"
     cp -r LICENSE README.md CHANGELOG.md config/keylatch.toml "$share" deploy/systemd "target/dist/$name/"
     rm "target/dist/$name/systemd/check.sh"
     tar -C target/dist -czf "target/dist/$name.tar.gz" "$name"
     rm -r "target/dist/${name:?}"
 done
 
-cargo-deb --no-build --locked --output target/dist/
+cargo-deb --no-build --profile dist --locked --output target/dist/
 rm -r "$share"
 (cd target/dist && sha256sum -- * > SHA256SUMS && cat SHA256SUMS)

@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
-# A Debian package from the inside: it has all that it should have, and what it has starts with the configuration that
-# it has and gives a lock. The package is unpacked and not installed, so that the machine stays as it is.
+# A Debian package: it has all that it should have, it is installed, what it installed starts with the configuration that it
+# installed and gives a lock, in so many seconds, and it is purged. Root is needed, or sudo; a machine that has the package
+# already is left as it is.
 set -euo pipefail
 
+sudo=$(test "$(id -u)" = 0 || echo sudo)
+if dpkg-query --show keylatch > /dev/null 2>&1; then
+    echo "the package keylatch is installed on this machine: remove it first"
+    exit 1
+fi
 root=$(mktemp -d)
 keylatch=
-trap 'test -z "$keylatch" || kill "$keylatch"; rm -rf "$root"' EXIT
+finish() {
+    test -z "$keylatch" || kill "$keylatch" 2> /dev/null || true
+    $sudo dpkg --purge keylatch > /dev/null 2>&1 || true
+    rm -rf "$root"
+}
+trap finish EXIT
 dpkg-deb --extract "$1" "$root"
 
 for path in usr/bin/keylatch etc/keylatch/keylatch.toml usr/lib/systemd/system/keylatch.service \
@@ -16,10 +27,24 @@ for path in usr/bin/keylatch etc/keylatch/keylatch.toml usr/lib/systemd/system/k
 done
 dpkg-deb --info "$1" conffiles | grep -qx /etc/keylatch/keylatch.toml
 
-"$root/usr/bin/keylatch" --config "$root/etc/keylatch/keylatch.toml" --store "embedded:$root/store" \
-    --listen "unix:$root/socket" 2> "$root/log" &
+# With its own store and socket, beside the service that systemd starts where it runs.
+begun=$(date +%s%N)
+$sudo dpkg --install "$1" > "$root/log" 2>&1 || { cat "$root/log"; exit 1; }
+/usr/bin/keylatch --config /etc/keylatch/keylatch.toml --store "embedded:$root/store" --listen "unix:$root/socket" \
+    2> "$root/log" &
 keylatch=$!
-# As long as nothing listens there, curl tries again each second.
-curl --silent --fail-with-body --retry 10 --retry-delay 1 --retry-all-errors --retry-max-time 10 --max-time 10 \
-    --unix-socket "$root/socket" http://localhost/v1/locks/deploy --data '{}' | grep -o '"fencing_token":[0-9]*' ||
-    { cat "$root/log"; exit 1; }
+# As long as nothing listens there, curl tries again each tenth of a second.
+for _ in $(seq 100); do
+    lock=$(curl --silent --fail-with-body --max-time 10 --unix-socket "$root/socket" http://localhost/v1/locks/deploy \
+        --data '{}') && break
+    sleep 0.1
+done
+echo "$lock" | grep -q '"fencing_token":[0-9]' || { cat "$root/log"; exit 1; }
+echo "installed, started and a lock: $((($(date +%s%N) - begun) / 1000000)) ms"
+
+kill "$keylatch" && wait "$keylatch" || true
+keylatch=
+$sudo dpkg --purge keylatch > /dev/null
+for path in /usr/bin/keylatch /etc/keylatch/keylatch.toml /usr/lib/systemd/system/keylatch.service; do
+    test ! -e "$path" || { echo "the purge left $path"; exit 1; }
+done
