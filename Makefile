@@ -1,6 +1,6 @@
 # The commands of this project. Each installs what it needs on Debian and Ubuntu.
 
-.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
+.PHONY: run test test-all test-long mutants fuzz lint docs deny msrv bench contract openapi openapi-lint sdk-check dist dist-service dist-clients dist-check deploy-check examples clients systemd g++ go java nginx webdis prometheus node rails redis-server postgresql etcd zookeeper chromium pngquant console-pictures venv
 
 run:
 	cargo run --release
@@ -196,7 +196,8 @@ deploy-check: systemd nginx prometheus $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
 	python3 deploy/check_metrics.py $(KEYLATCH)
 
 # Each example, run against a keylatch.
-examples: chromium $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
+examples: chromium rails $(DEPLOY_TOOLS)/.installed $(KEYLATCH)
+	cargo build --locked --workspace --example orders
 	$(DEPLOY_TOOLS)/bin/python examples/check.py $(KEYLATCH) $(DEPLOY_TOOLS)
 
 # The clients of other languages: checked and built as they are published, and then every client plays the same
@@ -272,6 +273,14 @@ java:
 		$$sudo apt-get update -q && \
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends default-jdk-headless \
 			libjakarta-annotation-api-java; \
+	}
+
+rails:
+	@command -v puma >/dev/null && test -d /usr/share/doc/ruby-railties || { \
+		echo "installing Rails and puma (Debian packages ruby-actionpack, ruby-railties, puma)"; \
+		sudo="$$(test "$$(id -u)" = 0 || command -v sudo || true)"; \
+		$$sudo apt-get update -q && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends ruby-actionpack ruby-railties puma; \
 	}
 
 g++:

@@ -99,6 +99,30 @@ def express():
             runs_once(ports[7070], "/payments", {"cents": 1999}, [1999])
 
 
+def rails():
+    ports = {7070: free_port(), 3001: free_port()}
+    with example("rails", ports) as folder:
+        with running(["puma", "--bind", f"tcp://127.0.0.1:{ports[3001]}"], ports[3001], folder):
+            runs_once(ports[7070], "/bookings", {"seat": "12a"}, ["12a"])
+
+
+def orders():
+    """The axum service, which has the layer itself."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        program = KEYLATCH.parent / "examples/orders"
+        with running([program, f"127.0.0.1:{port}"], port, pathlib.Path(folder)):
+            first, second = (place(port) for _ in "12")
+    assert first[:2] == (201, None) and second == (201, "true", first[2]), (first, second)
+
+
+def place(port):
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    client.request("POST", "/orders", "2 coffees", {"Idempotency-Key": "k-1"})
+    answer = client.getresponse()
+    return answer.status, answer.headers["Idempotent-Replayed"], answer.read()
+
+
 def one_of_two(command, job, folder, port, **environment):
     """Of two copies of a command at once one runs its job, and the other finds the lock held."""
     script = folder / "bin" / job
@@ -171,7 +195,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 signal.signal(signal.SIGALRM, lambda *_: sys.exit("an example hangs"))
-signal.alarm(90)
-for run in [fastapi, express, jobs, other_origin]:
+signal.alarm(120)
+for run in [orders, fastapi, express, rails, jobs, other_origin]:
     run()
     print(f"{run.__name__}: runs")

@@ -3,7 +3,7 @@
 //! Run it, and send the same order twice:
 //!
 //! ```text
-//! cargo run --example orders
+//! cargo run --example orders      # or another address: -- 127.0.0.1:3001
 //! curl -i -X POST localhost:3000/orders -H 'Idempotency-Key: k-1' -d '2 coffees'
 //! curl -i -X POST localhost:3000/orders -H 'Idempotency-Key: k-1' -d '2 coffees'
 //! ```
@@ -44,5 +44,6 @@ async fn main() -> std::io::Result<()> {
     };
     let orders =
         Router::new().route("/orders", post(order)).layer(IdempotencyLayer::new(store, policy));
-    serve(TcpListener::bind("127.0.0.1:3000").await?, orders).await
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    serve(TcpListener::bind(address).await?, orders).await
 }
