@@ -6,6 +6,7 @@
 * `body`, `body_base64` and `json` exclude one another, and so do `not-executed` and an answer.
 * `body_base64` has to be base64.
 * A `limit` is for the mode `shared`.
+* A header's value may be a text alone, where the document has the list of values.
 * A member of null is absent, though the document has no null for a member that may be absent.
 * A name with a dot segment (`.`, `..`) is gone before the request is sent, and a control character in a path
   becomes U+FFFD.
@@ -44,11 +45,13 @@ def is_left_out(body):
     one_body = sum(name in body for name in ("body", "body_base64", "json")) > 1
     no_answer = body.get("outcome") == "not-executed" and "answer" in body
     no_limit = "limit" in body and body.get("mode") != "shared"
+    headers = body.get("headers")
+    text_header = isinstance(headers, dict) and any(isinstance(value, str) for value in headers.values())
     has_null = any(value is None for value in body.values())
     takes_time = is_within(body.get("wait_ms"), 20, 300_000) or is_within(body.get("delay_ms"), 20, 60_000)
     fails = is_within(body.get("fail"), 399, 599)
     no_base64 = body.get("body_base64") is not None
-    return one_body or no_answer or no_limit or has_null or takes_time or fails or no_base64
+    return one_body or no_answer or no_limit or text_header or has_null or takes_time or fails or no_base64
 
 
 def is_within(value, above, most):
