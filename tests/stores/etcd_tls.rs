@@ -62,6 +62,17 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     }
 }
 
+/// Members that are reached by an address, or behind a balancer, have a certificate for a name.
+#[tokio::test]
+async fn certificate_may_be_for_another_name_that_the_url_has() {
+    let server = TlsEtcd::start("etcd.example.org", &[]).await;
+    let parameters = format!("cacert={}&servername=etcd.example.org", server.path());
+    let store = open(&server.url(&parameters)).await;
+    granted(eventually(async || store.acquire(&ask("a", "one", 1)).await.ok()).await);
+    let wrong = open(&server.url(&parameters.replace("etcd.", "other."))).await;
+    assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
+}
+
 #[tokio::test]
 async fn file_that_is_no_certificate_is_an_error_at_start() {
     let empty = file("");

@@ -3,7 +3,7 @@
 //!
 //! Method: a PostgreSQL with a certificate of the test's own, which is in no system's store.
 
-use keylatch_testkit::{Api, PostgresServer};
+use keylatch_testkit::{Api, Authority, Certificate, PostgresServer};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
@@ -76,6 +76,62 @@ async fn file_of_roots_that_has_none_is_an_error_at_start() {
         assert!(error.contains("`sslrootcert` has no certificate"), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
+}
+
+/// A server that is reached by an address, or behind a balancer, has a certificate for a name.
+#[tokio::test]
+async fn certificate_may_be_for_another_name_than_the_address() {
+    let server = TlsPostgres::start("db.example.org").await;
+    let url = server.url(&format!("sslrootcert={}", server.root.path().display()));
+    let url = url.replace("localhost", "db.example.org") + "&hostaddr=127.0.0.1";
+    let store = open(&url).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let wrong = open(&url.replace("db.example.org", "other.example.org")).await;
+    assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
+}
+
+#[tokio::test]
+async fn server_that_asks_for_a_certificate_gets_it() {
+    let authority = Authority::default();
+    let (server, client) =
+        (authority.sign("server", &["localhost"]), authority.sign("keylatch", &[]));
+    let root = std::fs::read_to_string(authority.ca_file()).unwrap();
+    let files = [("server.crt", &*server.cert), ("server.key", &server.key), ("root.crt", &root)];
+    let settings = [
+        "ssl=on",
+        "ssl_cert_file=../server.crt",
+        "ssl_key_file=../server.key",
+        "ssl_ca_file=../root.crt",
+        "fsync=off",
+    ];
+    let postgres = PostgresServer::start_with_files(&files, &settings).await;
+    // The tests themselves come without TLS. `verify-full` is: the certificate's common name is the user's.
+    let access = "DO $$ BEGIN EXECUTE format('COPY (VALUES (%L), (%L)) TO %L',
+        'hostnossl all all all trust', 'hostssl all all all trust clientcert=verify-full',
+        current_setting('hba_file')); END $$";
+    postgres.run("postgres", access).await;
+    // Its new value shows that the server has read the file as well.
+    postgres.set(&[("work_mem", "5MB")]).await;
+    let url = postgres.url("postgres").replace("127.0.0.1", "localhost");
+    let url = format!("{url}?sslrootcert={}", authority.ca_file().display());
+    let shown = |name: &str, certificate: &Certificate| {
+        let (cert, key) =
+            (authority.file(&format!("{name}.pem")), authority.file(&format!("{name}.key")));
+        std::fs::write(&cert, &certificate.cert).unwrap();
+        std::fs::write(&key, &certificate.key).unwrap();
+        format!("{url}&sslcert={}&sslkey={}", cert.display(), key.display())
+    };
+    let store = open(&shown("client", &client)).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let of_another = shown("another", &authority.sign("another", &[]));
+    let refusals =
+        [(&url, "requires a valid client certificate"), (&of_another, "authentication failed")];
+    for (refused, why) in refusals {
+        let error = open_error(refused).await;
+        assert!(error.contains(why), "{error}");
+    }
+    let unfit = open_error(&format!("{url}&sslcert=/no/such/file&sslkey=/no/such/file")).await;
+    assert!(unfit.contains("the file `sslkey`"), "{unfit}");
 }
 
 /// A PostgreSQL with a certificate for a name, which the tests themselves reach without TLS.

@@ -36,6 +36,17 @@ async fn untrusted_or_foreign_certificate_is_rejected() {
     }
 }
 
+/// Members that are reached by an address, or behind a balancer, have a certificate for a name.
+#[tokio::test]
+async fn certificate_may_be_for_another_name_that_the_url_has() {
+    let server = TlsZookeeper::start("zk.example.org").await;
+    let url = format!("{}&servername=zk.example.org", server.url(&server.root()));
+    let store = open(&url).await;
+    granted(store.acquire(&ask("a", "one", 1)).await.unwrap());
+    let wrong = open(&url.replace("=zk.", "=other.")).await;
+    assert!(wrong.acquire(&ask("b", "one", 1)).await.is_err(), "the name is not checked");
+}
+
 #[tokio::test]
 async fn file_of_roots_that_has_none_is_an_error_at_start() {
     let url = "zookeepers://u:s3cret@localhost/a?cacert=/there/is/no/such/file";

@@ -1,9 +1,11 @@
 //! The engines that keylatch keeps its locks in, each behind a cargo feature, chosen by URL.
 //!
-//! [`open`] is the only list of them, so that a new engine is a module, a feature and a line. This crate knows no
-//! HTTP. Invariant: no error says a word of a URL but its scheme, because a URL may hold a password. Tested in
-//! `tests/stores`, on every engine by one matrix.
+//! [`open`] opens one, and [`check`] looks at its URL alone. A new engine is a module, a feature and its lines here. This
+//! crate knows no HTTP. Invariant: no error says a word of a URL but its scheme, because a URL may hold a password. Tested
+//! in `tests/stores`, on every engine by one matrix.
 
+#[cfg(feature = "conditional")]
+mod certificates;
 #[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod cursor;
 #[cfg(feature = "embedded")]
@@ -28,7 +30,7 @@ mod table;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keylatch_core::store::Store;
@@ -71,30 +73,114 @@ pub use zookeeper::zookeeper;
     expect(unused_variables, reason = "no store has settings")
 )]
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
-    let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
-    let rest = &url[scheme.len() + 1..];
-    match (scheme, rest) {
+    match Engine::of(url)? {
         #[cfg(feature = "embedded")]
-        ("embedded", directory) if !directory.is_empty() => embedded(directory.as_ref()).await,
+        Engine::Embedded(directory) => embedded(directory).await,
         #[cfg(feature = "memory")]
-        ("memory", "") => Ok(memory()),
-        #[cfg(feature = "memory")]
-        ("memory", _) => Err(OpenError::MemoryWithPath),
+        Engine::Memory => Ok(memory()),
         #[cfg(feature = "postgres")]
-        ("postgres" | "postgresql", _) => postgres(url, settings.postgres).await,
+        Engine::Postgres => postgres(url, settings.postgres).await,
         #[cfg(feature = "etcd")]
-        ("etcd" | "etcds", _) => etcd(url, settings.etcd).await,
-        #[cfg(feature = "redis")]
-        (
-            "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-            | "redis+cluster" | "rediss+cluster",
-            _,
-        ) => redis(url, settings.redis).await,
-        #[cfg(feature = "redlock")]
-        ("redlock" | "rediss+redlock", _) => redlock(url, settings.redis, settings.redlock).await,
+        Engine::Etcd => etcd(url, settings.etcd).await,
         #[cfg(feature = "zookeeper")]
-        ("zookeeper" | "zookeepers", _) => zookeeper(url, settings.zookeeper).await,
-        _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
+        Engine::Zookeeper => zookeeper(url, settings.zookeeper).await,
+        #[cfg(feature = "redis")]
+        Engine::Redis => redis(url, settings.redis).await,
+        #[cfg(feature = "redlock")]
+        Engine::Redlock => redlock(url, settings.redis, settings.redlock).await,
+    }
+}
+
+/// Checks what [`open`] does before it asks a server or opens a directory: the URL, and the files of
+/// certificates that it names.
+///
+/// # Errors
+///
+/// The URL names no store, or what a file has is of no use.
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis")),
+    expect(unused_variables, reason = "no store has settings")
+)]
+pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenError> {
+    let engine = Engine::of(url)?;
+    match engine {
+        #[cfg(feature = "embedded")]
+        Engine::Embedded(_) => {}
+        #[cfg(feature = "memory")]
+        Engine::Memory => {}
+        #[cfg(feature = "postgres")]
+        Engine::Postgres => postgres::check(url)?,
+        #[cfg(feature = "etcd")]
+        Engine::Etcd => etcd::check(url)?,
+        #[cfg(feature = "zookeeper")]
+        Engine::Zookeeper => zookeeper::check(url)?,
+        #[cfg(feature = "redis")]
+        Engine::Redis => redis::check(url, settings.redis)?,
+        #[cfg(feature = "redlock")]
+        Engine::Redlock => redis::check_redlock(url, settings.redis, settings.redlock)?,
+    }
+    #[cfg(feature = "redlock")]
+    let records = !matches!(engine, Engine::Redlock);
+    #[cfg(not(feature = "redlock"))]
+    let records = true;
+    Ok(UnopenedStore { records })
+}
+
+/// What is known of a store by its URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnopenedStore {
+    /// Whether it keeps records of idempotency keys.
+    pub records: bool,
+}
+
+/// What a URL asks for. This is the one list of schemes.
+#[derive(Debug, Clone, Copy)]
+enum Engine<'a> {
+    #[cfg(feature = "embedded")]
+    Embedded(&'a Path),
+    #[cfg(feature = "memory")]
+    Memory,
+    #[cfg(feature = "postgres")]
+    Postgres,
+    #[cfg(feature = "etcd")]
+    Etcd,
+    #[cfg(feature = "zookeeper")]
+    Zookeeper,
+    #[cfg(feature = "redis")]
+    Redis,
+    #[cfg(feature = "redlock")]
+    Redlock,
+}
+
+impl<'a> Engine<'a> {
+    fn of(url: &'a str) -> Result<Self, OpenError> {
+        let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
+        let rest = &url[scheme.len() + 1..];
+        match (scheme, rest) {
+            #[cfg(feature = "embedded")]
+            ("embedded", directory) if !directory.is_empty() => {
+                Ok(Self::Embedded(directory.as_ref()))
+            }
+            #[cfg(feature = "memory")]
+            ("memory", "") => Ok(Self::Memory),
+            #[cfg(feature = "memory")]
+            ("memory", _) => Err(OpenError::MemoryWithPath),
+            #[cfg(feature = "postgres")]
+            ("postgres" | "postgresql", _) => Ok(Self::Postgres),
+            #[cfg(feature = "etcd")]
+            ("etcd" | "etcds", _) => Ok(Self::Etcd),
+            #[cfg(feature = "zookeeper")]
+            ("zookeeper" | "zookeepers", _) => Ok(Self::Zookeeper),
+            #[cfg(feature = "redis")]
+            (
+                "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+                | "redis+cluster" | "rediss+cluster",
+                _,
+            ) => Ok(Self::Redis),
+            #[cfg(feature = "redlock")]
+            ("redlock" | "rediss+redlock", _) => Ok(Self::Redlock),
+            _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
+        }
     }
 }
 

@@ -77,6 +77,15 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
     Ok(optimistic(etcd))
 }
 
+/// Checks a URL and the files that it names.
+///
+/// # Errors
+///
+/// One of them is of no use.
+pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+    Address::parse(url)?.endpoints(Duration::ZERO).map(drop)
+}
+
 /// The engine. Clones are the same.
 #[derive(Debug, Clone)]
 struct Etcd {

@@ -1,5 +1,5 @@
 //! The URL of an etcd:
-//! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PREFIX][?cacert=PATH][&cert=PATH&key=PATH]`.
+//! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PREFIX][?cacert=PATH][&cert=PATH&key=PATH][&servername=NAME]`.
 //!
 //! `etcds://` is the same with TLS. The parameters have the names of `etcdctl`'s flags. Each host is an
 //! endpoint of its own, so that the engine decides which member it asks.
@@ -7,7 +7,7 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and with
 //! real servers in `tests/stores/etcd.rs`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -15,6 +15,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::messages::AuthenticateRequest;
 use crate::OpenError;
+use crate::certificates::{Certificates, WORDS};
 
 /// The port of clients, as etcd registered it.
 const DEFAULT_PORT: u16 = 2379;
@@ -35,16 +36,8 @@ pub(super) struct Address {
     pub(super) credentials: Option<AuthenticateRequest>,
     /// What all keys begin with, up to a slash.
     pub(super) prefix: Vec<u8>,
-    security: Option<Security>,
-}
-
-/// Which certificates an encrypted connection needs.
-#[derive(Debug, Clone, Default)]
-struct Security {
-    /// Those that vouch for the members; `None` for those of the system.
-    roots: Option<PathBuf>,
-    /// The certificate and the key of keylatch, if the members ask for them.
-    identity: Option<(PathBuf, PathBuf)>,
+    /// The certificates; `None` where connections are not encrypted.
+    security: Option<Certificates>,
 }
 
 impl Address {
@@ -67,7 +60,7 @@ impl Address {
             hosts: hosts.collect::<Result<_, _>>()?,
             credentials,
             prefix: prefix_of(prefix)?,
-            security: Security::of(scheme == "etcds", query)?,
+            security: security_of(scheme == "etcds", query)?,
         })
     }
 
@@ -77,7 +70,7 @@ impl Address {
     ///
     /// A file of the URL cannot be read, or has not what it is to have.
     pub(super) fn endpoints(&self, connect_limit: Duration) -> Result<Vec<Endpoint>, OpenError> {
-        let tls = self.security.as_ref().map(Security::config).transpose()?;
+        let tls = self.security.as_ref().map(tls_config).transpose()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoints = self.hosts.iter().map(|host| {
             let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"));
@@ -97,50 +90,38 @@ impl Address {
     }
 }
 
-impl Security {
-    /// What the parameters of a URL say.
-    fn of(is_secure: bool, query: &str) -> Result<Option<Self>, OpenError> {
-        let (mut roots, mut cert, mut key) = (None, None, None);
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let slot = match name {
-                "cacert" => &mut roots,
-                "cert" => &mut cert,
-                "key" => &mut key,
-                _ => return Err(bad("its parameters are `cacert`, `cert` and `key`")),
-            };
-            *slot = Some(PathBuf::from(decoded(value)?));
-        }
-        let identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(bad("`cert` and `key` belong together")),
-        };
-        match is_secure {
-            true => Ok(Some(Self { roots, identity })),
-            false if roots.is_none() && identity.is_none() => Ok(None),
-            false => Err(bad("certificates are for `etcds://`")),
-        }
+/// What the parameters of a URL say.
+fn security_of(is_secure: bool, query: &str) -> Result<Option<Certificates>, OpenError> {
+    let (certificates, others) = Certificates::split(&WORDS, query).map_err(bad)?;
+    if !others.is_empty() {
+        return Err(bad("its parameters are `cacert`, `cert`, `key` and `servername`"));
     }
+    match is_secure {
+        true => Ok(Some(certificates)),
+        false if certificates.is_empty() => Ok(None),
+        false => Err(bad("certificates are for `etcds://`")),
+    }
+}
 
-    fn config(&self) -> Result<ClientTlsConfig, OpenError> {
-        let config = match &self.roots {
-            Some(path) => {
-                let roots = contents("cacert", path)?;
-                if !String::from_utf8_lossy(&roots).contains(PEM_CERTIFICATE) {
-                    return Err(bad("the file `cacert` has no certificate"));
-                }
-                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots))
+fn tls_config(certificates: &Certificates) -> Result<ClientTlsConfig, OpenError> {
+    let mut config = match &certificates.roots {
+        Some(path) => {
+            let roots = contents("cacert", path)?;
+            if !String::from_utf8_lossy(&roots).contains(PEM_CERTIFICATE) {
+                return Err(bad("the file `cacert` has no certificate"));
             }
-            None => ClientTlsConfig::new().with_native_roots(),
-        };
-        Ok(match &self.identity {
-            Some((cert, key)) => {
-                config.identity(Identity::from_pem(contents("cert", cert)?, contents("key", key)?))
-            }
-            None => config,
-        })
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(roots))
+        }
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    if let Some((cert, key)) = &certificates.identity {
+        let (cert, key) = (contents("cert", cert)?, contents("key", key)?);
+        config = config.identity(Identity::from_pem(cert, key));
     }
+    Ok(match &certificates.server_name {
+        Some(name) => config.domain_name(name),
+        None => config,
+    })
 }
 
 fn contents(parameter: &str, path: &Path) -> Result<Vec<u8>, OpenError> {
@@ -221,13 +202,16 @@ mod tests {
 
     #[test]
     fn files_are_for_encrypted_connections() {
-        let security = |url: &str| parsed(url).security.map(|it| (it.roots, it.identity));
-        let path = |text: &str| PathBuf::from(text);
-        assert_eq!(security("etcd://a"), None);
-        assert_eq!(security("etcds://a"), Some((None, None)));
-        let identity = Some((path("/c.pem"), path("/k.pem")));
-        let all = "etcds://a/locks?cacert=/a%20b.pem&cert=/c.pem&key=/k.pem";
-        assert_eq!(security(all), Some((Some(path("/a b.pem")), identity)));
+        assert_eq!(parsed("etcd://a").security, None);
+        assert_eq!(parsed("etcds://a").security, Some(Certificates::default()));
+        let all =
+            "etcds://a/locks?cacert=/a%20b.pem&cert=/c.pem&key=/k.pem&servername=etcd.example";
+        let expected = Certificates {
+            roots: Some("/a b.pem".into()),
+            identity: Some(("/c.pem".into(), "/k.pem".into())),
+            server_name: Some("etcd.example".into()),
+        };
+        assert_eq!(parsed(all).security, Some(expected));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use sql::{
     CREATION_LOCK, LIST_TYPES, MARKED_TYPES, READ_TYPES, REMOVE_TYPES, Sql, WRITE_TYPES,
     WriteColumns, column_of, get, parse_announcement, time_of, version_of,
 };
-use tls::verifying_connector;
+use tls::connector;
 use url::Address;
 
 /// The pause before a lost subscription is made again.
@@ -58,7 +58,7 @@ const ANNOUNCEMENTS: usize = 1024;
 /// make it. A server that does not answer is no error: the store keeps trying.
 pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn Store>, OpenError> {
     let address = Address::parse(url)?;
-    let tls = address.security.map(|roots| verifying_connector(&roots)).transpose()?;
+    let tls = address.security.as_ref().map(connector).transpose()?;
     let target = Arc::new(Target {
         hosts: address.hosts,
         tls,
@@ -79,6 +79,15 @@ pub async fn postgres(url: &str, settings: &PostgresSettings) -> Result<Arc<dyn 
         Err(error) => tracing::warn!(error = causes(&error), "PostgreSQL cannot be reached yet"),
     }
     Ok(optimistic(Postgres::new(&target, subscription)))
+}
+
+/// Checks a URL and the files that it names.
+///
+/// # Errors
+///
+/// One of them is of no use.
+pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+    Address::parse(url)?.security.as_ref().map(connector).transpose().map(drop)
 }
 
 /// What connections are made to.

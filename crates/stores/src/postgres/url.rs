@@ -1,25 +1,27 @@
 //! The URL of a PostgreSQL:
-//! `postgres://USER:PASSWORD@HOST[:PORT][,HOST…]/DB[?sslmode=…][&sslrootcert=…]`.
+//! `postgres://USER:PASSWORD@HOST[:PORT][,HOST…]/DB[?sslmode=…][&sslrootcert=…][&sslcert=…&sslkey=…]`.
 //!
 //! The driver reads the URL. How the connection is kept secret is decided here, because the driver's modes
 //! check no certificate: unless every host is this machine, a connection is encrypted and the server's
 //! certificate checked, or the URL says `sslmode=disable`. Each host is an address of its own, because the
-//! driver would try them one after the other in the time that is meant for one.
+//! driver would try them one after the other in the time that is meant for one. With `hostaddr`, the host is the name that the
+//! certificate is for, and the address is where it is.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-use super::tls::Roots;
+use super::tls::WORDS;
 use crate::OpenError;
+use crate::certificates::Certificates;
 
 /// The value of `sslmode` that is the default off loopback.
 const VERIFY_FULL: &str = "verify-full";
+/// The value of `sslrootcert` that names no file.
+const SYSTEM: &str = "system";
 
 /// After how long without a sign of the server its machine is asked for one.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -33,8 +35,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 pub(super) struct Address {
     /// How to connect to each host.
     pub(super) hosts: Vec<Config>,
-    /// How the server's certificate is checked; `None` where connections are not encrypted.
-    pub(super) security: Option<Roots>,
+    /// The certificates; `None` where connections are not encrypted.
+    pub(super) security: Option<Certificates>,
 }
 
 impl Address {
@@ -45,13 +47,16 @@ impl Address {
     /// It is not a URL of PostgreSQL, or asks for a mode that checks no certificate. The error says
     /// nothing of the URL, which may hold a password.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
-        let (url, mode, roots) = without_security(url)?;
+        let (url, mode, certificates) = without_security(url)?;
         let config =
             Config::from_str(&url).map_err(|error| bad(&without_value(&error.to_string())))?;
         let is_local = config.get_hosts().iter().all(is_loopback);
-        let is_secure = match mode.as_deref() {
-            None => !is_local || roots.is_some(),
+        let is_secure = match mode {
+            None => !is_local || certificates.is_some(),
             Some(VERIFY_FULL) => true,
+            Some("disable") if certificates.as_ref().is_some_and(|all| all.identity.is_some()) => {
+                return Err(bad("`sslcert` is of no use with `sslmode=disable`"));
+            }
             Some("disable") => false,
             Some("prefer") if is_local => false,
             Some(_) => {
@@ -61,7 +66,7 @@ impl Address {
             }
         };
         let mode = if is_secure { SslMode::Require } else { SslMode::Disable };
-        let security = is_secure.then(|| roots.unwrap_or(Roots::System));
+        let security = is_secure.then(|| certificates.unwrap_or_default());
         Ok(Self { hosts: hosts_of(&config, mode)?, security })
     }
 }
@@ -126,24 +131,23 @@ fn is_loopback(host: &Host) -> bool {
     }
 }
 
-/// The URL without its `sslmode` and `sslrootcert`, and those.
-fn without_security(url: &str) -> Result<(String, Option<String>, Option<Roots>), OpenError> {
+/// The URL without its `sslmode` and without its certificates, and those; `None` where it names none.
+fn without_security(url: &str) -> Result<(String, Option<&str>, Option<Certificates>), OpenError> {
     let Some((base, query)) = url.split_once('?') else { return Ok((url.to_owned(), None, None)) };
-    let (mut mode, mut roots, mut rest) = (None, None, Vec::new());
-    for pair in query.split('&') {
-        match pair.split_once('=') {
-            Some(("sslmode", value)) => mode = Some(value.to_owned()),
-            Some(("sslrootcert", "system")) => roots = Some(Roots::System),
-            Some(("sslrootcert", path)) => {
-                let path = percent_decode_str(path).decode_utf8();
-                let path = path.map_err(|_| bad("`sslrootcert` is not in UTF-8"))?;
-                roots = Some(Roots::File(PathBuf::from(&*path)));
-            }
-            _ => rest.push(pair),
+    let (mut certificates, mut rest) = Certificates::split(&WORDS, query).map_err(bad)?;
+    let is_named = !certificates.is_empty();
+    certificates.roots.take_if(|path| path.as_os_str() == SYSTEM);
+    let mut mode = None;
+    rest.retain(|parameter| match parameter.strip_prefix("sslmode=") {
+        Some(value) => {
+            mode = Some(value);
+            false
         }
-    }
+        None => true,
+    });
     let rest = rest.join("&");
-    Ok((if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") }, mode, roots))
+    let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") };
+    Ok((url, mode, is_named.then_some(certificates)))
 }
 
 /// What the driver says of a URL, up to where it might repeat a part of it.
@@ -183,15 +187,30 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_those_that_the_url_names() {
-        let roots = |url: &str| Address::parse(url).ok().and_then(|address| address.security);
-        let file = |path: &str| Some(Roots::File(PathBuf::from(path)));
-        assert_eq!(roots("postgres://db.example/db"), Some(Roots::System));
-        assert_eq!(roots("postgres://db.example/db?sslrootcert=system"), Some(Roots::System));
-        assert_eq!(roots("postgres://localhost/db?sslrootcert=/a%20b.pem"), file("/a b.pem"));
-        let both = "postgres://localhost/db?sslrootcert=/a.pem&sslmode=verify-full";
-        assert_eq!(roots(both), file("/a.pem"));
-        assert_eq!(roots("postgres://db.example/db?sslrootcert=/a.pem&sslmode=disable"), None);
+    fn certificates_are_those_that_the_url_names() {
+        let security = |url: &str| Address::parse(url).ok().and_then(|address| address.security);
+        let roots =
+            |path: &str| Certificates { roots: Some(path.into()), ..Certificates::default() };
+        let system = Some(Certificates::default());
+        assert_eq!(security("postgres://db.example/db"), system);
+        assert_eq!(security("postgres://localhost/db?sslrootcert=system"), system);
+        let both = "postgres://localhost/db?sslrootcert=/a%20b.pem&sslmode=verify-full";
+        assert_eq!(security(both), Some(roots("/a b.pem")));
+        assert_eq!(security("postgres://db.example/db?sslrootcert=/a.pem&sslmode=disable"), None);
+        let identity = Some(("/c.pem".into(), "/k.pem".into()));
+        let mutual = "postgres://db.example/db?sslrootcert=/a.pem&sslcert=/c.pem&sslkey=/k.pem";
+        assert_eq!(security(mutual), Some(Certificates { identity, ..roots("/a.pem") }));
+        for wrong in ["sslcert=/c.pem", "sslcert=/c.pem&sslkey=/k.pem&sslmode=disable"] {
+            assert!(Address::parse(&format!("postgres://h/db?{wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn address_is_apart_from_the_name_of_the_certificate() {
+        let address = Address::parse("postgres://db.example:1/db?hostaddr=10.0.0.7").unwrap();
+        let host = &address.hosts[0];
+        assert_eq!(host.get_hosts(), [Host::Tcp("db.example".to_owned())]);
+        assert_eq!(host.get_hostaddrs(), ["10.0.0.7".parse::<IpAddr>().unwrap()]);
     }
 
     #[test]

@@ -55,6 +55,8 @@ const NOTICES: usize = 1024;
 #[cfg(fuzzing)]
 pub use fuzzing::read_redis_reply;
 #[cfg(feature = "redlock")]
+pub(crate) use redlock::check as check_redlock;
+#[cfg(feature = "redlock")]
 pub use redlock::redlock;
 
 /// Opens the Redis at `url`: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` for TLS,
@@ -69,6 +71,15 @@ pub use redlock::redlock;
 /// answer and none knows the master. What does not answer is not an error: the store keeps trying.
 pub async fn redis(url: &str, settings: &RedisSettings) -> Result<Arc<dyn Store>, OpenError> {
     Ok(Arc::new(RedisStore::open(url, settings).await?))
+}
+
+/// Checks a URL and the files that it names.
+///
+/// # Errors
+///
+/// One of them is of no use.
+pub(crate) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
+    Topology::check(url, settings)
 }
 
 /// A [`Store`] in Redis.

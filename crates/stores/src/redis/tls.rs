@@ -8,15 +8,15 @@
 use std::path::{Path, PathBuf};
 
 use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
-use percent_encoding::percent_decode_str;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::url::InvalidUrl;
+use crate::certificates::{Certificates, WORDS};
 
 /// The parameters that name certificates.
-pub(super) const PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
+pub(super) const PARAMETERS: [&str; 4] = ["cacert", "cert", "key", "servername"];
 
 /// The files that an encrypted connection needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,25 +34,14 @@ impl Security {
     ///
     /// A certificate is without its key or the other way, or the URL is without TLS.
     pub(super) fn of(is_secure: bool, query: &str) -> Result<Self, InvalidUrl> {
-        let [mut roots, mut cert, mut key] = [const { None }; 3];
-        for (name, value) in query.split('&').filter_map(|parameter| parameter.split_once('=')) {
-            let slot = match name {
-                "cacert" => &mut roots,
-                "cert" => &mut cert,
-                "key" => &mut key,
-                _ => continue,
-            };
-            let path = percent_decode_str(value).decode_utf8();
-            let path = path.map_err(|_| InvalidUrl("the path of a certificate is not in UTF-8"))?;
-            *slot = Some(PathBuf::from(&*path));
-        }
-        let identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(InvalidUrl("`cert` and `key` belong together")),
-        };
-        if !is_secure && (roots.is_some() || identity.is_some()) {
+        let (certificates, _) = Certificates::split(&WORDS, query).map_err(InvalidUrl)?;
+        if !is_secure && !certificates.is_empty() {
             return Err(InvalidUrl("certificates are for a scheme that begins with `rediss`"));
+        }
+        let Certificates { roots, identity, server_name } = certificates;
+        if server_name.is_some() {
+            // The driver checks a certificate by the host that it connects to, and takes no other name.
+            return Err(InvalidUrl("the certificate of a Redis has to be for the host of the URL"));
         }
         Ok(Self { roots, identity })
     }
@@ -150,5 +139,6 @@ mod tests {
         for url in ["redis://a?cacert=a", "redis+unix:///s?cert=a&key=b", "rediss://a?cert=a"] {
             assert!(Security::split(url).is_err(), "{url}");
         }
+        assert!(Security::split("rediss://10.0.0.7?servername=redis.example").is_err());
     }
 }

@@ -89,6 +89,15 @@ pub async fn zookeeper(
     Ok(optimistic(ZooKeeper { link: Arc::new(link), graves, at_start }))
 }
 
+/// Checks a URL and the file that it names.
+///
+/// # Errors
+///
+/// One of them is of no use.
+pub(crate) fn check(url: &str) -> Result<(), OpenError> {
+    Address::parse(url)?.security.as_ref().map(tls::connector).transpose().map(drop)
+}
+
 /// What an administrator does about an ensemble that refuses to be used.
 fn why_unfit(error: &StoreError, Tree { root }: &Tree) -> String {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Error>());

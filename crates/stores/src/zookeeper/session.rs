@@ -95,7 +95,7 @@ impl Link {
     pub(super) async fn new(address: Address, member_limit: Duration) -> Result<Self, OpenError> {
         let Address { hosts, user, root, security } = address;
         let tunnels = match &security {
-            Some(roots) => Some(Tunnels::open(&hosts, roots, member_limit).await?),
+            Some(certificates) => Some(Tunnels::open(&hosts, certificates, member_limit).await?),
             None => None,
         };
         let entrances = tunnels.as_ref().map(|tunnels| tunnels.entrances.clone());

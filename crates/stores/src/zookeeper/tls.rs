@@ -2,18 +2,16 @@
 //!
 //! The client can encrypt by itself only with a build of rustls that needs CMake and another provider of
 //! cryptography than the rest of keylatch. So it connects to this process, which checks the member's
-//! certificate, always with the name in the URL, and passes the bytes on. keylatch shows no certificate of
+//! certificate, always with a name of the URL, and passes the bytes on. keylatch shows no certificate of
 //! its own: another user of this machine who connects to the listener gets no further than to the
 //! ensemble itself. Tested in `tests/stores/zookeeper_tls.rs`.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -22,20 +20,12 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::OpenError;
+use crate::certificates::{Certificates, WORDS};
 
 /// How many connections there are at once: the client has one, and others are ending.
 const CONNECTIONS: usize = 16;
 /// The pause after no connection could be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whose signature a member's certificate needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Roots {
-    /// That of anyone whom the system trusts.
-    System,
-    /// That of a certificate of this PEM file.
-    File(PathBuf),
-}
 
 /// The listeners, for as long as they are needed.
 #[derive(Debug)]
@@ -63,13 +53,14 @@ impl Tunnels {
     /// There is no certificate to check members by, a host cannot be in a certificate, or no port is free.
     pub(super) async fn open(
         hosts: &[(String, u16)],
-        roots: &Roots,
+        certificates: &Certificates,
         limit: Duration,
     ) -> Result<Self, OpenError> {
-        let connector = TlsConnector::from(Arc::new(config(roots)?));
+        let connector = connector(certificates)?;
         let (mut entrances, mut listening) = (Vec::new(), Vec::new());
         for (host, port) in hosts {
-            let name = ServerName::try_from(host.clone());
+            let name = certificates.server_name.as_ref().unwrap_or(host);
+            let name = ServerName::try_from(name.clone());
             let name = name.map_err(|_| unfit("a host has a name that no certificate can have"))?;
             let listener = TcpListener::bind(("127.0.0.1", 0)).await;
             let listener = listener.map_err(|error| unfit(&error.to_string()))?;
@@ -127,19 +118,14 @@ impl Tunnel {
     }
 }
 
-fn config(roots: &Roots) -> Result<ClientConfig, OpenError> {
-    let (found, whose) = match roots {
-        Roots::System => (rustls_native_certs::load_native_certs(), "the system"),
-        Roots::File(path) => {
-            (rustls_native_certs::load_certs_from_paths(Some(path), None), "the file `cacert`")
-        }
-    };
-    let mut store = RootCertStore::empty();
-    let (usable, _) = store.add_parsable_certificates(found.certs);
-    if usable == 0 {
-        return Err(unfit(&format!("{whose} has no certificate to check its members by")));
-    }
-    Ok(ClientConfig::builder().with_root_certificates(store).with_no_client_auth())
+/// Checks members by `certificates`.
+///
+/// # Errors
+///
+/// There is no certificate to check them by.
+pub(super) fn connector(certificates: &Certificates) -> Result<TlsConnector, OpenError> {
+    let config = certificates.client_config(&WORDS).map_err(|error| unfit(&error))?;
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 fn unfit(why: &str) -> OpenError {

@@ -1,16 +1,15 @@
 //! The URL of an ensemble: `zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/ROOT]`, and
-//! `zookeepers://…[?cacert=PATH]` with TLS.
+//! `zookeepers://…[?cacert=PATH][&servername=NAME]` with TLS.
 //!
 //! The hosts and the path are those of a connect string of ZooKeeper's own clients. Errors say nothing of
 //! the URL, which may hold a password. Tested here.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
-use super::tls::Roots;
 use crate::OpenError;
+use crate::certificates::{Certificates, WORDS};
 
 /// The port of a member where the URL names none.
 const PORT: u16 = 2181;
@@ -26,8 +25,8 @@ pub(super) struct Address {
     pub(super) user: Option<User>,
     /// The node below which everything is, without a slash at the end.
     pub(super) root: String,
-    /// How the members' certificates are checked; `None` where connections are not encrypted.
-    pub(super) security: Option<Roots>,
+    /// The certificates; `None` where connections are not encrypted.
+    pub(super) security: Option<Certificates>,
 }
 
 /// A user and a password, as the digest scheme takes them.
@@ -57,8 +56,7 @@ impl Address {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| bad("it does not begin with `zookeeper://` or `zookeepers://`"))?;
-        let (rest, query) =
-            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let security = security_of(scheme == "zookeepers", query)?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, hosts) = match authority.rsplit_once('@') {
@@ -75,16 +73,16 @@ pub(super) fn connect_string((host, port): &(String, u16)) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn security_of(is_secure: bool, query: Option<&str>) -> Result<Option<Roots>, OpenError> {
-    let roots = match query.map(|query| query.strip_prefix("cacert=")) {
-        None => Roots::System,
-        Some(Some(path)) if is_secure => {
-            let path = percent_decode_str(path).decode_utf8();
-            Roots::File(PathBuf::from(&*path.map_err(|_| bad("`cacert` is not in UTF-8"))?))
-        }
-        Some(_) => return Err(bad("its one parameter is `cacert`, with `zookeepers://`")),
-    };
-    Ok(is_secure.then_some(roots))
+fn security_of(is_secure: bool, query: &str) -> Result<Option<Certificates>, OpenError> {
+    let (certificates, others) = Certificates::split(&WORDS, query).map_err(bad)?;
+    if !others.is_empty() || certificates.identity.is_some() {
+        return Err(bad("its parameters are `cacert` and `servername`"));
+    }
+    match is_secure {
+        true => Ok(Some(certificates)),
+        false if certificates.is_empty() => Ok(None),
+        false => Err(bad("certificates are for `zookeepers://`")),
+    }
 }
 
 fn user_of(text: &str) -> Result<User, OpenError> {
@@ -160,9 +158,13 @@ mod tests {
     fn certificates_are_checked_by_the_roots_of_the_url() {
         let security = |url: &str| Address::parse(url).unwrap().security;
         assert_eq!(security("zookeeper://one"), None);
-        assert_eq!(security("zookeepers://one/a"), Some(Roots::System));
-        let file = Some(Roots::File(PathBuf::from("/a b.pem")));
-        assert_eq!(security("zookeepers://one/a?cacert=/a%20b.pem"), file);
+        assert_eq!(security("zookeepers://one/a"), Some(Certificates::default()));
+        let roots = Certificates { roots: Some("/a b.pem".into()), ..Certificates::default() };
+        let url = "zookeepers://one/a?cacert=/a%20b.pem";
+        assert_eq!(security(url), Some(roots.clone()));
+        let server_name = Some("zk.example".to_owned());
+        let named = Some(Certificates { server_name, ..roots });
+        assert_eq!(security(&format!("{url}&servername=zk.example")), named);
     }
 
     #[test]
@@ -182,6 +184,7 @@ mod tests {
             "zookeeper://u:sesame@a/zookeeper/sesame",
             "zookeeper://u:sesame@a/b?cacert=sesame",
             "zookeepers://u:sesame@a/b?sesame=sesame",
+            "zookeepers://u:sesame@a/b?cert=sesame&key=sesame",
         ] {
             let error = Address::parse(url).map_err(|error| error.to_string());
             assert!(error.as_ref().is_err_and(|text| !text.contains("sesame")), "{url}: {error:?}");

@@ -67,6 +67,19 @@ pub async fn redlock(
     Ok(Arc::new(RedlockStore { nodes }))
 }
 
+/// Checks a URL, the files that it names and the settings that have to fit it.
+///
+/// # Errors
+///
+/// One of them is of no use.
+pub(crate) fn check(
+    url: &str,
+    redis: &RedisSettings,
+    redlock: &RedlockSettings,
+) -> Result<(), OpenError> {
+    Nodes::check(url, redis, redlock)
+}
+
 /// A [`Store`] over several Redis servers that know nothing of each other.
 ///
 /// It keeps no queue, and no records of idempotency keys: only a lock is the same on a quorum.

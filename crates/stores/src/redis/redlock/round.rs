@@ -24,6 +24,7 @@ use super::command::ReleaseFound;
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
+use crate::redis::pool;
 use crate::redis::script::{Keys, RedlockScripts};
 use crate::redis::tls::Security;
 use crate::redis::url::{MultiHostUrl, with_port};
@@ -83,6 +84,17 @@ impl Nodes {
             scripts: RedlockScripts::new(),
             tasks: TaskTracker::new(),
         })
+    }
+
+    /// Checks a URL, the files that it names and the settings that have to fit it.
+    pub(super) fn check(
+        url: &str,
+        redis: &RedisSettings,
+        redlock: &RedlockSettings,
+    ) -> Result<(), OpenError> {
+        let (addresses, security) = addresses(url)?;
+        quorum(redlock.quorum, addresses.len())?;
+        addresses.iter().try_for_each(|(_, url)| pool::client(url, &security, redis).map(drop))
     }
 
     /// How long a node has for a reply to a command with this TTL: a tenth of it, within the limits.

@@ -59,6 +59,18 @@ impl Topology {
         Ok(Self::Single(Pool::open(client, settings).await?))
     }
 
+    /// Checks a URL and the files that it names.
+    pub(super) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError> {
+        let scheme = url.split(':').next().unwrap_or_default();
+        if scheme.ends_with("+sentinel") {
+            return Sentinels::parse(url, settings).map(drop);
+        }
+        if scheme.ends_with("+cluster") {
+            return Cluster::parse(url, settings).map(drop);
+        }
+        pool::lone_client(url, settings).map(drop)
+    }
+
     /// Runs a script on the keys of one bucket.
     pub(super) async fn run<T: FromRedisValue + ScriptReply>(
         &self,

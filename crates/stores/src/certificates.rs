@@ -1,0 +1,168 @@
+//! The certificates of encrypted connections, as the URL of a store names them: `?cacert=PATH&cert=PATH&key=PATH`.
+//!
+//! The parameters have the words of the engine's own client, and hold for every server behind the URL. A
+//! server's certificate has to be for the host of the URL, or for `servername` where the URL has it. An error
+//! says nothing of the URL's text, which may hold a password. Tested below, and with real servers in
+//! `tests/stores`: `etcd_tls.rs`, `postgres_tls.rs`, `redis_tls.rs`, `zookeeper_tls.rs`.
+
+use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
+
+/// What the parameters are called.
+#[derive(Debug)]
+pub(crate) struct Words {
+    pub(crate) roots: &'static str,
+    pub(crate) cert: &'static str,
+    pub(crate) key: &'static str,
+    /// `None` where the engine has another way to say it.
+    pub(crate) server_name: Option<&'static str>,
+    /// That a certificate is there without its key, or the other way.
+    pub(crate) incomplete: &'static str,
+}
+
+/// As the flags of `redis-cli` and `etcdctl` have them.
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+pub(crate) const WORDS: Words = Words {
+    roots: "cacert",
+    cert: "cert",
+    key: "key",
+    server_name: Some("servername"),
+    incomplete: "`cert` and `key` belong together",
+};
+
+/// What a URL says of certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Certificates {
+    /// The authorities that vouch for the servers; `None` for those of the system.
+    pub(crate) roots: Option<PathBuf>,
+    /// The certificate and the key of keylatch, if the servers ask for them.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// The name that the servers' certificates are for; `None` for the host that is connected to.
+    pub(crate) server_name: Option<String>,
+}
+
+impl Certificates {
+    /// What the parameters say that `words` name, and the other parameters.
+    ///
+    /// # Errors
+    ///
+    /// A certificate is without its key or the other way, or a value is not in UTF-8.
+    pub(crate) fn split<'a>(
+        words: &Words,
+        query: &'a str,
+    ) -> Result<(Self, Vec<&'a str>), &'static str> {
+        let [mut roots, mut cert, mut key, mut server_name] = [const { None }; 4];
+        let mut others = Vec::new();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let slot = match name {
+                _ if name == words.roots => &mut roots,
+                _ if name == words.cert => &mut cert,
+                _ if name == words.key => &mut key,
+                _ if Some(name) == words.server_name => &mut server_name,
+                _ => {
+                    others.push(parameter);
+                    continue;
+                }
+            };
+            let value = percent_decode_str(value).decode_utf8();
+            *slot = Some(value.map_err(|_| "a parameter of its certificates is not in UTF-8")?);
+        }
+        let path = |text: std::borrow::Cow<'_, str>| PathBuf::from(&*text);
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((path(cert), path(key))),
+            (None, None) => None,
+            _ => return Err(words.incomplete),
+        };
+        let server_name = server_name.map(Into::into);
+        Ok((Self { roots: roots.map(path), identity, server_name }, others))
+    }
+
+    /// Whether the URL says nothing of certificates.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(any(feature = "postgres", feature = "zookeeper"))]
+mod config {
+    use std::path::Path;
+
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::{ClientConfig, RootCertStore};
+
+    use super::{Certificates, Words};
+
+    impl Certificates {
+        /// How a connection is encrypted by what the files hold.
+        ///
+        /// # Errors
+        ///
+        /// One cannot be read, or has not what it is to have.
+        pub(crate) fn client_config(&self, words: &Words) -> Result<ClientConfig, String> {
+            let config = ClientConfig::builder().with_root_certificates(self.root_store(words)?);
+            let Some((cert, key)) = &self.identity else {
+                return Ok(config.with_no_client_auth());
+            };
+            let of = |parameter: &str, error| format!("the file `{parameter}`: {error}");
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| of(words.key, error))?;
+            let chain = chain(cert).map_err(|error| of(words.cert, error))?;
+            let pair = config.with_client_auth_cert(chain, key);
+            let Words { cert, key, .. } = words;
+            pair.map_err(|_| format!("the files `{cert}` and `{key}` have no pair that fits"))
+        }
+
+        fn root_store(&self, words: &Words) -> Result<RootCertStore, String> {
+            let (found, whose) = match &self.roots {
+                None => (rustls_native_certs::load_native_certs(), "the system".to_owned()),
+                Some(path) => (
+                    rustls_native_certs::load_certs_from_paths(Some(path), None),
+                    format!("the file `{}`", words.roots),
+                ),
+            };
+            let mut store = RootCertStore::empty();
+            match store.add_parsable_certificates(found.certs) {
+                (0, _) => Err(format!("{whose} has no certificate to check servers by")),
+                _ => Ok(store),
+            }
+        }
+    }
+
+    fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
+        CertificateDer::pem_file_iter(path)?.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: Words = Words {
+        roots: "cacert",
+        cert: "cert",
+        key: "key",
+        server_name: Some("servername"),
+        incomplete: "together",
+    };
+
+    #[test]
+    fn certificates_are_taken_out_of_the_query() {
+        let query = "cacert=/a%20b.pem&protocol=3&key=k&cert=c&&servername=db%2Eexample&x";
+        let (certificates, others) = Certificates::split(&SOME, query).unwrap();
+        assert_eq!(others, ["protocol=3", "x"]);
+        assert_eq!(certificates.roots, Some("/a b.pem".into()));
+        assert_eq!(certificates.identity, Some(("c".into(), "k".into())));
+        assert_eq!(certificates.server_name.as_deref(), Some("db.example"));
+        assert!(Certificates::split(&SOME, "x=1").unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn certificate_needs_its_key() {
+        for query in ["cert=a", "key=b"] {
+            assert_eq!(Certificates::split(&SOME, query), Err("together"));
+        }
+        assert!(Certificates::split(&SOME, "cacert=%ff").is_err());
+    }
+}
