@@ -7,6 +7,7 @@
 //! store to the rules of [`LockState`](crate::lock::LockState) and
 //! [`RecordState`](crate::idempotency::RecordState).
 
+mod backup;
 mod sets;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ use crate::lock::{
     HolderId, Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply,
     RenewReply, SetCommand, SetReply, TokenHash, Ttl,
 };
+
+pub use backup::Backup;
 
 /// Where locks and records are kept.
 ///
@@ -82,6 +85,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The store could not find out.
     async fn health(&self) -> Result<StoreHealth, StoreError>;
+
+    /// A copy of all that the store keeps, made while it serves. One that is its engine's to copy does
+    /// not do this.
+    ///
+    /// # Errors
+    ///
+    /// The store could not, is being copied already, or has no copies to give.
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        Err(StoreError::Unsupported)
+    }
 
     /// What the store can do, known without asking it.
     fn profile(&self) -> StoreProfile;

@@ -6,6 +6,7 @@
 //! [`Executor`] and is a [`Store`] by [`Ruled`].
 
 use std::fmt;
+use std::future::ready;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use keylatch_core::store::{
-    Command, Hints, ListLocks, ListQuery, ListRecords, ListReply, Page, Reply, Store, StoreError,
-    StoreHealth, StoreProfile, Topic,
+    Backup, Command, Hints, ListLocks, ListQuery, ListRecords, ListReply, Page, Reply, Store,
+    StoreError, StoreHealth, StoreProfile, Topic,
 };
 
 /// How often expired locks are removed.
@@ -51,6 +52,11 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
 
     /// Whether the executor can do its work.
     fn health(&self) -> impl Future<Output = Result<StoreHealth, StoreError>> + Send;
+
+    /// A copy of all that the executor keeps; see [`Store::back_up`].
+    fn back_up(&self) -> impl Future<Output = Result<Backup, StoreError>> + Send {
+        ready(Err(StoreError::Unsupported))
+    }
 
     /// What the executor can do.
     fn profile(&self) -> StoreProfile;
@@ -121,6 +127,10 @@ impl<X: Executor> Store for Ruled<X> {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.executor.health().await
+    }
+
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        self.executor.back_up().await
     }
 
     fn profile(&self) -> StoreProfile {

@@ -24,7 +24,7 @@ use super::{
     GrantEnd, Holding, Lease, Limit, LockName, Owner, Release, ReleaseReply, RenewReply, Token,
     Ttl,
 };
-use crate::store::{ListLocks, Page, Store, StoreError, StoreHealth};
+use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
 
 /// How many grants that no client reads may be on their way back before new ones are refused.
@@ -418,6 +418,15 @@ impl LockService {
     /// The store could not find out.
     pub async fn health(&self) -> Result<StoreHealth, StoreError> {
         with_deadline(self.deadline, self.store.health()).await
+    }
+
+    /// A copy of all that the store keeps, locks and records.
+    ///
+    /// # Errors
+    ///
+    /// The store could not, is being copied already, or has no copies to give.
+    pub async fn back_up(&self) -> Result<Backup, StoreError> {
+        with_deadline(self.deadline, self.store.back_up()).await
     }
 
     /// Sends away the requests that wait, and lets no other wait: another instance may serve them.

@@ -14,6 +14,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -53,6 +54,8 @@ pub(super) struct Medium {
     pub(super) open: Opening,
     /// Opens it as it stands, also where nothing can be written, and writes nothing.
     pub(super) look: Opening,
+    /// The file itself, where it is one of the file system.
+    pub(super) file: Option<Arc<File>>,
     /// This process's for as long as the medium is in use.
     pub(super) _directory: Option<Directory>,
 }
@@ -95,9 +98,16 @@ impl Directory {
 
     /// How the data file is opened, now and again after an error. The directory is this process's
     /// for as long as that may happen.
-    pub(super) fn medium(self) -> Medium {
+    ///
+    /// # Errors
+    ///
+    /// The data file cannot be read.
+    pub(super) fn medium(self) -> Result<Medium, OpenError> {
         let (file, log) = (self.path.join(DATA), self.path.join(LOG));
         let (name, readable) = (file.clone(), file.clone());
+        // Before SQLite opens it: see `snapshot.rs`.
+        let data = File::open(&file)
+            .map_err(|source| OpenError::Directory { path: self.path.clone(), source })?;
         let open = move || {
             // Not `create`: a file that lost its content must not become an empty store.
             not_empty(&file)?;
@@ -120,7 +130,8 @@ impl Directory {
             Ok(connection)
         };
         let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name, open, look, _directory: Some(self) }
+        let file = Some(Arc::new(data));
+        Ok(Medium { name, open, look, file, _directory: Some(self) })
     }
 
     /// Leaves the files of an older version to their user alone. SQLite gives the log the mode of the data.

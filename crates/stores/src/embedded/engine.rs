@@ -7,11 +7,13 @@
 
 use std::fmt;
 use std::io;
+use std::sync::{Arc, Weak};
 
 use rusqlite::Connection;
 
 use super::directory::Medium;
 use super::row::{FORMAT, FORMAT4, Head};
+use super::snapshot::Snapshot;
 use super::tables::{self, BatchChanges, FileError};
 use crate::OpenError;
 use crate::table::Table;
@@ -23,6 +25,8 @@ const FENCES: u64 = 1_000_000;
 
 /// About how many pages the log may have before they are put into the file.
 const LOG: usize = 1000;
+/// The same while the file is copied: 256 MB of changes. A copy that takes longer is broken off.
+const LOG_BESIDE_COPY: usize = 65_536;
 
 /// Why a batch is not on disk.
 #[derive(Debug, Clone)]
@@ -48,6 +52,8 @@ pub(super) struct Engine {
     log: usize,
     /// Whether the log was written to since [`Engine::compact`] was last called.
     in_use: bool,
+    /// The copy that is being made, if one is.
+    snapshot: Weak<Snapshot>,
 }
 
 impl Engine {
@@ -81,6 +87,7 @@ impl Engine {
             sync_failed: false,
             log: 0,
             in_use: false,
+            snapshot: Weak::new(),
         })
     }
 
@@ -168,7 +175,7 @@ impl Engine {
 
     /// Whether [`Engine::shorten_log`] has work to do.
     pub(super) fn is_log_long(&self) -> bool {
-        self.log >= LOG
+        self.log >= if self.is_copied() { LOG_BESIDE_COPY } else { LOG }
     }
 
     /// Puts what the log holds into the file, if it has become long.
@@ -176,8 +183,39 @@ impl Engine {
         if !self.is_log_long() {
             return Ok(());
         }
+        self.end_copy();
         self.log = 0;
         self.maintain(tables::checkpoint)
+    }
+
+    /// The file as it stands, with all that the log held, for as long as the snapshot lives; `None`
+    /// while another one does.
+    pub(super) fn copy(&mut self) -> Result<Option<Arc<Snapshot>>, Failure> {
+        if self.is_copied() {
+            return Ok(None);
+        }
+        self.log = 0;
+        self.maintain(tables::empty_log)?;
+        let file = self.medium.file.clone().filter(|_| self.connection.is_some());
+        let snapshot = file
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+            .and_then(Snapshot::of)
+            .map_err(|error| Failure::NotKept(error.to_string()))?;
+        let snapshot = Arc::new(snapshot);
+        self.snapshot = Arc::downgrade(&snapshot);
+        Ok(Some(snapshot))
+    }
+
+    fn is_copied(&self) -> bool {
+        self.snapshot.strong_count() > 0
+    }
+
+    /// Says to the reader of a copy, before the file changes, that the copy is of no use.
+    fn end_copy(&mut self) {
+        if let Some(snapshot) = std::mem::take(&mut self.snapshot).upgrade() {
+            tracing::warn!("a backup was broken off: the log has to go into the file");
+            snapshot.end();
+        }
     }
 
     /// Returns some of the room that the file no longer needs. Whether there is more to do.
@@ -194,7 +232,7 @@ impl Engine {
             self.log += tables::SLICE;
             self.in_use = true;
             self.shorten_log()?;
-        } else if !std::mem::take(&mut self.in_use) {
+        } else if !self.is_copied() && !std::mem::take(&mut self.in_use) {
             self.log = 0;
             self.maintain(tables::empty_log)?;
         }
@@ -242,6 +280,7 @@ impl Engine {
 
     fn close(&mut self, error: &FileError) {
         self.sync_failed |= error.is_failed_sync();
+        self.end_copy();
         self.connection = None;
     }
 }
@@ -249,6 +288,7 @@ impl Engine {
 impl Drop for Engine {
     /// Leaves all in the file, so that it is a backup without its log.
     fn drop(&mut self) {
+        self.end_copy();
         if let Some(connection) = &self.connection
             && let Err(error) = tables::empty_log(connection)
         {

@@ -10,9 +10,11 @@
 //! with the process, and how much of a lease is left, because no clock that runs while the process is
 //! away can be trusted. The tests `embedded`, `kills` and the fault disk hold all this.
 
+mod batch;
 mod directory;
 mod engine;
 mod row;
+mod snapshot;
 mod tables;
 #[cfg(feature = "test-medium")]
 pub mod test_medium;
@@ -32,7 +34,7 @@ use engine::Engine;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{Holding, LockState, Ttl};
 use keylatch_core::store::{
-    Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
+    Backup, Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
 };
 use writer::{SweptKeys, Writer};
@@ -55,7 +57,7 @@ pub async fn embedded(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         .map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
     let directory = path.clone();
     let opening = tokio::task::spawn_blocking(move || {
-        let medium = Directory::lock(&path)?.medium();
+        let medium = Directory::lock(&path)?.medium()?;
         Embedded::open(medium, path)
     });
     let opened = opening.await.unwrap_or_else(|panic| {
@@ -152,6 +154,10 @@ impl Executor for Embedded {
         self.writer.probe().await?;
         let facts = BTreeMap::from([("instances", "1".to_owned())]);
         Ok(StoreHealth { tier: Tier::Strict, facts, advice: Vec::new() })
+    }
+
+    async fn back_up(&self) -> Result<Backup, StoreError> {
+        Ok(self.writer.copy().await?.into_backup())
     }
 
     fn profile(&self) -> StoreProfile {

@@ -49,7 +49,7 @@ impl TestMedium {
             Ok(connection)
         };
         let (open, look) = (Box::new(open), Box::new(look));
-        Medium { name: "a disk".into(), open, look, _directory: None }
+        Medium { name: "a disk".into(), open, look, file: None, _directory: None }
     }
 }
 

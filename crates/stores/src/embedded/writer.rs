@@ -12,7 +12,6 @@
 //! thread that panics between two batches leaves a store that is dead and says so. Tested in `crates/stores/tests/faults`:
 //! `leader.rs`, `batches.rs` and the fault disk.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +22,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
+use super::batch::Batch;
 use super::engine::{Engine, Failure};
-use super::row::{AgeRow, is_same_lock_at_rest};
+use super::row::is_same_lock_at_rest;
+use super::snapshot::Snapshot;
 use super::tables::{BatchChanges, Probe};
-use crate::table::{Kept, SetStep, Step, Table, step, step_of_set};
+use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
-use keylatch_core::lock::{
-    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
-};
+use keylatch_core::lock::{LockName, LockState};
 use keylatch_core::store::{Command, Reply, StoreError};
 
 /// The most requests that share one transaction.
@@ -54,6 +53,8 @@ pub(super) enum WriteRequest {
     Probe(Answer<()>),
     /// Take a step towards a file without room that it does not need.
     Compact(Answer<()>),
+    /// Give a copy of the file as it is after the batch.
+    Copy(Answer<Arc<Snapshot>>),
 }
 
 impl WriteRequest {
@@ -199,6 +200,11 @@ impl Writer {
     pub(super) async fn compact(&self) -> Result<bool, StoreError> {
         self.submit(WriteRequest::Compact).await?;
         Ok(self.shared.state.loose.load(Ordering::Acquire))
+    }
+
+    /// A copy of the file, with all that was answered before.
+    pub(super) async fn copy(&self) -> Result<Arc<Snapshot>, StoreError> {
+        self.submit(WriteRequest::Copy).await
     }
 
     async fn submit<T>(
@@ -408,12 +414,15 @@ struct Committer {
 struct CommitResult {
     answers: Vec<PendingAnswer>,
     kept: Result<(), Failure>,
+    /// The copy of the file after the batch, if a request is for one.
+    copied: Result<Option<Arc<Snapshot>>, Failure>,
 }
 
 /// A waiter for a batch, and what it waits for.
 enum PendingAnswer {
     Reply(Reply, Answer<Reply>),
     Done(Answer<()>),
+    Copy(Answer<Arc<Snapshot>>),
 }
 
 impl CommitResult {
@@ -424,17 +433,25 @@ impl CommitResult {
             match waiting {
                 PendingAnswer::Reply(reply, answer) => drop(answer.send(outcome(&kept, reply))),
                 PendingAnswer::Done(answer) => drop(answer.send(outcome(&kept, ()))),
+                PendingAnswer::Copy(answer) => drop(answer.send(copy_of(&self.copied))),
             }
         }
     }
 }
 
-fn outcome<T>(kept: &Result<(), Failure>, value: T) -> Result<T, StoreError> {
+fn outcome<K, T>(kept: &Result<K, Failure>, value: T) -> Result<T, StoreError> {
     match kept {
-        Ok(()) => Ok(value),
+        Ok(_) => Ok(value),
         Err(Failure::NotKept(error)) => Err(StoreError::Refused(error.clone().into())),
         Err(Failure::InDoubt(error)) => Err(StoreError::Lost(error.clone().into())),
     }
+}
+
+/// One reader has a copy at a time, since the log grows meanwhile.
+fn copy_of(copied: &Result<Option<Arc<Snapshot>>, Failure>) -> Result<Arc<Snapshot>, StoreError> {
+    outcome(copied, ())?;
+    let copy = copied.as_ref().ok().and_then(Option::clone);
+    copy.ok_or_else(|| StoreError::Refused("the store is being copied already".into()))
 }
 
 impl Committer {
@@ -442,7 +459,7 @@ impl Committer {
     fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
         let (started, is_alone) = (Instant::now(), requests.len() == 1);
         let settled = self.settle();
-        let mut batch = Batch { table: &self.table, changes: BatchChanges::default() };
+        let mut batch = Batch::on(&self.table);
         let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
         for request in requests {
             answers.push(match request {
@@ -461,6 +478,7 @@ impl Committer {
                     compacting = true;
                     PendingAnswer::Done(answer)
                 }
+                WriteRequest::Copy(answer) => PendingAnswer::Copy(answer),
             });
         }
         let changes = batch.finish();
@@ -473,7 +491,10 @@ impl Committer {
         if compacting && kept.is_ok() {
             self.compact();
         }
-        CommitResult { answers, kept: kept.map(|_| ()) }
+        let kept = kept.map(|_| ());
+        let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
+        let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };
+        CommitResult { answers, kept, copied }
     }
 
     /// Finds out what became of the changes in doubt, if there are any.
@@ -539,6 +560,15 @@ impl Committer {
         }
     }
 
+    /// The file as it is now. What fails here undoes nothing that was kept.
+    fn copy(&mut self) -> Result<Option<Arc<Snapshot>>, Failure> {
+        let copied = self.engine.copy();
+        if let Err(failure @ Failure::InDoubt(_)) = &copied {
+            self.note(&Err(failure.clone()));
+        }
+        copied
+    }
+
     fn shorten_log(&mut self) {
         self.state.long_log.store(false, Ordering::Release);
         if let Err(failure) = self.engine.shorten_log() {
@@ -565,110 +595,6 @@ impl Committer {
                 }
             }
             Ok(false) => {}
-        }
-    }
-}
-
-/// What the requests so far would make of the table.
-struct Batch<'a> {
-    table: &'a Table,
-    changes: BatchChanges,
-}
-
-/// What a batch makes of the entries of one kind.
-trait BatchEntry: Kept {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
-}
-
-impl BatchEntry for LockState {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<LockName, Self> {
-        &mut changes.locks
-    }
-}
-
-impl BatchEntry for RecordState {
-    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<RecordKey, Self> {
-        &mut changes.records
-    }
-}
-
-impl Batch<'_> {
-    fn run(&mut self, command: &Command) -> Reply {
-        match command {
-            Command::Lock(name, command) => Reply::Lock(self.step::<LockState>(name, command)),
-            Command::Set(set, command) => Reply::Set(self.step_of_set(set, command)),
-            Command::Record(key, command) => Reply::Record(self.step::<RecordState>(key, command)),
-        }
-    }
-
-    fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
-        let (state, moment) = self.look::<E>(key);
-        let Step { reply, change } = step(Some(&state), key, command, &moment);
-        if let Some(after) = change {
-            self.change(key, after, moment.last_fencing_token);
-        }
-        reply
-    }
-
-    /// All locks of the set change in this batch, or none does: so a crash leaves no part of the step.
-    fn step_of_set(&mut self, set: &LockSet, command: &SetCommand) -> SetReply {
-        let now = self.table.now();
-        let mut last = BTreeMap::new();
-        let SetStep { reply, changes } = step_of_set(set, command, |name| {
-            let (state, moment) = self.look::<LockState>(name);
-            last.insert(name.clone(), moment.last_fencing_token);
-            SetMember { state, moment: Moment { now, ..moment } }
-        });
-        for (name, after) in changes {
-            let last = last.get(&name).copied().unwrap_or_default();
-            self.change(&name, after, last);
-        }
-        reply
-    }
-
-    /// An entry as the requests so far leave it, and the moment at which the next one finds it.
-    fn look<E: BatchEntry>(&mut self, key: &E::Key) -> (E, Moment) {
-        let (state, mut moment) = self.table.look::<E>(key);
-        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
-        let given = self.changes.fences.get(&E::bucket(key)).copied().unwrap_or_default();
-        moment.last_fencing_token = moment.last_fencing_token.max(given);
-        (state, moment)
-    }
-
-    fn change<E: BatchEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {
-        let given = after.fencing_token().unwrap_or_default().max(last);
-        let given_before = self.changes.fences.entry(E::bucket(key)).or_default();
-        *given_before = given.max(*given_before);
-        E::changed(&mut self.changes).insert(key.clone(), after);
-    }
-
-    fn sweep(&mut self, swept: &SweptKeys) {
-        for name in &swept.locks {
-            self.expire::<LockState>(name);
-        }
-        for key in &swept.records {
-            self.expire::<RecordState>(key);
-        }
-        for key in &swept.aged {
-            let (state, moment) = self.table.look::<RecordState>(key);
-            self.changes.ages.extend(AgeRow::of(&state, moment.now).map(|age| (*key, age)));
-        }
-    }
-
-    /// What the batch comes to. The age of a record that the batch changes is of an outcome before.
-    fn finish(self) -> BatchChanges {
-        let mut changes = self.changes;
-        changes.ages.retain(|key, _| !changes.records.contains_key(key));
-        changes
-    }
-
-    fn expire<E: BatchEntry>(&mut self, key: &E::Key) {
-        let (state, moment) = self.table.look::<E>(key);
-        let changed = E::changed(&mut self.changes);
-        let state = changed.get(key).unwrap_or(&state);
-        if state.is_stale(&moment) {
-            let live = state.live(&moment);
-            changed.insert(key.clone(), live);
         }
     }
 }

@@ -1,0 +1,125 @@
+//! A batch of requests to the writer: each finds the table as those before it in the batch leave it.
+//!
+//! The rules run here, and nothing is written: what the batch comes to is the table's only when it is on disk.
+//! The tests of `batches` hold it.
+
+use std::collections::BTreeMap;
+
+use super::row::AgeRow;
+use super::tables::BatchChanges;
+use super::writer::SweptKeys;
+use crate::table::{Kept, SetStep, Step, Table, step, step_of_set};
+use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::lock::{
+    FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
+};
+use keylatch_core::store::{Command, Reply};
+
+/// What the requests so far would make of the table.
+pub(super) struct Batch<'a> {
+    table: &'a Table,
+    changes: BatchChanges,
+}
+
+/// What a batch makes of the entries of one kind.
+trait BatchEntry: Kept {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
+}
+
+impl BatchEntry for LockState {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<LockName, Self> {
+        &mut changes.locks
+    }
+}
+
+impl BatchEntry for RecordState {
+    fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<RecordKey, Self> {
+        &mut changes.records
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// No request so far.
+    pub(super) fn on(table: &'a Table) -> Self {
+        Self { table, changes: BatchChanges::default() }
+    }
+
+    pub(super) fn run(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::Lock(name, command) => Reply::Lock(self.step::<LockState>(name, command)),
+            Command::Set(set, command) => Reply::Set(self.step_of_set(set, command)),
+            Command::Record(key, command) => Reply::Record(self.step::<RecordState>(key, command)),
+        }
+    }
+
+    fn step<E: BatchEntry>(&mut self, key: &E::Key, command: &E::Command) -> E::Reply {
+        let (state, moment) = self.look::<E>(key);
+        let Step { reply, change } = step(Some(&state), key, command, &moment);
+        if let Some(after) = change {
+            self.change(key, after, moment.last_fencing_token);
+        }
+        reply
+    }
+
+    /// All locks of the set change in this batch, or none does: so a crash leaves no part of the step.
+    fn step_of_set(&mut self, set: &LockSet, command: &SetCommand) -> SetReply {
+        let now = self.table.now();
+        let mut last = BTreeMap::new();
+        let SetStep { reply, changes } = step_of_set(set, command, |name| {
+            let (state, moment) = self.look::<LockState>(name);
+            last.insert(name.clone(), moment.last_fencing_token);
+            SetMember { state, moment: Moment { now, ..moment } }
+        });
+        for (name, after) in changes {
+            let last = last.get(&name).copied().unwrap_or_default();
+            self.change(&name, after, last);
+        }
+        reply
+    }
+
+    /// An entry as the requests so far leave it, and the moment at which the next one finds it.
+    fn look<E: BatchEntry>(&mut self, key: &E::Key) -> (E, Moment) {
+        let (state, mut moment) = self.table.look::<E>(key);
+        let state = E::changed(&mut self.changes).get(key).unwrap_or(&state).clone();
+        let given = self.changes.fences.get(&E::bucket(key)).copied().unwrap_or_default();
+        moment.last_fencing_token = moment.last_fencing_token.max(given);
+        (state, moment)
+    }
+
+    fn change<E: BatchEntry>(&mut self, key: &E::Key, after: E, last: FencingToken) {
+        let given = after.fencing_token().unwrap_or_default().max(last);
+        let given_before = self.changes.fences.entry(E::bucket(key)).or_default();
+        *given_before = given.max(*given_before);
+        E::changed(&mut self.changes).insert(key.clone(), after);
+    }
+
+    pub(super) fn sweep(&mut self, swept: &SweptKeys) {
+        for name in &swept.locks {
+            self.expire::<LockState>(name);
+        }
+        for key in &swept.records {
+            self.expire::<RecordState>(key);
+        }
+        for key in &swept.aged {
+            let (state, moment) = self.table.look::<RecordState>(key);
+            self.changes.ages.extend(AgeRow::of(&state, moment.now).map(|age| (*key, age)));
+        }
+    }
+
+    /// What the batch comes to. The age of a record that the batch changes is of an outcome before.
+    pub(super) fn finish(self) -> BatchChanges {
+        let mut changes = self.changes;
+        changes.ages.retain(|key, _| !changes.records.contains_key(key));
+        changes
+    }
+
+    fn expire<E: BatchEntry>(&mut self, key: &E::Key) {
+        let (state, moment) = self.table.look::<E>(key);
+        let changed = E::changed(&mut self.changes);
+        let state = changed.get(key).unwrap_or(&state);
+        if state.is_stale(&moment) {
+            let live = state.live(&moment);
+            changed.insert(key.clone(), live);
+        }
+    }
+}
