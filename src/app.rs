@@ -112,6 +112,7 @@ impl App {
             authenticator: authenticator.clone(),
             audit: audit.clone(),
             breaks: config.serves_breaks(),
+            backups: config.serves_backups(),
             max_wait: Duration::from_millis(config.wait.max_wait_ms),
             max_hold: Duration::from_millis(config.stream.max_hold_ms),
             streams: streams(&config, &metrics),

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use keylatch::access::{ApiKey, IdentityName};
 use keylatch::app::{self, App};
 use keylatch::command::{
-    self, Failure, LeaseArguments, LockCommand, RecordCommand, ServiceArguments,
+    self, BackupCommand, Failure, LeaseArguments, LockCommand, RecordCommand, ServiceArguments,
 };
 use keylatch::config::{Config, ConfigError, Flags};
 use keylatch::error::Error;
@@ -67,6 +67,12 @@ enum Command {
     /// Locks: each operation of the API, for a person or a script.
     #[command(subcommand, after_help = command::EXIT_CODES)]
     Lock(LockCommand),
+    /// Write a copy of an `embedded:` store to FILE, while it serves.
+    ///
+    /// FILE has every change that was answered before. To start on it, put it as `locks.sqlite` into an empty
+    /// directory, with its mode, 0600: `keylatch --store embedded:DIRECTORY`.
+    #[command(after_help = command::BACKUP_EXIT_CODES)]
+    Backup(BackupCommand),
     /// API keys, by which the service knows its clients, and the records of idempotency keys.
     #[command(subcommand)]
     Key(KeyCommand),
@@ -214,6 +220,7 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Check(flags)) => check_config(flags),
         Command::Config(ConfigCommand::Show { flags, json }) => show_config(flags, json),
         Command::Lock(command) => return ask_service(command.run()),
+        Command::Backup(command) => return ask_service(command.run()),
         Command::Run(run) => match run_under_lock(run) {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -233,7 +240,7 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let command = std::env::args_os().nth(1).and_then(|command| command.into_string().ok());
     let of_run = command.as_deref() == Some("run");
-    let of_client = of_run || matches!(command.as_deref(), Some("lock" | "key"));
+    let of_client = of_run || matches!(command.as_deref(), Some("lock" | "key" | "backup"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
     if of_run && !has_dashes && error.kind() == ErrorKind::MissingRequiredArgument {
         let hint = "\nPut `--` before the command: keylatch run NAME -- COMMAND";

@@ -1,4 +1,5 @@
 //! What an identity may do, by prefix of the name: a list of rules, and the one question that is asked of it.
+//! A copy of the store has every name in it, so the permission for it has no prefix.
 //!
 //! Rules only add. A rule covers every name that begins with its prefix, so one for `team-a/` says nothing of
 //! `team-ab`, and an empty prefix covers all. What covers a prefix covers all names below it, so the question
@@ -38,6 +39,9 @@ pub enum KeyAct {
 pub struct Permissions {
     locks: Vec<Rule<LockAct>>,
     keys: Vec<Rule<KeyAct>>,
+    /// Not for the console, which offers no copy.
+    #[serde(skip_serializing)]
+    backup: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,6 +59,7 @@ impl Permissions {
         Self {
             locks: vec![Rule { prefix: prefix.clone(), may: locks }],
             keys: vec![Rule { prefix, may: keys }],
+            backup: true,
         }
     }
 
@@ -83,7 +88,7 @@ struct AllowEntry {
 }
 
 /// An act of either kind; `read` is one of both.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Act {
     Acquire,
@@ -92,6 +97,7 @@ enum Act {
     Use,
     Resolve,
     Erase,
+    Backup,
 }
 
 impl Act {
@@ -100,7 +106,7 @@ impl Act {
             Self::Acquire => Some(LockAct::Acquire),
             Self::Read => Some(LockAct::Read),
             Self::Break => Some(LockAct::Break),
-            Self::Use | Self::Resolve | Self::Erase => None,
+            Self::Use | Self::Resolve | Self::Erase | Self::Backup => None,
         }
     }
 
@@ -110,7 +116,7 @@ impl Act {
             Self::Read => Some(KeyAct::Read),
             Self::Resolve => Some(KeyAct::Resolve),
             Self::Erase => Some(KeyAct::Erase),
-            Self::Acquire | Self::Break => None,
+            Self::Acquire | Self::Break | Self::Backup => None,
         }
     }
 }
@@ -132,10 +138,17 @@ impl TryFrom<Vec<AllowEntry>> for Permissions {
                 }
                 (None, Some(prefix)) => {
                     let may = may.into_iter().map(Act::of_key).collect::<Option<_>>();
-                    let may = may.ok_or("with `keys`, `may` is of `use`, `read`, `resolve`")?;
+                    let may =
+                        may.ok_or("with `keys`, `may` is of `use`, `read`, `resolve`, `erase`")?;
                     permissions.keys.push(Rule { prefix, may });
                 }
-                _ => return Err("an entry must have either `locks` or `keys`"),
+                (None, None) if may.iter().all(|act| *act == Act::Backup) => {
+                    permissions.backup = true;
+                }
+                _ => {
+                    return Err("an entry must have either `locks` or `keys`, \
+                                or be `{ may = [\"backup\"] }`");
+                }
             }
         }
         Ok(permissions)
@@ -184,6 +197,8 @@ mod tests {
             "[{ locks = \"\", may = [] }]",
             "[{ locks = \"\" }]",
             "[{ locks = \"\", may = [\"use\"] }]",
+            "[{ locks = \"\", may = [\"backup\"] }]",
+            "[{ may = [\"backup\", \"read\"] }]",
             "[{ keys = \"\", may = [\"break\"] }]",
             "[{ keys = \"\", may = [\"everything\"] }]",
             "[{ keys = \"\", may = [\"read\"], deny = true }]",
@@ -191,5 +206,7 @@ mod tests {
             assert!(permissions(allow).is_err(), "{allow}");
         }
         assert_eq!(permissions("[]"), Ok(Permissions::default()));
+        assert!(!permissions("[]").unwrap().cover_backup());
+        assert!(permissions("[{ may = [\"backup\"] }]").unwrap().cover_backup());
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use hyper::StatusCode;
 use keylatch_client::{Error, Holder};
@@ -48,6 +49,8 @@ pub enum Failure {
     Lost(String),
     /// The arguments fit no request.
     Arguments(String),
+    /// The answer cannot be written to this file.
+    File(PathBuf, io::Error),
     /// The answer cannot be printed.
     Output(io::Error),
 }
@@ -63,6 +66,7 @@ impl Failure {
             Self::Held(..) => 73,
             Self::Lost(_) => 75,
             Self::Arguments(_) => 64,
+            Self::File(..) => 74,
             Self::Output(_) => 70,
         }
     }
@@ -92,6 +96,7 @@ impl fmt::Display for Failure {
             Self::Held(name, holder) => f.write_str(&describe_contention(name, holder.as_ref())),
             Self::Lost(why) => write!(f, "the lock is lost: {why}"),
             Self::Arguments(why) => f.write_str(why),
+            Self::File(file, error) => write!(f, "{} cannot be written: {error}", file.display()),
             Self::Output(error) => write!(f, "the answer cannot be printed: {error}"),
         }
     }

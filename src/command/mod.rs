@@ -6,6 +6,7 @@
 //! `tests/cli/lock_commands.rs` and `key_commands.rs`.
 
 mod arguments;
+mod backup;
 mod config;
 mod failure;
 mod lock;
@@ -14,6 +15,7 @@ mod service;
 mod table;
 
 pub use arguments::{LeaseArguments, ServiceArguments};
+pub use backup::{BACKUP_EXIT_CODES, BackupCommand};
 pub use config::print_settings;
 pub use failure::{EXIT_CODES, Failure};
 pub use lock::LockCommand;

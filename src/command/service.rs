@@ -113,7 +113,8 @@ impl Service {
         })
     }
 
-    fn unanswered(&self, why: &(impl ToString + ?Sized)) -> Failure {
+    /// The service gave no answer, or part of one.
+    pub(super) fn unanswered(&self, why: &(impl ToString + ?Sized)) -> Failure {
         self.failure(Error::Unanswered(why.to_string()))
     }
 }

@@ -36,6 +36,7 @@ pub struct Config {
     pub jwt: JwtSettings,
     pub store: StoreUrl,
     pub store_timeout_ms: u64,
+    pub backup: Switch,
     pub sandbox: http::SandboxMode,
     pub tls: http::TlsSettings,
     pub server: http::Settings,
@@ -69,13 +70,13 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Lock {
-    pub r#break: BreakMode,
+    pub r#break: Switch,
 }
 
-/// Where a client may break the lease of another.
+/// Whether clients may do what is an operator's to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum BreakMode {
+pub enum Switch {
     /// To identities where it is granted; without identities, where the service listens on loopback alone.
     Auto,
     /// Everywhere.
@@ -210,10 +211,19 @@ impl Config {
 
     /// Whether a client may break the lease of another, if its permissions do not forbid it.
     pub fn serves_breaks(&self) -> bool {
-        match self.lock.r#break {
-            BreakMode::Auto => self.identity_file().is_some() || self.listens_on_loopback(),
-            BreakMode::On => true,
-            BreakMode::Off => false,
+        self.serves(self.lock.r#break)
+    }
+
+    /// Whether a client may copy the store, if its permissions do not forbid it.
+    pub fn serves_backups(&self) -> bool {
+        self.serves(self.backup)
+    }
+
+    fn serves(&self, switch: Switch) -> bool {
+        match switch {
+            Switch::Auto => self.identity_file().is_some() || self.listens_on_loopback(),
+            Switch::On => true,
+            Switch::Off => false,
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Api {
     pub audit: Option<Arc<AuditLog>>,
     /// Whether a client may break the lease of another, where its permissions say so too.
     pub breaks: bool,
+    /// Whether a client may copy the store, where its permissions say so too.
+    pub backups: bool,
     /// How long a client may wait in the queue.
     pub max_wait: Duration,
     /// How long a connection may hold a lock.

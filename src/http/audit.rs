@@ -51,6 +51,8 @@ pub(super) enum Act {
     },
     /// It erased the answer of a key.
     Erase { key: String, method: String, path: String },
+    /// It copied the store.
+    Backup,
     /// It was refused.
     Refused {
         method: &'static str,

@@ -102,6 +102,14 @@ impl Caller {
         Err(forbidden(format!("You may not {verb} this key.")).with_field("key"))
     }
 
+    /// Refuses a copy of the store.
+    pub(super) fn check_backup(&self) -> Result<(), Problem> {
+        if self.may(Permissions::cover_backup) {
+            return Ok(());
+        }
+        Err(forbidden("You may not copy the store."))
+    }
+
     /// The principal of an idempotency key: the identity or, where it may act for it, the one that the request
     /// names.
     pub(super) fn principal(&self, named: Option<String>) -> Result<String, Problem> {

@@ -7,6 +7,7 @@
 mod api;
 mod assets;
 mod audit;
+mod backup;
 mod body;
 mod breaks;
 mod caller;
@@ -180,6 +181,7 @@ fn short_routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(records::resolve))
         .routes(routes!(erase::erase_answer))
         .routes(routes!(system::info))
+        .routes(routes!(backup::back_up))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

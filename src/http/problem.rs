@@ -266,6 +266,10 @@ problems! {
         LockNotHeld, RequestTimeout, FenceMismatch, PayloadTooLarge, Internal, NotSupported,
         StoreUnavailable, Overloaded, Timeout, MisdirectedRequest, CrossOrigin, UnsupportedMediaType
     ];
+    BackupProblems: [
+        InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidQuery, BackupDisabled, Internal, NotSupported,
+        StoreUnavailable, Overloaded, Timeout, MisdirectedRequest
+    ];
     HistoryProblems: [
         InvalidHost, Unauthenticated, Forbidden, QuotaExceeded, InvalidName, InvalidQuery, Internal, NotSupported,
         StoreUnavailable, Overloaded, Timeout, MisdirectedRequest

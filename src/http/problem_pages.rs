@@ -165,6 +165,10 @@ const COMMANDS: &[(&[Code], &str)] = &[
              # How earlier grants ended\ncurl localhost:7070/v1/locks/deploy/history",
     ),
     (
+        &[Code::BackupDisabled],
+        "# Where it is allowed\ncurl -o locks.sqlite localhost:7070/v1/backup",
+    ),
+    (
         &[Code::NoRecord, Code::NothingToResolve, Code::AnswerNotKept],
         "curl 'localhost:7070/v1/idempotency/KEY?method=POST&path=/orders&principal='",
     ),

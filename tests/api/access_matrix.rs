@@ -25,11 +25,13 @@ enum Need {
     Set(&'static str),
     /// An act on an idempotency key.
     Key(&'static str),
+    /// A copy of the store.
+    Backup,
 }
 
-use Need::{Identity, Key, Lock, Open, Set};
+use Need::{Backup, Identity, Key, Lock, Open, Set};
 
-const NEEDS: [(&str, &str, Need); 31] = [
+const NEEDS: [(&str, &str, Need); 32] = [
     ("post", "/v1/locks/{name}", Lock("acquire")),
     ("put", "/v1/locks/{name}", Lock("acquire")),
     ("delete", "/v1/locks/{name}", Lock("acquire")),
@@ -52,6 +54,7 @@ const NEEDS: [(&str, &str, Need); 31] = [
     // It has what the identity may read.
     ("get", "/v1/idempotency", Identity),
     ("get", "/v1/info", Identity),
+    ("get", "/v1/backup", Backup),
     ("get", "/metrics", Identity),
     ("get", "/livez", Open),
     ("get", "/readyz", Open),
@@ -65,8 +68,9 @@ const NEEDS: [(&str, &str, Need); 31] = [
     ("get", "/v1/payments/{id}", Open),
 ];
 
-/// Every act on a lock and on a key; an identity for each may do that alone, below `in/`.
-const ACTS: [(&str, &str); 7] = [
+/// Every act on a lock, on a key and on the store; an identity for each may do that alone, below `in/` where it
+/// is one by name.
+const ACTS: [(&str, &str); 8] = [
     ("locks", "acquire"),
     ("locks", "read"),
     ("locks", "break"),
@@ -74,6 +78,7 @@ const ACTS: [(&str, &str); 7] = [
     ("keys", "read"),
     ("keys", "resolve"),
     ("keys", "erase"),
+    ("store", "backup"),
 ];
 
 /// A request for an operation about a name.
@@ -125,7 +130,8 @@ fn is_as(answer: &Answer, expected: Option<(u16, &str)>, what: &str) {
 async fn every_operation_asks_for_what_the_table_says() {
     let mut keyring = Keyring::default();
     let keys = ACTS.map(|(kind, act)| {
-        let allow = format!("allow = [{{ {kind} = \"in/\", may = [\"{act}\"] }}]");
+        let names = if kind == "store" { String::new() } else { format!("{kind} = \"in/\",") };
+        let allow = format!("allow = [{{ {names} may = [\"{act}\"] }}]");
         ((kind, act), keyring.add(&format!("{kind}-{act}"), &allow))
     });
     let service = Service::start_with(keyring.config()).await;
@@ -140,6 +146,7 @@ async fn every_operation_asks_for_what_the_table_says() {
                     Open | Identity => true,
                     Lock(needed) | Set(needed) => (*kind, *act, name) == ("locks", needed, "in/1"),
                     Key(needed) => (*kind, *act, name) == ("keys", needed, "in/1"),
+                    Backup => *act == "backup",
                 };
                 let expected = (!is_permitted).then_some((403, "forbidden"));
                 let what = format!("{method} {path} {name} as {kind} {act}");

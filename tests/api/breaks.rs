@@ -3,7 +3,7 @@
 //!
 //! Method: breaks over HTTP, on each store that has locks of every kind.
 
-use keylatch::config::BreakMode;
+use keylatch::config::Switch;
 use keylatch_testkit::{Answer, Api, EventStream, RedlockNodes, Service, config, store_test};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -150,14 +150,14 @@ async fn break_needs_a_reason_and_the_fencing_token_of_what_was_seen() {
 async fn break_is_off_where_it_is_not_served() {
     let body = json!({"reason": "it hangs", "fencing_token": 7});
     let mut off = config("memory:");
-    off.lock.r#break = BreakMode::Off;
+    off.lock.r#break = Switch::Off;
     let mut open = config("memory:");
     (open.listen, open.open) = ("0.0.0.0:0".to_owned(), true);
     for config in [off, open.clone()] {
         let service = Service::start_with(config).await;
         break_lease(&service, "a", &body).await.is_problem(403, "break-disabled");
     }
-    open.lock.r#break = BreakMode::On;
+    open.lock.r#break = Switch::On;
     let service = Service::start_with(open).await;
     break_lease(&service, "a", &body).await.is_problem(404, "lock-not-held");
 }

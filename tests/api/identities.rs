@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use keylatch::config::BreakMode;
+use keylatch::config::Switch;
 use keylatch::http::{Guard, GuardAccess};
 use keylatch_testkit::{Answer, Keyring, LogCapture, Service, Upstream, eventually};
 use reqwest::{Method, StatusCode};
@@ -111,7 +111,7 @@ async fn break_is_served_to_identities_off_loopback() {
     config.listen = "0.0.0.0:0".to_owned();
     let body = json!({"reason": "it hangs", "fencing_token": 7});
     for (mode, status, code) in
-        [(BreakMode::Auto, 404, "lock-not-held"), (BreakMode::Off, 403, "break-disabled")]
+        [(Switch::Auto, 404, "lock-not-held"), (Switch::Off, 403, "break-disabled")]
     {
         config.lock.r#break = mode;
         let service = Service::start_with(config.clone()).await;

@@ -327,7 +327,8 @@ async fn exposed_listener_turns_off_what_loopback_alone_turns_on() {
     exposed.push(at("0.0.0.0:0", &[]));
     for (listeners, expected) in [(local, true), (exposed, false)] {
         let config = with_listeners(listeners);
-        assert_eq!((config.serves_sandbox(), config.serves_breaks()), (expected, expected));
+        let served = (config.serves_sandbox(), config.serves_breaks(), config.serves_backups());
+        assert_eq!(served, (expected, expected, expected));
     }
 }
 

@@ -9,6 +9,7 @@
 mod access_matrix;
 mod audit;
 mod audit_files;
+mod backup;
 mod breaks;
 mod client_certificates;
 mod connections;

@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
-const STATUSES: [(&str, &str, &[&str]); 31] = [
+const STATUSES: [(&str, &str, &[&str]); 32] = [
+    ("get", "/v1/backup", &["200", "400", "401", "403", "421", "429", "500", "501", "503"]),
     (
         "post",
         "/v1/locks/{name}",
@@ -150,7 +151,9 @@ const GUARDED: &[&str] =
 
 /// What has no example that works by itself: a fencing token and an id are given only by creating, and an
 /// outcome becomes unknown only by a failure.
-const BY_HAND: [(&str, &str); 4] = [
+const BY_HAND: [(&str, &str); 5] = [
+    // `memory:` gives no copy.
+    ("get", "/v1/backup"),
     ("post", "/v1/locks/{name}/break"),
     ("post", "/v1/idempotency/{key}/resolve"),
     ("get", "/v1/orders/{id}"),

@@ -8,6 +8,7 @@
 
 mod activation;
 mod audit_log;
+mod backup;
 mod commands;
 mod config;
 mod demo;

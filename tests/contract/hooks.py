@@ -1,6 +1,7 @@
 """What schemathesis leaves out, and why: the document cannot say these rules.
 
 * A stream does not end, so `hold` and `events` are left out as a whole (`run.py`).
+* A copy is of an `embedded:` store, and these requests are of `memory:`: `backup` is left out likewise.
 * A cursor is one that the service gave.
 * The service counts bytes where a schema counts characters.
 * `body`, `body_base64` and `json` exclude one another, and so do `not-executed` and an answer.

@@ -15,8 +15,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).parent
 KEY = "kl_" + "0" * 48
-# A stream does not end.
-STREAMS = "/(hold|events)$"
+# A stream does not end, and `memory:` gives no copy.
+LEFT_OUT = "/(hold|events|backup)$"
 
 
 def serve(keylatch, directory, settings):
@@ -38,7 +38,7 @@ def serve(keylatch, directory, settings):
 
 def check(schemathesis, url, examples, headers, report):
     arguments = [schemathesis, "--config-file", HERE / "schemathesis.toml", "run", url + "/openapi.json"]
-    arguments += ["--url", url, "--exclude-path-regex", STREAMS, "--max-examples", str(examples)]
+    arguments += ["--url", url, "--exclude-path-regex", LEFT_OUT, "--max-examples", str(examples)]
     arguments += ["--workers", "1", "--no-color", "--report-json-path", report]
     for header in headers:
         arguments += ["--header", header]

@@ -94,6 +94,9 @@ problem_table! {
     BreakDisabled = 403 "break-disabled" Never
         "No lease is broken here"
         "`lock.break` says where a client may break the lease of another: by default on loopback alone. Nothing was done.";
+    BackupDisabled = 403 "backup-disabled" Never
+        "No copy of the store is given here"
+        "`backup` says where a client may copy the store: by default on loopback alone, or with identities. Nothing was done.";
     NotFound = 404 "not-found" NewKey
         "There is nothing here"
         "See /docs for what there is. A `/` within a lock name travels as `%2F`.";

@@ -99,7 +99,9 @@ fn shown(key: &str, value: &Value) -> String {
             format!("store: StoreUrl({}:..)", url.split(':').next().expect("a scheme"))
         }
         // These are enums.
-        Value::String(name) if ["sandbox", "break", "format", "access"].contains(&key) => {
+        Value::String(name)
+            if ["sandbox", "break", "backup", "format", "access"].contains(&key) =>
+        {
             let (first, rest) = name.split_at(1);
             format!("{key}: {}{rest}", first.to_uppercase())
         }
@@ -121,7 +123,7 @@ fn other(key: &str, default: &Value) -> Value {
         ("cert" | "key" | "client_ca", _) => "other.pem".into(),
         ("identities", _) => "identities.toml".into(),
         ("audit", _) => "audit.log".into(),
-        ("sandbox" | "break", _) => "off".into(),
+        ("sandbox" | "break" | "backup", _) => "off".into(),
         _ => panic!("`{key}` is new: give it another valid value here"),
     }
 }
