@@ -27,6 +27,7 @@ use crate::traces::Traces;
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
+use keylatch_stores::scheme_of;
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -74,6 +75,10 @@ impl App {
         config.check_exposure()?;
         config.check_tls()?;
         config.check_jwt()?;
+        let url = config.store.expose();
+        let store = keylatch_stores::check(url, config.stores())?;
+        check_guards(config, scheme_of(url).unwrap_or_default(), store.records)?;
+        AuditLog::check(&config.log).map_err(of_audit(&config.log.audit))?;
         authenticator(config)?;
         tls_files(config)?;
         request_layer(config, &Arc::new(Metrics::new()))?;
@@ -297,14 +302,9 @@ fn records(
     store: Arc<dyn Store>,
 ) -> Result<Option<Arc<IdempotencyService>>, Error> {
     let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
-    if profile.records {
-        return Ok(Some(IdempotencyService::start_within(store, store_timeout(config), kept)));
-    }
-    match config.guard.first() {
-        // Its requests are not served unguarded.
-        Some(guard) => Err(Error::Unguarded { path: guard.path.clone(), store: profile.kind }),
-        None => Ok(None),
-    }
+    check_guards(config, profile.kind, profile.records)?;
+    let start = || IdempotencyService::start_within(store, store_timeout(config), kept);
+    Ok(profile.records.then(start))
 }
 
 fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> Result<RequestLayer, Error> {
@@ -331,9 +331,22 @@ fn audit_log(config: &Config, metrics: &Metrics) -> Result<Option<Arc<AuditLog>>
     if file.is_empty() {
         return Ok(None);
     }
-    let failed = |source| Error::Audit { file: file.clone(), source };
-    let log = AuditLog::open(&config.log, metrics.audit.clone()).map_err(failed)?;
+    let log = AuditLog::open(&config.log, metrics.audit.clone()).map_err(of_audit(file))?;
     Ok(Some(Arc::new(log)))
+}
+
+fn of_audit(file: &str) -> impl FnOnce(std::io::Error) -> Error {
+    |source| Error::Audit { file: file.to_owned(), source }
+}
+
+/// Refuses guards without a store for their records, since their requests are not served unguarded.
+fn check_guards(config: &Config, store: &str, has_records: bool) -> Result<(), Error> {
+    match config.guard.first() {
+        Some(guard) if !has_records => {
+            Err(Error::Unguarded { path: guard.path.clone(), store: store.to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn body_limits(config: &Config) -> BodyLimits {

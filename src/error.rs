@@ -29,7 +29,7 @@ pub enum Error {
         /// The guard's path.
         path: String,
         /// The kind of store.
-        store: &'static str,
+        store: String,
     },
     /// The file of identities or the issuer of tokens is of no use.
     #[error(transparent)]

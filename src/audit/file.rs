@@ -10,6 +10,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{AccessFlags, access};
+
 /// A file that lines are appended to.
 pub(super) struct AuditFile {
     path: PathBuf,
@@ -26,6 +28,17 @@ impl AuditFile {
     pub(super) fn open(path: &Path, max_bytes: u64, kept: usize) -> io::Result<Self> {
         let (path, file) = (path.to_owned(), open(path)?);
         Ok(Self { path, file, max_bytes, kept, has_failed_to_rotate: false })
+    }
+
+    /// Whether the file can be written, without making it.
+    pub(super) fn check(path: &Path) -> io::Result<()> {
+        match OpenOptions::new().append(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                Ok(access(parent.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK)?)
+            }
+            opened => opened.map(drop),
+        }
     }
 
     /// Appends a line.

@@ -75,6 +75,18 @@ impl AuditLog {
         Ok(Self { queue, counters, _worker: worker })
     }
 
+    /// Whether lines can be appended to what the settings name, without making a file.
+    ///
+    /// # Errors
+    ///
+    /// They cannot.
+    pub(crate) fn check(settings: &Settings) -> io::Result<()> {
+        match settings.audit.as_str() {
+            "" | STANDARD_OUTPUT => Ok(()),
+            file => AuditFile::check(Path::new(file)),
+        }
+    }
+
     /// Appends a line.
     pub(crate) fn write(&self, line: &impl Serialize) {
         let at = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).ok();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -17,6 +17,8 @@ const LISTEN: &str = "listen";
 
 /// What the variables of the service begin with.
 const PREFIX: &str = "KEYLATCH_";
+/// The variable, without that, that names the file of settings.
+const CONFIG: &str = "CONFIG";
 
 /// Variables with that beginning that `keylatch run` reads or sets, for a service that is started
 /// beside or under it.
@@ -77,6 +79,7 @@ pub struct Setting {
 pub(super) struct Layers {
     settings: Table,
     origins: BTreeMap<String, Origin>,
+    file: Option<PathBuf>,
 }
 
 impl Layers {
@@ -85,15 +88,21 @@ impl Layers {
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut layers =
-            Self { settings: parse("the defaults", DEFAULTS)?, origins: BTreeMap::new() };
+        let mut layers = Self {
+            settings: parse("the defaults", DEFAULTS)?,
+            origins: BTreeMap::new(),
+            file: None,
+        };
         // Until a source sets it: then it is no default.
         let default = layers.settings.insert(LISTEN.to_owned(), Value::String(String::new()));
-        if let Some(path) = &flags.config {
-            layers.merge_file(path)?;
+        let environment: Vec<_> = environment.into_iter().collect();
+        layers.file = flags.config.clone().or_else(|| file_of(&environment));
+        if let Some(path) = layers.file.clone() {
+            layers.merge_file(&path)?;
         }
         for (variable, value) in environment {
             if let Some(path) = variable.strip_prefix(PREFIX)
+                && path != CONFIG
                 && !is_service_link(path)
                 && !BESIDE.contains(&path)
             {
@@ -112,6 +121,11 @@ impl Layers {
         }
         settle_listen(&mut layers.settings, default)?;
         Ok(layers)
+    }
+
+    /// Whether a file is among the sources.
+    pub(super) fn has_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// The settings.
@@ -141,6 +155,12 @@ impl Layers {
         merge(&mut self.settings, file);
         deserialize(&source, self.settings.clone()).map(|_| ())
     }
+}
+
+/// The file that the environment names.
+fn file_of(environment: &[(String, String)]) -> Option<PathBuf> {
+    let named = environment.iter().find(|(name, _)| name.strip_prefix(PREFIX) == Some(CONFIG));
+    named.map(|(_, path)| path.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty())
 }
 
 /// Calls `see` with the name and the value of each setting.

@@ -168,9 +168,10 @@ impl Config {
         let environment: Vec<_> = environment.into_iter().collect();
         let traces = traces::Settings::from_variables(&environment)
             .map_err(|(variable, rule)| invalid(variable, rule))?;
-        let config =
-            deserialize("the configuration", Layers::load(flags, environment)?.settings())?;
-        Ok(Self { has_file: flags.config.is_some(), traces, ..config })
+        let layers = Layers::load(flags, environment)?;
+        let has_file = layers.has_file();
+        let config = deserialize("the configuration", layers.settings())?;
+        Ok(Self { has_file, traces, ..config })
     }
 
     /// Every setting that these flags and variables make, with where it comes from, by name.

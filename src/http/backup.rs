@@ -44,7 +44,7 @@ pub(super) async fn back_up(
         return Err(Problem::new(Code::BackupDisabled, detail));
     }
     let copied = async { Ok(api.locks.back_up().await?) };
-    let backup = auditor.follow(Act::Backup, copied).await?;
+    let backup = auditor.follow(Act::Backup, copied, |_, _| ()).await?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, backup.length.to_string()),

@@ -66,9 +66,74 @@ async fn mistake_is_found_without_a_start() {
         ("KEYLATCH_IDENTITIES", "/no/such/file", "/no/such/file"),
         ("KEYLATCH_TLS_CERT", "/no/such/file", "tls.key"),
         ("KEYLATCH_NOTHING", "1", "KEYLATCH_NOTHING"),
+        ("KEYLATCH_CONFIG", "/no/such/file", "/no/such/file"),
+        ("KEYLATCH_STORE", "nonsense:", "nonsense"),
+        ("KEYLATCH_STORE", "redis://:secret@host:port", "not a Redis URL"),
+        ("KEYLATCH_STORE", "redis+sentinel://host", "master's name"),
+        ("KEYLATCH_STORE", "redis+cluster://host/7", "no database"),
+        ("KEYLATCH_STORE", "redlock://a,b", "3 to 31 nodes"),
+        ("KEYLATCH_STORE", "postgres://host/db?sslrootcert=/no/such/file", "sslrootcert"),
+        ("KEYLATCH_STORE", "etcds://host?cacert=/no/such/file", "cacert"),
+        ("KEYLATCH_STORE", "zookeepers://host?cacert=/no/such/file", "cacert"),
+        ("KEYLATCH_LOG_AUDIT", "/no/such/directory/audit.log", "/no/such/directory/audit.log"),
     ] {
         let ended = KEYLATCH.run_with(&check, &[(variable, value)]).await;
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{variable}: {ended:?}");
         assert!(ended.stderr.contains(why), "{variable}: {ended:?}");
     }
+}
+
+#[tokio::test]
+async fn store_is_checked_and_not_opened() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (data, audit) = (directory.path().join("data"), directory.path().join("audit.log"));
+    let embedded = format!("embedded:{}", data.display());
+    let audit_file = audit.display().to_string();
+    for store in [
+        &*embedded,
+        "memory:",
+        "postgres://127.0.0.1:1/db",
+        "etcd://127.0.0.1:1",
+        "zookeeper://127.0.0.1:1",
+        "redis://127.0.0.1:1",
+        "redis+sentinel://127.0.0.1:1/mymaster",
+        "redis+cluster://127.0.0.1:1",
+        "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
+    ] {
+        let environment = [("KEYLATCH_STORE", store), ("KEYLATCH_LOG_AUDIT", &audit_file)];
+        let ended = KEYLATCH.run_with(&["config", "check"], &environment).await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{store}");
+    }
+    assert!(!data.exists() && !audit.exists(), "a check leaves nothing behind");
+}
+
+#[tokio::test]
+async fn guard_without_a_store_for_its_records_is_a_mistake() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("keylatch.toml").display().to_string();
+    let text = "[[guard]]\npath = \"/orders\"\nupstream = \"http://127.0.0.1:9\"\n";
+    std::fs::write(&file, text).expect("room");
+    for (store, code) in [("redlock://a,b,c", 1), ("redis://a", 0)] {
+        let ended = KEYLATCH.run(&["config", "check", "--config", &file, "--store", store]).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.stderr.contains("/orders"), code == 1, "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn variable_names_the_file_unless_a_flag_does() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (one, two) = (path("one.toml"), path("two.toml"));
+    std::fs::write(&one, "[wait]\nmax_wait_ms = 1\n").expect("room");
+    std::fs::write(&two, "[wait]\nmax_wait_ms = 2\n").expect("room");
+    let by_variable = ["config", "show", "--json"];
+    let by_flag = [&by_variable[..], &["--config", &two]].concat();
+    for (arguments, file, value) in [(&by_variable[..], &one, "1"), (&by_flag, &two, "2")] {
+        let shown = KEYLATCH.run_with(arguments, &[("KEYLATCH_CONFIG", &one)]).await;
+        let expected = (value.to_owned(), file.clone());
+        assert_eq!(setting(&shown, "wait.max_wait_ms"), expected, "{shown:?}");
+    }
+    let shown = KEYLATCH.run_with(&by_variable, &[("KEYLATCH_CONFIG", "")]).await;
+    assert_eq!(setting(&shown, "wait.max_wait_ms").1, "default");
 }
