@@ -31,6 +31,9 @@ use keylatch_core::lock::{LockName, LockSet};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The shells that people put before `-c`.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "fish"];
+
 /// A file has reached the process's size limit (Linux and the BSDs).
 const SIGXFSZ: i32 = 25;
 
@@ -137,10 +140,29 @@ struct Run {
 impl Run {
     /// The locks; an error of use where one is there twice.
     fn locks(&self) -> Result<Locks, clap::Error> {
-        Locks::new(self.names.clone()).map_err(|error| {
+        let wrong = |why: String| {
             let mut command = Self::augment_args(clap::Command::new("keylatch run"));
-            command.error(ErrorKind::ValueValidation, format!("a set of locks {error}"))
-        })
+            command.error(ErrorKind::ValueValidation, why)
+        };
+        if let Some(shell) = self.shell_as_name(std::env::args_os()) {
+            let lock = &self.names[0];
+            return Err(wrong(format!(
+                "`{shell}` is a lock here and no shell. Put `--` before the command: \
+                 keylatch run {lock} -- {shell} -c TEXT. Or leave the shell to keylatch: \
+                 keylatch run {lock} -c TEXT"
+            )));
+        }
+        Locks::new(self.names.clone()).map_err(|error| wrong(format!("a set of locks {error}")))
+    }
+
+    /// The last name, where it is a shell with its `-c`: a command in the manner of `flock`, which has no `--`.
+    fn shell_as_name(&self, arguments: impl IntoIterator<Item = OsString>) -> Option<&LockName> {
+        let shell = self.names.last().filter(|_| self.shell.is_some() && self.names.len() > 1)?;
+        let program = shell.as_str().rsplit('/').next().unwrap_or_default();
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        let is_before_text =
+            arguments.windows(2).any(|pair| pair[0] == shell.as_str() && pair[1] == "-c");
+        (SHELLS.contains(&program) && is_before_text).then_some(shell)
     }
 
     fn job(self, locks: Locks) -> Result<Job, Error> {
@@ -242,7 +264,9 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
     let of_run = command.as_deref() == Some("run");
     let of_client = of_run || matches!(command.as_deref(), Some("lock" | "key" | "backup"));
     let has_dashes = std::env::args_os().any(|argument| argument == "--");
-    if of_run && !has_dashes && error.kind() == ErrorKind::MissingRequiredArgument {
+    let is_of_command =
+        matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
+    if of_run && !has_dashes && is_of_command {
         let hint = "\nPut `--` before the command: keylatch run NAME -- COMMAND";
         let _ = writeln!(std::io::stderr(), "{hint}");
     }

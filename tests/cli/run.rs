@@ -55,6 +55,25 @@ async fn text_runs_by_the_shell() {
 }
 
 #[tokio::test]
+async fn shell_before_its_text_is_no_lock() {
+    let service = Service::start("memory:").await;
+    let url = url(&service);
+    for shell in ["sh", "bash", "dash", "zsh", "ksh", "fish", "/bin/sh"] {
+        let ended = run(&url, &["foo", shell, "-c", "echo hi"]).await;
+        is(&ended, 64, &[&format!("keylatch run foo -- {shell} -c TEXT")]);
+        assert_eq!(ended.stdout, "", "it did not run");
+    }
+    is(&run(&url, &["foo", "bash", "-ec", "echo hi"]).await, 64, &["Put `--` before the command"]);
+    // Those are locks.
+    for arguments in [&["a", "b", "-c", "echo hi"][..], &["-c", "echo hi", "a", "sh"]] {
+        let ended = run(&url, arguments).await;
+        is(&ended, 0, &[]);
+        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("hi\n", ""));
+    }
+    is(&run(&url, &["sh", "-c", "true"]).await, 0, &[]);
+}
+
+#[tokio::test]
 async fn trying_once_does_not_wait() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"ttl_ms": 600_000, "owner": "alice"})).await;
