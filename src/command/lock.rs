@@ -5,6 +5,7 @@
 //! signal. Tested in `tests/cli/lock_commands.rs`.
 
 use std::io::Write as _;
+use std::slice;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -26,6 +27,7 @@ use super::arguments::{duration, owner, ttl};
 use super::service::{Ask, Service, escape};
 use super::table::{Table, print_facts, print_json, seconds};
 use super::{Failure, LeaseArguments, ServiceArguments};
+use crate::run::narrate;
 
 /// How long a stream is silent at most: the service sends a comment with each heartbeat.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -250,7 +252,11 @@ async fn acquire(
     name: &LockName,
     options: &AcquireOptions,
 ) -> Result<LockGuard, Failure> {
-    match service.client().acquire(name, options).await {
+    let acquired = tokio::select! {
+        acquired = service.client().acquire(name, options) => acquired,
+        never = narrate(service.client(), service.url(), slice::from_ref(name)) => match never {},
+    };
+    match acquired {
         Ok(AcquireReply::Granted(guard)) => Ok(guard),
         Ok(AcquireReply::Held(holder)) => Err(Failure::Held(name.clone(), holder)),
         Err(error) => Err(service.failure(error)),

@@ -65,6 +65,11 @@ impl Service {
         Ok(Self { url, client })
     }
 
+    /// Where it is.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The client of its locks.
     pub(super) fn client(&self) -> &Client {
         &self.client

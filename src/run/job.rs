@@ -102,7 +102,7 @@ async fn acquired<R>(
     tokio::select! {
         acquired = acquire => acquired.map_err(|error| service_failure(job, error)),
         signal = signals.end() => Err(Failure::Signal(signal as i32)),
-        never = narrate(client, job) => match never {},
+        never = narrate(client, &job.server, job.locks.names()) => match never {},
     }
 }
 

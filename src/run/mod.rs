@@ -18,3 +18,4 @@ pub(crate) use exit::{code_of_error, describe_contention};
 pub use job::{Job, run};
 pub use locks::Locks;
 pub use reentry::Reentry;
+pub(crate) use waiting::narrate;

@@ -1,6 +1,8 @@
-//! What a run says while it waits for its locks: that the service cannot be reached, and on a terminal who holds them.
+//! What a command says while it waits for its locks: that the service cannot be reached, and on a terminal who holds
+//! them, for how long, and how many are before this client.
 //!
-//! A run that gets its locks within a second says nothing. Tested in `tests/cli/run_waits.rs`.
+//! A command that gets its locks within a second says nothing. The service says how many wait in all. Who comes later
+//! is behind, so the fewest others seen so far are the most that are ahead. Tested in `tests/cli/run_waits.rs`.
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
@@ -8,75 +10,142 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::Request;
+use hyper::{HeaderMap, Request, header};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
 use keylatch_client::{Client, Error};
 use keylatch_core::lock::LockName;
 use keylatch_wire::HeldLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{sleep, timeout};
 
-use super::job::{Job, say};
+use super::job::say;
 
-/// How long a run waits before it says anything, and how long one look may take.
+/// How long a command waits before it says anything, and how long one look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after a look the next one comes.
 const PAUSE: Duration = Duration::from_secs(5);
 /// The largest answer that is read, in bytes: a lock with a thousand holders.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// Says what the run waits for, until the wait is over and this is dropped.
-pub(super) async fn narrate(client: &Client, job: &Job) -> Infallible {
+/// Says what the command waits for, until the wait is over and this is dropped.
+pub(crate) async fn narrate(client: &Client, server: &str, names: &[LockName]) -> Infallible {
     sleep(PATIENCE).await;
-    let mut said = String::new();
+    let (mut said, mut fewest) = (None, u64::MAX);
     loop {
-        let news = match timeout(PATIENCE, contention(client, job)).await {
-            Ok(Err(error @ (Error::Unreachable(_) | Error::Unanswered(_)))) => {
-                Some(format!("{}: {error}; trying again", job.server))
+        let news = match timeout(PATIENCE, contention(client, names)).await {
+            Ok(Err(error @ Error::Unreachable(_))) => {
+                Some(News::Text(format!("{server}: {error}; trying again")))
             }
-            Ok(Ok(contention)) if io::stderr().is_terminal() => contention,
-            Err(_) => Some(format!("{}: no answer yet", job.server)),
+            Ok(Ok(contention)) if io::stderr().is_terminal() => contention.map(News::Contention),
+            Err(_) => Some(News::Text(format!("{server}: no answer yet"))),
             Ok(_) => None,
         };
-        if let Some(news) = news.filter(|news| *news != said) {
-            say(&news);
-            said = news;
+        if let Some(mut news) = news {
+            if let News::Contention(contention) = &mut news {
+                fewest = fewest.min(contention.ahead);
+                contention.ahead = fewest;
+            }
+            if said.as_ref().is_none_or(|said| !news.repeats(said)) {
+                say(&news.to_string());
+            }
+            said = Some(news);
         }
         sleep(PAUSE).await;
     }
 }
 
-/// Who holds the first of the locks that is held, and how many wait with this run.
-async fn contention(client: &Client, job: &Job) -> Result<Option<String>, Error> {
-    for name in job.locks.names() {
-        if let Some(lock) = look(client, name).await? {
-            return Ok(Some(describe(name, &lock)));
+/// What there is to say.
+enum News {
+    Text(String),
+    Contention(Contention),
+}
+
+impl News {
+    /// Whether it says nothing new: the times alone are other ones.
+    fn repeats(&self, said: &Self) -> bool {
+        match (self, said) {
+            (Self::Text(text), Self::Text(said)) => text == said,
+            (Self::Contention(new), Self::Contention(said)) => {
+                let what = |one: &Contention| (one.name.clone(), one.grant, one.ahead);
+                what(new) == what(said)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Contention(Contention { name, holders, ahead, .. }) => {
+                let ahead = match ahead {
+                    0 => "none ahead".to_owned(),
+                    some => format!("at most {some} ahead"),
+                };
+                write!(f, "waiting for `{name}`, held by {holders}; {ahead}")
+            }
+        }
+    }
+}
+
+/// The first of the locks that is held.
+struct Contention {
+    name: LockName,
+    /// What tells this grant from the next; none where several share the lock.
+    grant: Option<u64>,
+    holders: String,
+    /// At most so many others wait before this client.
+    ahead: u64,
+}
+
+/// Who holds the first of the locks that is held; `None` where no client does or this one may not know.
+async fn contention(client: &Client, names: &[LockName]) -> Result<Option<Contention>, Error> {
+    for name in names {
+        if let Some((lock, now)) = look(client, name).await? {
+            return Ok(Some(Contention::of(name, &lock, now)));
         }
     }
     Ok(None)
 }
 
-/// How a lock is held; `None` where no client holds it or this one may not know.
-async fn look(client: &Client, name: &LockName) -> Result<Option<HeldLock>, Error> {
+/// How a lock is held, and when by the service's clock.
+async fn look(client: &Client, name: &LockName) -> Result<Option<(HeldLock, Timestamp)>, Error> {
     let name = utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC);
     let request = Request::get(format!("/v1/locks/{name}")).body(Bytes::new());
     let Ok(request) = request else { return Ok(None) };
-    let body = client.send(request).await?.into_body();
+    let (head, body) = client.send(request).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
-    Ok(body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok()))
+    let lock = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+    Ok(lock.map(|lock| (lock, date_of(&head.headers).unwrap_or_else(Timestamp::now))))
 }
 
-fn describe(name: &LockName, lock: &HeldLock) -> String {
-    let (holders, waiting) = match lock {
-        HeldLock::Exclusive(lock) => {
-            let owner = lock.owner.as_deref().unwrap_or("a client without a label");
-            (format!("{owner} since {}", lock.acquired_at), lock.waiting)
-        }
-        HeldLock::Shared(lock) => (format!("{} clients together", lock.holding), lock.waiting),
-    };
-    let others = match waiting.saturating_sub(1) {
-        0 => "no other client waits".to_owned(),
-        1 => "1 other client waits".to_owned(),
-        others => format!("{others} other clients wait"),
-    };
-    format!("waiting for `{name}`, which is held by {holders}; {others}")
+fn date_of(headers: &HeaderMap) -> Option<Timestamp> {
+    let date = headers.get(header::DATE)?.to_str().ok()?;
+    rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
+}
+
+impl Contention {
+    fn of(name: &LockName, lock: &HeldLock, now: Timestamp) -> Self {
+        let (grant, holders, waiting) = match lock {
+            HeldLock::Exclusive(lock) => {
+                let owner = lock.owner.as_deref().unwrap_or("a client without a label");
+                let owner = owner.replace(|c: char| c.is_control(), "\u{fffd}");
+                let since = lock.acquired_at.parse().unwrap_or(now);
+                let held = now.duration_since(since).as_secs().max(0);
+                let left = lock.expires_in_ms.div_ceil(1000);
+                let holders = format!("{owner} for {held} s, {left} s left unless renewed");
+                (Some(lock.fencing_token), holders, lock.waiting)
+            }
+            HeldLock::Shared(lock) => {
+                let holders = match lock.holding {
+                    1 => "1 client that shares it".to_owned(),
+                    several => format!("{several} clients together"),
+                };
+                (None, holders, lock.waiting)
+            }
+        };
+        Self { name: name.clone(), grant, holders, ahead: waiting.saturating_sub(1) }
+    }
 }

@@ -103,24 +103,41 @@ async fn waiting_run_says_that_its_service_cannot_be_reached() {
     assert!(said.len() == 2 && said[0].ends_with("trying again"), "{ended:?}");
 }
 
+/// Runs the command in a new terminal, by util-linux's `script`.
+async fn on_terminal(arguments: &str) -> Exit {
+    let command = format!("exec {} {arguments}", env!("CARGO_BIN_EXE_keylatch"));
+    let terminal = ["script", "--quiet", "--return", "--command", &command, "/dev/null"];
+    RunningCommand::of(&terminal, &[("PATH", "/usr/bin:/bin")]).ended().await
+}
+
 #[tokio::test]
-async fn waiting_run_says_on_a_terminal_who_holds_the_lock() {
+async fn waiting_command_says_on_a_terminal_who_holds_the_lock_and_how_many_are_ahead() {
     let service = Service::start("memory:").await;
     service.create("a", &json!({"owner": "runner 7", "ttl_ms": 60_000})).await;
     let url = url(&service);
     let arguments = ["run", "--server", &url, "--wait", "1m", "a", "--", "true"];
     let other = KEYLATCH.start(&arguments, &[]);
     in_line(&service, 1).await;
-    let run =
-        format!("exec {} run --server {url} --wait 2s a -- true", env!("CARGO_BIN_EXE_keylatch"));
-    // util-linux's `script` runs a command in a new terminal.
-    let terminal = ["script", "--quiet", "--return", "--command", &run, "/dev/null"];
-    let ended = RunningCommand::of(&terminal, &[("PATH", "/usr/bin:/bin")]).ended().await;
-    assert_eq!(ended.code, Some(73), "{ended:?}");
-    let said = "waiting for `a`, which is held by runner 7 since ";
-    assert!(ended.stdout.contains(said), "{ended:?}");
-    assert!(ended.stdout.contains("1 other client waits"), "{ended:?}");
+    for command in ["run a --wait 2s -c true", "lock acquire a --wait 2s", "lock hold a --wait 2s"]
+    {
+        let ended = on_terminal(&format!("{command} --server {url}")).await;
+        assert_eq!(ended.code, Some(73), "{ended:?}");
+        let said = ended.stdout.lines().find(|line| line.contains("waiting for `a`"));
+        let said = said.unwrap_or_else(|| panic!("{command}: {ended:?}")).trim_end();
+        for part in ["held by runner 7 for ", " s left unless renewed; at most 1 ahead"] {
+            assert!(said.contains(part), "{command}: {said}");
+        }
+    }
     other.signal("-TERM");
     let other = other.ended().await;
     assert!(!other.stderr.contains("waiting for"), "no terminal reads it: {other:?}");
+}
+
+#[tokio::test]
+async fn client_that_is_first_in_line_has_none_ahead() {
+    let service = Service::start("memory:").await;
+    service.create("a", &json!({"mode": "shared", "ttl_ms": 60_000})).await;
+    let ended = on_terminal(&format!("run a --wait 2s -c true --server {}", url(&service))).await;
+    let said = "held by 1 client that shares it; none ahead";
+    assert!(ended.stdout.contains(said), "{ended:?}");
 }
