@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,7 +52,7 @@ enum Command {
     /// Run the service (the default).
     Serve(Serve),
     /// Ask the service on this machine whether it is alive: exit code 0 or 1.
-    Healthcheck(Serve),
+    Healthcheck(Place),
     /// Run the service with its toy shop on a store that is removed at the end, to try it.
     Demo(Demo),
     /// Print the OpenAPI document.
@@ -77,7 +77,7 @@ enum Command {
     #[command(after_help = command::BACKUP_EXIT_CODES)]
     Backup(BackupCommand),
     /// API keys, by which the service knows its clients, and the records of idempotency keys.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = command::EXIT_CODES)]
     Key(KeyCommand),
     /// Run a command for as long as it holds a lock, or several.
     ///
@@ -185,25 +185,33 @@ struct Demo {
     listen: String,
 }
 
+/// Where the service is, for a service and for what asks it on the same machine.
 #[derive(Debug, Args)]
-struct Serve {
+struct Place {
     /// The address to listen on, a port of 127.0.0.1, or unix:PATH [env: KEYLATCH_LISTEN]
     /// [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    /// A file with settings that differ from the defaults [env: KEYLATCH_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    #[command(flatten)]
+    place: Place,
     /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST,
     /// zookeeper://HOST or redis://HOST:PORT/DB
     /// [env: KEYLATCH_STORE] [default: embedded:./keylatch-data]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// A file with settings that differ from the defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
 }
 
 impl Serve {
     fn flags(self) -> Flags {
-        Flags { config: self.config, listen: self.listen, store: self.store }
+        let Place { listen, config } = self.place;
+        Flags { config, listen, store: self.store }
     }
 
     fn config(self) -> Result<Config, Error> {
@@ -226,7 +234,7 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return wrong_use(&error),
     };
@@ -255,6 +263,29 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&program().try_get_matches()?)
+}
+
+/// The command, with what all clients of the service have in common in the help of each.
+fn program() -> clap::Command {
+    with_environment(Cli::command(), None)
+}
+
+/// Adds the variables of clients to the help of those commands, and the exit codes of the command that they are
+/// part of.
+fn with_environment(command: clap::Command, of_parent: Option<String>) -> clap::Command {
+    let own = command.get_after_help().map(ToString::to_string);
+    let exit_codes = own.or(of_parent);
+    let part = exit_codes.clone();
+    let command = command.mut_subcommands(|one| with_environment(one, part.clone()));
+    if command.get_arguments().all(|argument| argument.get_id() != "server") {
+        return command;
+    }
+    let texts = [Some(command::ENVIRONMENT.to_owned()), exit_codes];
+    command.after_help(texts.into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
 }
 
 /// Says what is wrong with the arguments, or what was asked for with `--help` and `--version`.
@@ -313,7 +344,7 @@ fn serve(flags: Serve) -> Result<(), Error> {
 fn demo(flags: Demo) -> Result<(), Error> {
     let directory = tempfile::Builder::new().prefix("keylatch-demo-").tempdir()?;
     let store = Some(format!("embedded:{}", directory.path().display()));
-    let flags = Serve { listen: Some(flags.listen), store, config: None };
+    let flags = Serve { place: Place { listen: Some(flags.listen), config: None }, store };
     let config = Config { sandbox: SandboxMode::On, ..flags.config()? };
     serve_with(config, |at| Ok(std::io::stdout().write_all(pages_to_open(at).as_bytes())?))?;
     Ok(directory.close()?)
@@ -350,8 +381,8 @@ fn serve_with(
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn check_health(flags: Serve) -> Result<(), Error> {
-    let config = flags.config()?;
+async fn check_health(place: Place) -> Result<(), Error> {
+    let config = Serve { place, store: None }.config()?;
     let listeners = config.listeners();
     let [first, ..] = listeners.as_slice() else { return Ok(()) };
     healthcheck::check(first, config.tls.is_on()).await
@@ -386,13 +417,13 @@ fn create_key(name: &IdentityName) -> Result<(), Error> {
 
 fn print_completions(shell: Shell) -> Result<(), Error> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), env!("CARGO_BIN_NAME"), &mut text);
+    clap_complete::generate(shell, &mut program(), env!("CARGO_BIN_NAME"), &mut text);
     Ok(std::io::stdout().write_all(&text)?)
 }
 
 /// The manual of the command and, one after the other, of its subcommands.
 fn print_manual() -> Result<(), Error> {
-    let mut command = Cli::command();
+    let mut command = program();
     command.build();
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
@@ -407,6 +438,7 @@ fn render_subcommands(command: &clap::Command, text: &mut Vec<u8>) -> Result<(),
         manual.render_synopsis_section(text)?;
         manual.render_description_section(text)?;
         manual.render_options_section(text)?;
+        manual.render_extra_section(text)?;
         render_subcommands(subcommand, text)?;
     }
     Ok(())

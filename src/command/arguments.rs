@@ -15,6 +15,15 @@ const URL: &str = "KEYLATCH_URL";
 /// What the variable was called before. The service itself would take it for a table of settings.
 const FORMER_URL: &str = "KEYLATCH_SERVER";
 
+/// What the help of every client says about its environment.
+pub const ENVIRONMENT: &str = "\
+Environment:
+  KEYLATCH_URL          the URL of the service, or unix:PATH
+  KEYLATCH_API_KEY      the key by which the service knows this client
+  KEYLATCH_CA           a file of the authorities that vouch for the service, in place of the system's
+  KEYLATCH_CLIENT_CERT  a file of the certificate that this client shows, and
+  KEYLATCH_CLIENT_KEY   a file of its key";
+
 /// Where the service is.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceArguments {

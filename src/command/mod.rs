@@ -14,7 +14,7 @@ mod record;
 mod service;
 mod table;
 
-pub use arguments::{LeaseArguments, ServiceArguments};
+pub use arguments::{ENVIRONMENT, LeaseArguments, ServiceArguments};
 pub use backup::{BACKUP_EXIT_CODES, BackupCommand};
 pub use config::print_settings;
 pub use failure::{EXIT_CODES, Failure};

@@ -42,6 +42,43 @@ async fn healthcheck_succeeds_for_a_running_service() {
 }
 
 #[tokio::test]
+async fn help_of_each_client_has_its_environment_and_exit_codes() {
+    let mut clients = vec![vec!["run"], vec!["backup"]];
+    for command in ["acquire", "renew", "release", "hold", "watch", "list", "show", "break"] {
+        clients.push(vec!["lock", command]);
+    }
+    for command in ["list", "show", "resolve", "erase"] {
+        clients.push(vec!["key", command]);
+    }
+    for client in clients {
+        let ended = KEYLATCH.run(&[&client[..], &["--help"]].concat()).await;
+        for part in [
+            "KEYLATCH_URL ",
+            "KEYLATCH_API_KEY ",
+            "KEYLATCH_CA ",
+            "KEYLATCH_CLIENT_CERT ",
+            "KEYLATCH_CLIENT_KEY ",
+            "Exit codes:\n",
+        ] {
+            assert_eq!(ended.stdout.matches(part).count(), 1, "{client:?} {part}: {ended:?}");
+        }
+    }
+    assert!(KEYLATCH.run(&["key", "--help"]).await.stdout.contains("Exit codes:"));
+    let manual = KEYLATCH.run(&["man"]).await.stdout;
+    assert!(manual.contains("KEYLATCH_API_KEY"), "the manual has it too");
+}
+
+#[tokio::test]
+async fn help_has_the_flags_that_are_of_use_with_their_variables() {
+    let serve = KEYLATCH.run(&["serve", "--help"]).await.stdout;
+    for variable in ["KEYLATCH_LISTEN", "KEYLATCH_STORE", "KEYLATCH_CONFIG"] {
+        assert!(serve.contains(&format!("[env: {variable}]")), "{variable}: {serve}");
+    }
+    let healthcheck = KEYLATCH.run(&["healthcheck", "--help"]).await.stdout;
+    assert!(healthcheck.contains("--config") && !healthcheck.contains("--store"), "{healthcheck}");
+}
+
+#[tokio::test]
 async fn healthcheck_reports_that_nothing_listens() {
     let address = free_address().await;
     let ended = KEYLATCH.run(&["healthcheck", "--listen", &address]).await;

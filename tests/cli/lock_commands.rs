@@ -114,6 +114,31 @@ async fn list_has_a_row_for_each_holder() {
     assert_eq!(names.collect::<Vec<_>>(), ["a/1", "a/2", "b"]);
 }
 
+/// The head of a table in a new terminal, by util-linux's `script`.
+async fn head_on_terminal(service: &Service, no_color: Option<&str>) -> String {
+    let command =
+        format!("exec {} lock list --server {}", env!("CARGO_BIN_EXE_keylatch"), url(service));
+    let terminal = ["script", "--quiet", "--return", "--command", &command, "/dev/null"];
+    let path = ("PATH", "/usr/bin:/bin");
+    let environment = no_color.map_or(vec![path], |value| vec![path, ("NO_COLOR", value)]);
+    let ended = RunningCommand::of(&terminal, &environment).ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended.stdout.lines().next().expect("a head").trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn head_of_a_table_is_bold_on_a_terminal_unless_no_color_is_set() {
+    let service = Service::start("memory:").await;
+    service.create("a", &json!({})).await;
+    for (no_color, is_bold) in [(None, true), (Some(""), true), (Some("1"), false)] {
+        let head = head_on_terminal(&service, no_color).await;
+        assert!(head.contains("NAME"), "{head:?}");
+        assert_eq!(head.contains('\x1b'), is_bold, "{no_color:?}: {head:?}");
+    }
+    let piped = lock(&service, &["list"]).await;
+    assert!(!piped.stdout.contains('\x1b'), "{piped:?}");
+}
+
 #[tokio::test]
 async fn list_goes_over_all_pages() {
     let service = Service::start("memory:").await;
