@@ -165,12 +165,16 @@ impl Metrics {
         locks: LockCounts,
         records: RecordCounts,
         authenticator: Option<&Authenticator>,
+        shows_quota: impl Fn(&Identity) -> bool,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode_registry(&mut text, &self.registry)?;
         encode_registry(&mut text, &registry_of(locks, records))?;
         if let Some(authenticator) = authenticator {
-            encode_registry(&mut text, &registry_of_quotas(&authenticator.identities()))?;
+            encode_registry(
+                &mut text,
+                &registry_of_quotas(&authenticator.identities(), shows_quota),
+            )?;
         }
         encode_eof(&mut text)?;
         Ok(text)
@@ -314,11 +318,11 @@ fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
 }
 
 /// What the identities with a quota have, as of now.
-fn registry_of_quotas(identities: &Identities) -> Registry {
+fn registry_of_quotas(identities: &Identities, shows: impl Fn(&Identity) -> bool) -> Registry {
     let mut registry = Registry::with_prefix("keylatch");
     let used = Family::<QuotaLabels, Gauge>::default();
     let refusals = Family::<QuotaLabels, Counter>::default();
-    for Identity { name, meter, .. } in identities.iter() {
+    for Identity { name, meter, .. } in identities.iter().filter(|identity| shows(identity)) {
         let labels =
             |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.as_str() };
         for (kind, count) in meter.usage() {

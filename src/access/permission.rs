@@ -72,6 +72,16 @@ impl Permissions {
     pub fn cover_key(&self, act: KeyAct, key: &str) -> bool {
         covers(&self.keys, act, key)
     }
+
+    /// Whether every lock and every key may be read.
+    pub fn cover_all_reading(&self) -> bool {
+        self.cover_lock(LockAct::Read, "") && self.cover_key(KeyAct::Read, "")
+    }
+
+    /// Whether the store may be copied.
+    pub fn cover_backup(&self) -> bool {
+        self.backup
+    }
 }
 
 fn covers<A: PartialEq + Copy>(rules: &[Rule<A>], act: A, name: &str) -> bool {

@@ -187,6 +187,11 @@ impl Caller {
         }
     }
 
+    /// Whether the client may read what this identity has of its quota: where it is its own, or it may read all.
+    pub(super) fn may_read_quota(&self, identity: &Identity) -> bool {
+        self.identity() == Some(identity.name.as_str()) || self.may(Permissions::cover_all_reading)
+    }
+
     /// Whether the client may read what a record is about. One whose key is not known may be any.
     pub(super) fn may_read_record(&self, record: &RecordSummary) -> bool {
         let (key, principal) = match &record.scope {

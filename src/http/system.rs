@@ -18,6 +18,7 @@ use super::body::Json;
 use super::caller::Caller;
 use super::problem::{Code, HealthProblems, OwnProblems, Problem};
 use super::record_counts::{COUNT_LIMIT, MAX_COUNT, count_records};
+use crate::access::Identity;
 use crate::metrics::RecordCounts;
 use keylatch_core::lock::{LockCounts, LockService};
 use keylatch_core::store::{Effect, ListLocks, StoreHealth};
@@ -115,7 +116,8 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
 
 /// The counters
 ///
-/// For Prometheus, in the OpenMetrics text format.
+/// For Prometheus, in the OpenMetrics text format. Of the quotas it has those of the identity that asks, and of all
+/// where that may read every lock and every key.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -126,7 +128,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, 
         OwnProblems,
     )
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response {
+pub(super) async fn metrics(State(api): State<Arc<Api>>, caller: Caller) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let records = async {
         match &api.records {
@@ -135,7 +137,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, _: Caller) -> Response 
         }
     };
     let (records, locks) = join(records, count_locks(&api)).await;
-    match api.metrics.encode(locks, records, api.authenticator.as_deref()) {
+    let shows_quota = |identity: &Identity| caller.may_read_quota(identity);
+    let identities = api.authenticator.as_deref();
+    match api.metrics.encode(locks, records, identities, shows_quota) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => Problem::new(Code::Internal, "The metrics could not be written.").into_response(),
     }

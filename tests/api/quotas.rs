@@ -233,3 +233,30 @@ async fn what_an_identity_has_outlives_a_new_reading_of_the_file() {
     eventually(room).await;
     is_above(&fixture.create("/v1/locks/c", json!({})).await, "locks");
 }
+
+/// What one identity has is no other's to read, and an operator's.
+#[tokio::test]
+async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
+    let mut keyring = Keyring::default();
+    let narrow =
+        "allow = [{ locks = \"a/\", may = [\"acquire\", \"read\"] }]\nquota = { locks = 5 }";
+    let (one, two) = (keyring.add("one", narrow), keyring.add("two", narrow));
+    let locks_alone = keyring.add("locks", "allow = [{ locks = \"\", may = [\"read\"] }]");
+    let (nothing, all) = (keyring.add("nothing", ""), keyring.add("all", ALL));
+    let service = Service::start_with(keyring.config()).await;
+    for (key, expected) in [
+        (&one, &["one"][..]),
+        (&two, &["two"]),
+        (&locks_alone, &[]),
+        (&nothing, &[]),
+        (&all, &["one", "two"]),
+    ] {
+        let request = service.request(Method::GET, "/metrics").bearer_auth(key);
+        let metrics = Answer::of(request).await.text;
+        for identity in ["one", "two"] {
+            let is_shown = metrics.contains(&format!("identity=\"{identity}\""));
+            assert_eq!(is_shown, expected.contains(&identity), "{identity}: {expected:?}");
+        }
+        assert!(metrics.contains("keylatch_http_in_flight"), "{metrics}");
+    }
+}
