@@ -268,7 +268,7 @@ async fn hold_is_written_from_its_grant_to_its_release_or_loss() {
     let expected = json!({"identity": "ops", "act": "lost", "lock": "b",
         "fencing_token": acquired.fencing_token(), "reason": "not_held"});
     assert_eq!(*lost, expected);
-    fixture.has_no_secret(&[&acquired.token()]);
+    fixture.has_no_secret(&[acquired.token()]);
 }
 
 #[tokio::test]
