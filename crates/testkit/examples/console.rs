@@ -39,8 +39,8 @@ const VIEWS: [(&str, &str, &str); 7] = [
     ("problems", "problems", "outcome-unknown"),
 ];
 const KEY: &str = "#/keys/payment-1?method=POST&path=%2Fv1%2Fpayments&principal=";
-/// The widths, each with the most height that a picture has.
-const SIZES: [(u64, u64, u64); 2] = [(1280, 860, 900), (375, 812, 900)];
+/// The sizes of a screen and of a phone.
+const SIZES: [(u64, u64); 2] = [(1280, 860), (375, 812)];
 
 async fn draw(directory: &Path) {
     let data = tempfile::tempdir().expect("a temporary directory");
@@ -52,7 +52,7 @@ async fn draw(directory: &Path) {
         sleep(Duration::from_secs(90)).await;
         let page = browser.open(&format!("http://{}/livez", service.address)).await;
         for (view, path, shows) in VIEWS {
-            for (width, height, most) in SIZES {
+            for (width, height) in SIZES {
                 for scheme in ["light", "dark"] {
                     page.emulate_scheme(scheme).await;
                     page.resize(width, height).await;
@@ -60,8 +60,9 @@ async fn draw(directory: &Path) {
                     if view == "settle" {
                         ask(&page).await;
                     }
+                    page.eval("scrollTo(0, 0)").await;
                     let name = format!("{view}-{width}-{scheme}.png");
-                    fs::write(directory.join(&name), page.picture(most).await).expect("a file");
+                    fs::write(directory.join(&name), page.picture(height).await).expect("a file");
                     println!("{name}");
                 }
             }
@@ -98,6 +99,14 @@ async fn ask(page: &Page) {
 
 /// Locks and keys as a team has them.
 async fn fill(service: &Service) {
+    let late = json!({"owner": "release bot, run 8122", "ttl_ms": 300_000});
+    let fencing_token = service.create("deploy%2Fshop", &late).await.fencing_token();
+    let why = json!({
+        "reason": "Its runner was shut down", "by": "ann", "grace_ms": 0,
+        "fencing_token": fencing_token,
+    });
+    let broken = service.request(Method::POST, "/v1/locks/deploy%2Fshop/break").json(&why);
+    assert_eq!(Answer::of(broken).await.status, 200, "the lease is broken");
     let shop = json!({"owner": "release bot, run 8123", "ttl_ms": 300_000});
     service.create("deploy%2Fshop", &shop).await;
     for (number, worker) in (0..75).zip(["berlin", "oslo", "porto"].iter().cycle()) {
@@ -116,8 +125,6 @@ async fn fill(service: &Service) {
         let key = format!("payment-{number}");
         Answer::of(payment.header("Idempotency-Key", key).json(&body)).await;
     }
-    let brief = json!({"owner": "worker oslo-2", "ttl_ms": 1000});
-    service.create("deploy%2Fshop-assets", &brief).await;
 }
 
 /// Clients that wait for a lock for as long as the pictures take.
