@@ -4,7 +4,7 @@
 //! crate knows no HTTP. Invariant: no error says a word of a URL but its scheme, because a URL may hold a password. Tested
 //! in `tests/stores`, on every engine by one matrix.
 
-#[cfg(feature = "conditional")]
+#[cfg(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis"))]
 mod certificates;
 #[cfg(any(feature = "embedded", feature = "memory", feature = "conditional"))]
 mod cursor;
@@ -30,7 +30,7 @@ mod table;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use keylatch_core::store::Store;
@@ -75,7 +75,7 @@ pub use zookeeper::zookeeper;
 pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, OpenError> {
     match Engine::of(url)? {
         #[cfg(feature = "embedded")]
-        Engine::Embedded(directory) => embedded(directory).await,
+        Engine::Embedded(directory) => embedded(&directory).await,
         #[cfg(feature = "memory")]
         Engine::Memory => Ok(memory()),
         #[cfg(feature = "postgres")]
@@ -98,11 +98,15 @@ pub async fn open(url: &str, settings: Settings<'_>) -> Result<Arc<dyn Store>, O
 ///
 /// The URL names no store, or what a file has is of no use.
 #[cfg_attr(
-    not(any(feature = "postgres", feature = "etcd", feature = "zookeeper", feature = "redis")),
-    expect(unused_variables, reason = "no store has settings")
+    not(feature = "redis"),
+    expect(unused_variables, reason = "no store has settings to check")
 )]
 pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenError> {
     let engine = Engine::of(url)?;
+    #[cfg(feature = "redlock")]
+    let records = !matches!(engine, Engine::Redlock);
+    #[cfg(not(feature = "redlock"))]
+    let records = true;
     match engine {
         #[cfg(feature = "embedded")]
         Engine::Embedded(_) => {}
@@ -119,10 +123,6 @@ pub fn check(url: &str, settings: Settings<'_>) -> Result<UnopenedStore, OpenErr
         #[cfg(feature = "redlock")]
         Engine::Redlock => redis::check_redlock(url, settings.redis, settings.redlock)?,
     }
-    #[cfg(feature = "redlock")]
-    let records = !matches!(engine, Engine::Redlock);
-    #[cfg(not(feature = "redlock"))]
-    let records = true;
     Ok(UnopenedStore { records })
 }
 
@@ -134,10 +134,10 @@ pub struct UnopenedStore {
 }
 
 /// What a URL asks for. This is the one list of schemes.
-#[derive(Debug, Clone, Copy)]
-enum Engine<'a> {
+#[derive(Debug)]
+enum Engine {
     #[cfg(feature = "embedded")]
-    Embedded(&'a Path),
+    Embedded(PathBuf),
     #[cfg(feature = "memory")]
     Memory,
     #[cfg(feature = "postgres")]
@@ -152,14 +152,14 @@ enum Engine<'a> {
     Redlock,
 }
 
-impl<'a> Engine<'a> {
-    fn of(url: &'a str) -> Result<Self, OpenError> {
+impl Engine {
+    fn of(url: &str) -> Result<Self, OpenError> {
         let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
         let rest = &url[scheme.len() + 1..];
         match (scheme, rest) {
             #[cfg(feature = "embedded")]
             ("embedded", directory) if !directory.is_empty() => {
-                Ok(Self::Embedded(directory.as_ref()))
+                Ok(Self::Embedded(directory.into()))
             }
             #[cfg(feature = "memory")]
             ("memory", "") => Ok(Self::Memory),
