@@ -24,9 +24,10 @@ use crate::http::{
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
 use crate::traces::Traces;
-use keylatch_core::idempotency::IdempotencyService;
+use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
+use keylatch_core::waiters::WaiterRoom;
 use keylatch_stores::scheme_of;
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
@@ -39,7 +40,6 @@ const LAST_ANSWERS: Duration = Duration::from_millis(250);
 pub struct App {
     config: Config,
     router: Router,
-    requests: RequestLayer,
     locks: Arc<LockService>,
     records: Option<Arc<IdempotencyService>>,
     authenticator: Option<Arc<Authenticator>>,
@@ -103,7 +103,7 @@ impl App {
         let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
         let (timeout, waiters) = (store_timeout(&config), waiter_limits(&config));
         let locks = Arc::new(LockService::start(Arc::clone(&store), timeout, waiters)?);
-        let records = records(&config, Arc::clone(&store))?;
+        let records = records(&config, Arc::clone(&store), locks.waiter_room())?;
         let authenticator = authenticator(&config)?;
         let tls = tls_files(&config)?.map(Arc::new);
         let closing = CancellationToken::new();
@@ -132,7 +132,6 @@ impl App {
         Ok(Self {
             config,
             router,
-            requests,
             locks,
             records,
             authenticator,
@@ -188,8 +187,7 @@ impl App {
     /// A server of the routes without a listener.
     fn server(&self) -> Server {
         let (settings, metrics) = (self.config.server.clone(), Arc::clone(&self.metrics));
-        let (router, requests) = (self.router.clone(), self.requests.clone());
-        Server::new(router, requests, settings, metrics, self.closing.clone())
+        Server::new(self.router.clone(), settings, metrics, self.closing.clone())
     }
 
     async fn run(
@@ -300,10 +298,12 @@ fn store_timeout(config: &Config) -> Duration {
 fn records(
     config: &Config,
     store: Arc<dyn Store>,
+    waiters: WaiterRoom,
 ) -> Result<Option<Arc<IdempotencyService>>, Error> {
-    let (profile, kept) = (store.profile(), config.idempotency.max_kept_bytes);
+    let profile = store.profile();
+    let limits = RecordLimits { kept_bytes: config.idempotency.max_kept_bytes, waiters };
     check_guards(config, profile.kind, profile.records)?;
-    let start = || IdempotencyService::start_within(store, store_timeout(config), kept);
+    let start = || IdempotencyService::start_within(store, store_timeout(config), limits);
     Ok(profile.records.then(start))
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Arrival {
     pub(super) is_local: bool,
     /// Whether the connection is encrypted.
     pub(super) is_tls: bool,
+    /// Whether the service has as many connections as it may beside this one.
+    pub(super) is_surplus: bool,
     /// What the listener serves.
     pub(super) serves: Parts,
     /// The address of the other end.

@@ -254,7 +254,8 @@ where
     fn call(&mut self, mut request: Request<Body>) -> RequestFuture<S::Future> {
         let RequestLayer { shared, deadline, surface, .. } = &self.layer;
         let route = request.extensions().get::<MatchedPath>().cloned();
-        let (in_flight, admitted) = shared.load.admit(route.as_ref().map(MatchedPath::as_str));
+        let urgency = Urgency::of(&request, *surface, route.as_ref().map(MatchedPath::as_str));
+        let (in_flight, admitted) = shared.load.admit(urgency, Arrival::of(&request));
         let (method, id) = (method_label(request.method()), shared.ids.id_of(&request));
         let span = shared.tracer.as_ref().and_then(|tracer| {
             start_span(tracer, &request, method, route.as_ref().map(MatchedPath::as_str), &id)
@@ -448,6 +449,32 @@ struct LoadLimit {
     max_requests: i64,
 }
 
+/// How much of the service a request may find in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    /// All of it: a full service is alive, and restarting it would not make it less full.
+    Health,
+    /// Up to the limit: it ends or keeps a lease or a run, so it makes room.
+    End,
+    /// All but the last tenth, so that no number of runs and waits keeps the others out.
+    Other,
+}
+
+impl Urgency {
+    fn of(request: &Request<Body>, surface: Surface, route: Option<&str>) -> Self {
+        if surface != Surface::Api {
+            return Self::Other;
+        }
+        let route = route.unwrap_or_default();
+        match *request.method() {
+            _ if route == "/livez" => Self::Health,
+            Method::DELETE | Method::PUT => Self::End,
+            Method::POST if route.ends_with("/renew") || route.ends_with("/break") => Self::End,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// A request that is being served, counted until this is dropped.
 #[derive(Debug)]
 struct InFlight(Arc<Metrics>);
@@ -457,12 +484,24 @@ impl LoadLimit {
         Self { metrics, max_requests: i64::try_from(max_requests).unwrap_or(i64::MAX) }
     }
 
-    /// Counts a request at `route`; the problem with which it is refused where the service is full.
-    fn admit(&self, route: Option<&str>) -> (InFlight, Result<(), Problem>) {
+    /// Counts a request; the problem with which it is refused where the service is full.
+    fn admit(
+        &self,
+        urgency: Urgency,
+        arrival: Option<&Arrival>,
+    ) -> (InFlight, Result<(), Problem>) {
         let before = self.metrics.in_flight.inc();
         let in_flight = InFlight(Arc::clone(&self.metrics));
-        // A full service is alive, and restarting it would not make it less full.
-        if before < self.max_requests || route == Some("/livez") {
+        if urgency == Urgency::Other && arrival.is_some_and(|arrival| arrival.is_surplus) {
+            // Its connection was counted as shed.
+            return (in_flight, Err(overloaded("The service has too many connections.")));
+        }
+        let room = match urgency {
+            Urgency::Health => i64::MAX,
+            Urgency::End => self.max_requests,
+            Urgency::Other => self.max_requests - self.max_requests / 10,
+        };
+        if before < room {
             return (in_flight, Ok(()));
         }
         self.metrics.shed.inc();

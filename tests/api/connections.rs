@@ -216,7 +216,7 @@ async fn connection_above_the_cap_gets_503_until_another_closes() {
     assert_eq!(two.get("/livez").await.status, 200);
 
     let mut three = RawConnection::connect(service.address).await;
-    let refusal = three.get("/livez").await;
+    let refusal = three.get("/v1/info").await;
     is_overloaded(&refusal);
     assert_eq!(refusal.header("connection"), "close");
     three.closed().await;
@@ -225,7 +225,7 @@ async fn connection_above_the_cap_gets_503_until_another_closes() {
 
     drop(two);
     eventually(async || {
-        let answer = RawConnection::connect(service.address).await.get("/livez").await;
+        let answer = RawConnection::connect(service.address).await.get("/v1/info").await;
         (answer.status == 200).then_some(())
     })
     .await;

@@ -165,10 +165,10 @@ async fn upgraded_connection_counts_against_the_limit() {
     let service = Service::start_with(config).await;
     let wire = switched(service.address).await;
     let mut other = RawConnection::connect(service.address).await;
-    other.get("/livez").await.is_problem(503, "overloaded");
+    other.get("/v1/info").await.is_problem(503, "overloaded");
     drop(wire);
     let status = async || {
-        let mut other = RawConnection::sending(service.address, &get_request("/livez")).await;
+        let mut other = RawConnection::sending(service.address, &get_request("/v1/info")).await;
         (other.answer().await.status == 200).then_some(())
     };
     eventually(status).await;

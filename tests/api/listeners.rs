@@ -155,7 +155,7 @@ async fn listeners_share_locks_and_limits() {
     let client = over(&room.socket()).expect("a client");
     let create = client.request(Method::POST, "http://localhost/v1/locks/a").json(&json!({}));
     assert_eq!(Answer::of(create).await.status, 201);
-    service.get(0, "/livez").await.is_problem(503, "overloaded");
+    service.get(0, "/v1/locks/a").await.is_problem(503, "overloaded");
     drop(client);
     let look = async || Some(service.get(0, "/v1/locks/a").await).filter(|it| it.status != 503);
     assert_eq!(eventually(look).await.status, 200);

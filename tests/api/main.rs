@@ -59,6 +59,7 @@ mod principals;
 mod queue_across_instances;
 mod quotas;
 mod record_list;
+mod room;
 mod rust_client;
 mod rust_client_sets;
 mod sandbox;

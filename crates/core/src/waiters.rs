@@ -3,13 +3,36 @@
 //! A key has a value, such as a `Notify` or a channel, for as long as a [`WaiterGuard`] of it lives.
 //! The guards of a key are counted under the lock of the map, so the last one to go removes the key
 //! and no key outlives its waiters, whatever meets whatever. Turns in a queue, ends of runs and
-//! changes of a watched lock are three uses of it. Tested below.
+//! changes of a watched lock are three uses of it. A [`WaiterRoom`] bounds the requests that wait, for whatever
+//! they do. Tested below.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Room for the requests of a process that wait. Clones share it.
+#[derive(Debug, Clone)]
+pub struct WaiterRoom(Arc<Semaphore>);
+
+impl WaiterRoom {
+    /// Room for so many at once.
+    pub fn new(requests: usize) -> Self {
+        Self(Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Takes the place of one request, if there is room.
+    pub fn enter(&self) -> Option<WaiterPlace> {
+        Arc::clone(&self.0).try_acquire_owned().ok().map(WaiterPlace)
+    }
+}
+
+/// The place of a request that waits, until this is dropped.
+#[derive(Debug)]
+pub struct WaiterPlace(#[expect(dead_code, reason = "it is dropped")] OwnedSemaphorePermit);
 
 /// Values by key, each for as long as a task waits for it. Clones share the values.
 #[derive(Debug)]

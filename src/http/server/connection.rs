@@ -80,12 +80,13 @@ impl Connections {
         Self { http, settings, timeouts, entrance, closing, killed, metrics }
     }
 
-    /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down.
+    /// Serves one connection until it ends, is idle or slow for too long, or the service shuts down. Over
+    /// HTTP/1.1 a surplus one has one request.
     pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: Arc<Self>,
         accepted: AcceptedConnection<I>,
         router: Router,
-        keep_alive: bool,
+        is_surplus: bool,
         _place: OwnedSemaphorePermit,
     ) {
         let _open = GaugeGuard::new(&self.metrics.connections);
@@ -93,11 +94,11 @@ impl Connections {
         let phases = Arc::new(ConnectionPhases::new());
         let Entrance { is_local, tls, serves } = &self.entrance;
         let (is_local, serves) = (*is_local, *serves);
-        let arrival = Arrival { is_local, is_tls: tls.is_some(), serves, peer };
+        let arrival = Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer };
         let mut events = self.events(closed);
         let mut serving = Serving { all: &self, phases, events: &mut events };
         let Some(tls) = tls else {
-            return serving.http1(io, arrival.into(), &router, keep_alive).await;
+            return serving.http1(io, arrival.into(), &router).await;
         };
         if let Some(io) = serving.handshake(tls, io).await {
             let certificate = client_certificate(&io);
@@ -105,7 +106,7 @@ impl Connections {
             if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
                 serving.http2(io, client, &router).await;
             } else {
-                serving.http1(io, client, &router, keep_alive).await;
+                serving.http1(io, client, &router).await;
             }
         }
     }
@@ -161,7 +162,6 @@ impl Serving<'_> {
         io: I,
         client: Client,
         router: &Router,
-        keep_alive: bool,
     ) {
         let phases = Arc::clone(&self.phases);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
@@ -177,6 +177,7 @@ impl Serving<'_> {
             })
         });
         let mut http = self.all.http.clone();
+        let keep_alive = !client.arrival.is_surplus;
         let connection = http.keep_alive(keep_alive).serve_connection(io, service);
         let close = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
             connection.graceful_shutdown();

@@ -1,6 +1,7 @@
 //! A server of HTTP/1.1 and, behind TLS, HTTP/2, with a limit on everything that a client can make it wait for or keep.
 //!
-//! The accept loop counts connections, answers 503 to those beyond the cap, and at shutdown drains: it
+//! The accept loop counts connections, serves those beyond the cap what needs no room and answers them 503
+//! otherwise, and at shutdown drains: it
 //! accepts no more, lets requests end, and closes what is left when the time is over. In clear text it does
 //! not speak HTTP/2, which no client of this API needs there. The server accepts from any number of
 //! [`Listener`]s of any transport, which share its limits. Tested in `tests/api/connections.rs`, `shutdown.rs`,
@@ -23,8 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -33,10 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
 use super::parts::Parts;
-use super::problem::{Code, Problem};
-use super::request::RequestLayer;
 use crate::metrics::Metrics;
-use keylatch_core::store::Effect;
 
 pub(crate) use activation::HandedSockets;
 pub use listener::{AcceptedConnection, Listener};
@@ -47,10 +43,10 @@ pub use socket_io::{SocketIo, StreamSocket};
 pub use tls::{TlsFileError, TlsFiles, TlsSettings};
 pub use unix_socket::UnixSocket;
 
-/// How many connections beyond the cap are answered 503; more are closed without an answer.
-const REFUSALS: usize = 256;
-/// How long a refused connection may take to read its refusal.
-const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// How many connections beyond the cap have a request answered; more are closed without an answer.
+const SURPLUS: usize = 256;
+/// How long such a connection may take.
+const SURPLUS_TIME: Duration = Duration::from_secs(2);
 
 /// A server of some routes on its listeners.
 pub struct Server {
@@ -62,11 +58,10 @@ pub struct Server {
 /// What the listeners of a server share.
 struct Shared {
     router: Router,
-    full: Router,
     settings: Settings,
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
-    refusals: Arc<Semaphore>,
+    surplus_places: Arc<Semaphore>,
     closing: CancellationToken,
     killed: CancellationToken,
     tasks: TaskTracker,
@@ -87,16 +82,14 @@ impl Server {
     /// A server of `router` without a listener, which shuts down when `closing` is cancelled.
     pub fn new(
         router: Router,
-        requests: RequestLayer,
         settings: Settings,
         metrics: Arc<Metrics>,
         closing: CancellationToken,
     ) -> Self {
         let shared = Shared {
             router,
-            full: Router::new().fallback(async || full()).layer(requests),
             places: Arc::new(Semaphore::new(settings.max_connections)),
-            refusals: Arc::new(Semaphore::new(REFUSALS)),
+            surplus_places: Arc::new(Semaphore::new(SURPLUS)),
             settings,
             metrics,
             closing,
@@ -165,11 +158,11 @@ impl Shared {
             };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                tasks.spawn(connections.serve(accepted, self.router.clone(), true, place));
-            } else if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
+                tasks.spawn(connections.serve(accepted, self.router.clone(), false, place));
+            } else if let Ok(place) = Arc::clone(&self.surplus_places).try_acquire_owned() {
                 metrics.shed.inc();
-                let refusal = connections.serve(accepted, self.full.clone(), false, place);
-                tasks.spawn(timeout(REFUSAL_TIME, refusal));
+                let surplus = connections.serve(accepted, self.router.clone(), true, place);
+                tasks.spawn(timeout(SURPLUS_TIME, surplus));
             } else {
                 metrics.shed.inc();
             }
@@ -182,14 +175,4 @@ struct Entrance {
     is_local: bool,
     tls: Option<Arc<TlsFiles>>,
     serves: Parts,
-}
-
-fn full() -> Response {
-    let problem = Problem::new(Code::Overloaded, "The service has too many connections.")
-        .with_outcome(Effect::NotExecuted)
-        .with_retry_after(Duration::from_secs(1))
-        .with_retry();
-    let mut response = problem.into_response();
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
 }

@@ -27,4 +27,4 @@ pub use record::{
 pub use rules::{Record, RecordStage, RecordState, UNKNOWN_RETENTION};
 pub use run::{IdempotencyError, LateWork, OnceRun, RunRequest, RunResult};
 pub use scope::{MalformedScope, RecordScope};
-pub use service::IdempotencyService;
+pub use service::{IdempotencyService, RecordLimits};

@@ -29,7 +29,7 @@ use super::{
 use crate::lock::{Token, TokenHash};
 use crate::store::{ListRecords, Page, Store, StoreError};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
-use crate::waiters::{WaiterGuard, WaiterRegistry};
+use crate::waiters::{WaiterGuard, WaiterRegistry, WaiterRoom};
 use crate::watchdog::LeaseSchedule;
 
 /// How many runs and endings that no client waits for may be under way before new runs are refused.
@@ -37,12 +37,22 @@ const PENDING_MAX: usize = 10_000;
 /// How often one of the waiters looks whether a run has ended in another process.
 const POLL_PERIOD: Duration = Duration::from_millis(50);
 
+/// How much of this process the records may take.
+#[derive(Debug, Clone)]
+pub struct RecordLimits {
+    /// The bytes of answers that the store keeps in this process.
+    pub kept_bytes: u64,
+    /// Room for requests that wait for the end of a run.
+    pub waiters: WaiterRoom,
+}
+
 /// Does things once, by the records of a store.
 #[derive(Debug)]
 pub struct IdempotencyService {
     store: Arc<dyn Store>,
     deadline: Duration,
     waiters: WaiterRegistry<RecordKey, RunWaiters>,
+    waiter_room: WaiterRoom,
     tasks: TaskTracker,
     /// The runs that are under way, whether a caller waits for them or a task has them.
     runs: TaskTracker,
@@ -56,18 +66,28 @@ pub struct IdempotencyService {
 impl IdempotencyService {
     /// A service over `store` that waits for each of its answers at most for `deadline`.
     pub fn start(store: Arc<dyn Store>, deadline: Duration) -> Arc<Self> {
-        Self::start_within(store, deadline, u64::MAX)
+        let limits = RecordLimits { kept_bytes: u64::MAX, waiters: WaiterRoom::new(usize::MAX) };
+        Self::start_within(store, deadline, limits)
     }
 
-    /// The same with a bound on the bytes of answers that the store keeps in this process.
+    /// The same within limits.
     pub fn start_within(
         store: Arc<dyn Store>,
         deadline: Duration,
-        max_kept_bytes: u64,
+        limits: RecordLimits,
     ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
-        let room = AnswerRoom::new(max_kept_bytes);
-        Arc::new(Self { store, deadline, waiters, tasks, runs, room, leaving, interrupted })
+        Arc::new(Self {
+            store,
+            deadline,
+            waiters,
+            waiter_room: limits.waiters,
+            tasks,
+            runs,
+            room: AnswerRoom::new(limits.kept_bytes),
+            leaving,
+            interrupted,
+        })
     }
 
     /// The most bytes of an answer that the store keeps.
@@ -97,7 +117,8 @@ impl IdempotencyService {
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
     ///
     /// What was begun is brought to its end also when the caller drops this future. While it runs,
-    /// its lease is renewed. A panic of the work is passed on when its outcome is kept.
+    /// its lease is renewed. A panic of the work is passed on when its outcome is kept. Where there is no room for
+    /// one more that waits for a run, it waits for none.
     ///
     /// # Errors
     ///
@@ -113,7 +134,7 @@ impl IdempotencyService {
         F: Future<Output = RunResult<T>> + Send + 'static,
     {
         let until = Instant::now() + ask.wait;
-        let mut work = work;
+        let (mut work, mut place) = (work, None);
         loop {
             // Taken before asking, or an end in between would go unheard.
             let waiter =
@@ -126,6 +147,10 @@ impl IdempotencyService {
             let (Some(waiter), Some(ended)) = (&waiter, ended) else {
                 return Ok(OnceRun::Found(view));
             };
+            place = place.or_else(|| self.waiter_room.enter());
+            if place.is_none() {
+                return Ok(OnceRun::Found(view));
+            }
             let ended = timeout_at(until, self.ended(waiter, &ask.key, ended));
             if !matches!(self.leaving.run_until_cancelled(ended).await, Some(Ok(_))) {
                 return Ok(OnceRun::Found(view));

@@ -26,6 +26,7 @@ use super::{
 };
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
+use crate::waiters::WaiterRoom;
 
 /// How many grants that no client reads may be on their way back before new ones are refused.
 const PENDING_MAX: usize = 10_000;
@@ -168,7 +169,7 @@ pub struct LockCounts {
 pub struct WaiterLimits {
     /// For one lock; the store may take fewer.
     pub each: u64,
-    /// In this process, for all locks.
+    /// In this process, for all locks and whatever shares the [`LockService::waiter_room`].
     pub all: usize,
 }
 
@@ -191,6 +192,7 @@ pub struct LockService {
     /// How many requests for locks there were, from a random number on.
     requests: AtomicU64,
     pub(super) waiters: AtomicUsize,
+    pub(super) waiter_room: WaiterRoom,
     pub(super) waiting_requests: WaitingRequests,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
@@ -220,6 +222,7 @@ impl LockService {
             limits: WaiterLimits { each, ..limits },
             requests: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
+            waiter_room: WaiterRoom::new(limits.all),
             waiting_requests: WaitingRequests::default(),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
@@ -390,6 +393,11 @@ impl LockService {
     /// instances may have others. It asks no store.
     pub fn waiting_for(&self, name: &LockName) -> Vec<WaitingRequest> {
         self.waiting_requests.of(name)
+    }
+
+    /// The room for all requests that wait, for those that wait for something else to share it.
+    pub fn waiter_room(&self) -> WaiterRoom {
+        self.waiter_room.clone()
     }
 
     /// What the locks of this process come to now. It asks no store.

@@ -20,6 +20,7 @@ use super::withdrawal::PendingAttempt;
 use super::{AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockService, Ttl};
 use crate::store::{Effect, StoreError};
 use crate::task::with_deadline;
+use crate::waiters::WaiterPlace;
 
 /// How long a queue entry outlives the process that keeps it.
 const ENTRY_LASTS: Duration = Duration::from_millis(4000);
@@ -102,10 +103,8 @@ impl LockService {
 
     /// Counts one more waiter, which has no queue entry yet.
     fn join_waiters<T: Target>(&self, may_return: bool) -> Result<QueueTicket<'_, T>, LockError> {
-        let count = WaiterCount(&self.waiters);
-        if self.waiters.fetch_add(1, Ordering::Relaxed) >= self.limits.all {
-            return Err(LockError::TooManyWaiters);
-        }
+        let place = self.waiter_room.enter().ok_or(LockError::TooManyWaiters)?;
+        let count = WaiterCount::begin(&self.waiters, place);
         let begun = Instant::now();
         let (last, note) = (None, None);
         Ok(QueueTicket { service: self, _count: count, begun, may_return, last, note })
@@ -150,11 +149,21 @@ fn pause(contention: &Contention, until_tick: Duration) -> Duration {
 }
 
 /// Counts one waiter of this process for as long as it lives.
-struct WaiterCount<'a>(&'a AtomicUsize);
+struct WaiterCount<'a> {
+    waiters: &'a AtomicUsize,
+    _place: WaiterPlace,
+}
+
+impl<'a> WaiterCount<'a> {
+    fn begin(waiters: &'a AtomicUsize, place: WaiterPlace) -> Self {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Self { waiters, _place: place }
+    }
+}
 
 impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
