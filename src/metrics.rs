@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use crate::access::{Authenticator, Identities, Identity, QuotaKind};
+use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
 use crate::recent::Recent;
 use keylatch_axum::Code;
 use keylatch_core::lock::{Limit, LockCounts};
@@ -322,14 +322,15 @@ fn registry_of_quotas(identities: &Identities, shows: impl Fn(&Identity) -> bool
     let mut registry = Registry::with_prefix("keylatch");
     let used = Family::<QuotaLabels, Gauge>::default();
     let refusals = Family::<QuotaLabels, Counter>::default();
-    for Identity { name, meter, .. } in identities.iter().filter(|identity| shows(identity)) {
+    for identity in identities.iter().filter(|identity| shows(identity)) {
+        let Identity { name, meter, .. } = identity;
         let labels =
             |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.as_str() };
         for (kind, count) in meter.usage() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             used.get_or_create(&labels(kind)).set(count);
         }
-        for (kind, count) in meter.refusals() {
+        for (kind, count) in identity.meters().flat_map(Meter::refusals) {
             refusals.get_or_create(&labels(kind)).inc_by(count);
         }
     }

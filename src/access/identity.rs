@@ -9,12 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use keylatch_core::lock::LockName;
 use serde::Deserialize;
 
 use super::certificate::CertificateNames;
 use super::credential::RefusedCredential;
 use super::key::{ApiKey, KeyHash};
-use super::permission::Permissions;
+use super::permission::{Allowance, Namespace, Permissions};
 use super::quota::{Meter, Quota};
 
 /// In `act_for`: every principal.
@@ -29,6 +30,8 @@ pub struct Identity {
     pub permissions: Permissions,
     /// How much it may have, and what it has.
     pub meter: Meter,
+    /// The same for what it does in each namespace for which `allow` has a quota.
+    namespaces: Vec<(Namespace, Meter)>,
     act_for: BTreeSet<String>,
 }
 
@@ -37,6 +40,38 @@ impl Identity {
     pub fn may_act_for(&self, principal: &str) -> bool {
         let is_named = |name: &str| self.act_for.contains(name);
         principal == self.name.as_str() || is_named(principal) || is_named(EVERY_PRINCIPAL)
+    }
+
+    /// The meters of the namespaces that have some of these locks, each with those that it has.
+    pub fn namespaces_of_locks<'a>(
+        &'a self,
+        names: &'a [LockName],
+    ) -> impl Iterator<Item = (&'a Meter, Vec<LockName>)> {
+        self.namespaces.iter().filter_map(|(namespace, meter)| {
+            let names = names.iter().filter(|name| namespace.has_lock(name.as_str()));
+            let names: Vec<_> = names.cloned().collect();
+            (!names.is_empty()).then_some((meter, names))
+        })
+    }
+
+    /// The meters that count what is done with this idempotency key: its own and those of namespaces.
+    pub fn meters_of_key(&self, key: &str) -> impl Iterator<Item = &Meter> {
+        let of_key = self.namespaces.iter().filter(move |(namespace, _)| namespace.has_key(key));
+        std::iter::once(&self.meter).chain(of_key.map(|(_, meter)| meter))
+    }
+
+    /// All meters: its own and those of namespaces.
+    pub fn meters(&self) -> impl Iterator<Item = &Meter> {
+        std::iter::once(&self.meter).chain(self.namespaces.iter().map(|(_, meter)| meter))
+    }
+
+    /// A meter that begins with what this identity has in the namespace.
+    fn succeed_in(&self, namespace: &Namespace, meter: Meter) -> Meter {
+        let before = self.namespaces.iter().find(|(before, _)| before == namespace);
+        match before {
+            Some((_, before)) => meter.succeed(before),
+            None => meter,
+        }
     }
 }
 
@@ -139,7 +174,7 @@ struct IdentityEntry {
     certificates: Option<Vec<String>>,
     claims: Option<Vec<String>>,
     #[serde(default)]
-    allow: Permissions,
+    allow: Allowance,
     #[serde(default)]
     act_for: BTreeSet<String>,
     #[serde(default)]
@@ -206,12 +241,21 @@ impl Identities {
         if keys.is_none() && certificates.is_none() && claims.is_none() {
             return Err(InvalidIdentities::NoCredential(name));
         }
-        let meter = Meter::new(quota);
-        let meter = match before.by_name.get(&name) {
-            Some(before) => meter.succeed(&before.meter),
-            None => meter,
-        };
-        let identity = Identity { name: name.clone(), permissions: allow, meter, act_for };
+        let (mut meter, before) = (Meter::new(quota), before.by_name.get(&name));
+        if let Some(before) = before {
+            meter = meter.succeed(&before.meter);
+        }
+        let Allowance { permissions, quotas } = allow;
+        let namespaces = quotas.into_iter().map(|(namespace, quota)| {
+            let meter = Meter::new(quota);
+            let meter = match before {
+                Some(before) => before.succeed_in(&namespace, meter),
+                None => meter,
+            };
+            (namespace, meter)
+        });
+        let namespaces = namespaces.collect();
+        let identity = Identity { name: name.clone(), permissions, meter, namespaces, act_for };
         let identity = Arc::new(identity);
         if self.by_name.insert(name.clone(), Arc::clone(&identity)).is_some() {
             return Err(InvalidIdentities::SameName(name));

@@ -7,6 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::quota::Quota;
+
 /// What is done with a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,9 +35,33 @@ pub enum KeyAct {
     Erase,
 }
 
-/// What an identity may do with locks and keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// The names that begin with a prefix, of locks or of idempotency keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Namespace {
+    Locks(String),
+    Keys(String),
+}
+
+impl Namespace {
+    pub(super) fn has_lock(&self, name: &str) -> bool {
+        matches!(self, Self::Locks(prefix) if name.starts_with(prefix))
+    }
+
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        matches!(self, Self::Keys(prefix) if key.starts_with(prefix))
+    }
+}
+
+/// What `allow` says: what an identity may do, and how much of it in each namespace with a quota.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<AllowEntry>")]
+pub(super) struct Allowance {
+    pub(super) permissions: Permissions,
+    pub(super) quotas: Vec<(Namespace, Quota)>,
+}
+
+/// What an identity may do with locks and keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Permissions {
     locks: Vec<Rule<LockAct>>,
     keys: Vec<Rule<KeyAct>>,
@@ -95,6 +121,7 @@ struct AllowEntry {
     locks: Option<String>,
     keys: Option<String>,
     may: Vec<Act>,
+    quota: Option<Quota>,
 }
 
 /// An act of either kind; `read` is one of both.
@@ -131,37 +158,57 @@ impl Act {
     }
 }
 
-impl TryFrom<Vec<AllowEntry>> for Permissions {
+impl TryFrom<Vec<AllowEntry>> for Allowance {
     type Error = &'static str;
 
     fn try_from(entries: Vec<AllowEntry>) -> Result<Self, Self::Error> {
-        let mut permissions = Self::default();
-        for AllowEntry { locks, keys, may } in entries {
+        let mut allowance = Self::default();
+        for AllowEntry { locks, keys, may, quota } in entries {
             if may.is_empty() {
                 return Err("`may` must name at least one act");
             }
-            match (locks, keys) {
+            let permissions = &mut allowance.permissions;
+            let namespace = match (locks, keys) {
                 (Some(prefix), None) => {
                     let may = may.into_iter().map(Act::of_lock).collect::<Option<_>>();
                     let may = may.ok_or("with `locks`, `may` is of `acquire`, `read`, `break`")?;
-                    permissions.locks.push(Rule { prefix, may });
+                    permissions.locks.push(Rule { prefix: prefix.clone(), may });
+                    Namespace::Locks(prefix)
                 }
                 (None, Some(prefix)) => {
                     let may = may.into_iter().map(Act::of_key).collect::<Option<_>>();
                     let may =
                         may.ok_or("with `keys`, `may` is of `use`, `read`, `resolve`, `erase`")?;
-                    permissions.keys.push(Rule { prefix, may });
+                    permissions.keys.push(Rule { prefix: prefix.clone(), may });
+                    Namespace::Keys(prefix)
                 }
-                (None, None) if may.iter().all(|act| *act == Act::Backup) => {
+                (None, None) if may.iter().all(|act| *act == Act::Backup) && quota.is_none() => {
                     permissions.backup = true;
+                    continue;
                 }
                 _ => {
                     return Err("an entry must have either `locks` or `keys`, \
                                 or be `{ may = [\"backup\"] }`");
                 }
+            };
+            if let Some(quota) = quota {
+                check_quota(&namespace, &quota)?;
+                allowance.quotas.push((namespace, quota));
             }
         }
-        Ok(permissions)
+        Ok(allowance)
+    }
+}
+
+fn check_quota(namespace: &Namespace, quota: &Quota) -> Result<(), &'static str> {
+    match namespace {
+        Namespace::Locks(_) if !quota.is_of_locks() => {
+            Err("with `locks`, `quota` is of `locks`, `waiters`, `streams`")
+        }
+        Namespace::Keys(_) if !quota.is_of_keys() => {
+            Err("with `keys`, `quota` is of `records`, `bytes`")
+        }
+        Namespace::Locks(_) | Namespace::Keys(_) => Ok(()),
     }
 }
 
@@ -172,10 +219,10 @@ mod tests {
     fn permissions(allow: &str) -> Result<Permissions, String> {
         #[derive(Deserialize)]
         struct Entry {
-            allow: Permissions,
+            allow: Allowance,
         }
         let entry = toml::from_str::<Entry>(&format!("allow = {allow}"));
-        entry.map(|entry| entry.allow).map_err(|error| error.message().to_owned())
+        entry.map(|entry| entry.allow.permissions).map_err(|error| error.message().to_owned())
     }
 
     #[test]
@@ -212,6 +259,10 @@ mod tests {
             "[{ keys = \"\", may = [\"break\"] }]",
             "[{ keys = \"\", may = [\"everything\"] }]",
             "[{ keys = \"\", may = [\"read\"], deny = true }]",
+            "[{ keys = \"\", may = [\"use\"], quota = { locks = 1 } }]",
+            "[{ locks = \"\", may = [\"acquire\"], quota = { records = 1 } }]",
+            "[{ locks = \"\", may = [\"acquire\"], quota = { requests_per_second = 1 } }]",
+            "[{ locks = \"\", may = [\"acquire\"], quota = { locks = 0 } }]",
         ] {
             assert!(permissions(allow).is_err(), "{allow}");
         }

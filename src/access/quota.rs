@@ -3,7 +3,8 @@
 //! A [`Quota`] is what the file of identities says. A [`Meter`] has it beside the counts, which outlive a new
 //! reading of the file. Each instance counts what it answered itself: the stores know no identities, so two
 //! instances let an identity have twice as much. Without a quota nothing is counted. The checks come before
-//! the store is asked, and a claim makes room for what is being asked for. Tested in `tests/api/quotas.rs`.
+//! the store is asked, and a claim makes room for what is being asked for. An identity has a meter for itself, and
+//! one for each namespace in which it has a quota of its own. Tested in `tests/api/quotas.rs`.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -28,6 +29,20 @@ pub struct Quota {
     records: Option<NonZeroU64>,
     bytes: Option<NonZeroU64>,
     requests_per_second: Option<NonZeroU32>,
+}
+
+impl Quota {
+    /// Whether all that it limits has to do with locks of some names.
+    pub(super) fn is_of_locks(&self) -> bool {
+        let Self { records, bytes, requests_per_second, .. } = self;
+        records.is_none() && bytes.is_none() && requests_per_second.is_none()
+    }
+
+    /// Whether all that it limits has to do with some idempotency keys.
+    pub(super) fn is_of_keys(&self) -> bool {
+        let Self { locks, waiters, streams, requests_per_second, .. } = self;
+        locks.is_none() && waiters.is_none() && streams.is_none() && requests_per_second.is_none()
+    }
 }
 
 /// What a quota limits.
@@ -93,6 +108,7 @@ struct Usage {
     records: Arc<Ledger<RecordKey>>,
     waiters: Arc<AtomicU64>,
     streams: Arc<AtomicU64>,
+    pauses: Arc<AtomicU64>,
     refusals: [AtomicU64; QuotaKind::ALL.len()],
 }
 
@@ -251,10 +267,10 @@ impl Meter {
         limit: Option<NonZeroU64>,
         count: &Arc<AtomicU64>,
     ) -> Result<QuotaPermit, QuotaRefusal> {
-        let Some(limit) = limit.map(NonZeroU64::get) else { return Ok(QuotaPermit(None)) };
+        let Some(limit) = limit.map(NonZeroU64::get) else { return Ok(QuotaPermit::default()) };
         let more = |count: u64| (count < limit).then_some(count + 1);
         match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(QuotaPermit(Some(Arc::clone(count)))),
+            Ok(_) => Ok(QuotaPermit(vec![Arc::clone(count)])),
             Err(_) => Err(self.refuse(kind, limit, Duration::from_secs(1))),
         }
     }
@@ -292,13 +308,22 @@ impl RecordClaim {
     }
 }
 
-/// A permit that is taken for as long as this lives.
+/// A permit that is taken for as long as this lives, of one meter or of several.
 #[derive(Debug, Default)]
-pub struct QuotaPermit(Option<Arc<AtomicU64>>);
+pub struct QuotaPermit(Vec<Arc<AtomicU64>>);
+
+impl QuotaPermit {
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, mut other: Self) -> Self {
+        self.0.append(&mut other.0);
+        self
+    }
+}
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        if let Some(count) = &self.0 {
+        for count in &self.0 {
             count.fetch_sub(1, Ordering::Relaxed);
         }
     }

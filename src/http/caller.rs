@@ -16,8 +16,8 @@ use super::api::Api;
 use super::body::invalid;
 use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
 use crate::access::{
-    Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, RecordClaim,
-    RefusedCredential,
+    Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, QuotaRefusal,
+    RecordClaim, RefusedCredential,
 };
 use keylatch_core::idempotency::{IdempotencyKey, RecordKey, RecordSummary};
 use keylatch_core::lock::{LockName, LockSet, Owner, Token};
@@ -35,13 +35,31 @@ pub(super) enum Caller {
 #[derive(Debug, Default)]
 pub(super) struct LockRoom {
     claim: LockClaim,
-    _permit: Option<QuotaPermit>,
+    /// Those in namespaces, each with the locks that it is for.
+    namespaces: Vec<(LockClaim, Vec<LockName>)>,
+    _permit: QuotaPermit,
 }
 
 impl LockRoom {
     /// Notes that the locks were granted for so long.
     pub(super) fn keep(self, names: &[LockName], token: &Token, lasts: Duration) {
         self.claim.keep(names, token, lasts);
+        for (claim, names) in self.namespaces {
+            claim.keep(&names, token, lasts);
+        }
+    }
+}
+
+/// Room for the record of a key in the quota of a client, until a run began or this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct RecordRoom(Vec<RecordClaim>);
+
+impl RecordRoom {
+    /// Notes that the record is there for so long.
+    pub(super) fn keep(self, key: RecordKey, lasts: Duration) {
+        for claim in self.0 {
+            claim.keep(key, lasts);
+        }
     }
 }
 
@@ -147,44 +165,72 @@ impl Caller {
         token: Option<&Token>,
         waits: bool,
     ) -> Result<LockRoom, Problem> {
-        let Some(meter) = self.meter() else { return Ok(LockRoom::default()) };
-        let claim = meter.claim_locks(names, token).map_err(quota_exceeded)?;
-        let permit = waits.then(|| meter.enter_waiter()).transpose().map_err(quota_exceeded)?;
-        Ok(LockRoom { claim, _permit: permit })
+        let Self::Known(identity) = self else { return Ok(LockRoom::default()) };
+        let claim = identity.meter.claim_locks(names, token).map_err(quota_exceeded)?;
+        let mut namespaces = Vec::new();
+        for (meter, names) in identity.namespaces_of_locks(names) {
+            let claim = meter.claim_locks(&names, token).map_err(quota_exceeded)?;
+            namespaces.push((claim, names));
+        }
+        let permit =
+            if waits { self.enter(names, Meter::enter_waiter)? } else { QuotaPermit::default() };
+        Ok(LockRoom { claim, namespaces, _permit: permit })
     }
 
     /// Notes in the quota of the client that it holds these locks for so long.
     pub(super) fn note_locks(&self, names: &[LockName], token: &Token, lasts: Duration) {
-        if let Some(meter) = self.meter() {
-            meter.note_locks(names, token, lasts);
+        let Self::Known(identity) = self else { return };
+        identity.meter.note_locks(names, token, lasts);
+        for (meter, names) in identity.namespaces_of_locks(names) {
+            meter.note_locks(&names, token, lasts);
         }
     }
 
     /// Notes in the quota of the client that it holds these locks no longer.
     pub(super) fn remove_locks(&self, names: &[LockName], token: &Token) {
-        if let Some(meter) = self.meter() {
-            meter.remove_locks(names, token);
+        let Self::Known(identity) = self else { return };
+        identity.meter.remove_locks(names, token);
+        for (meter, names) in identity.namespaces_of_locks(names) {
+            meter.remove_locks(&names, token);
         }
     }
 
-    /// A permit of the client's quota for one more stream of events.
-    pub(super) fn enter_stream(&self) -> Result<QuotaPermit, Problem> {
-        let permit = self.meter().map(Meter::enter_stream).transpose().map_err(quota_exceeded)?;
-        Ok(permit.unwrap_or_default())
+    /// A permit of the client's quota for one more stream of events, about these locks or about all.
+    pub(super) fn enter_stream(&self, names: &[LockName]) -> Result<QuotaPermit, Problem> {
+        self.enter(names, Meter::enter_stream)
+    }
+
+    /// A permit of each meter that counts what is done with these locks.
+    fn enter(
+        &self,
+        names: &[LockName],
+        enter: impl Fn(&Meter) -> Result<QuotaPermit, QuotaRefusal>,
+    ) -> Result<QuotaPermit, Problem> {
+        let Self::Known(identity) = self else { return Ok(QuotaPermit::default()) };
+        let permit = enter(&identity.meter).map_err(quota_exceeded)?;
+        identity.namespaces_of_locks(names).try_fold(permit, |permit, (meter, _)| {
+            Ok(permit.and(enter(meter).map_err(quota_exceeded)?))
+        })
     }
 
     /// Room in the quota of the client for the record of a key.
-    pub(super) fn claim_record(&self, key: RecordKey) -> Result<RecordClaim, Problem> {
-        let claim = self.meter().map(|meter| meter.claim_record(key));
-        Ok(claim.transpose().map_err(quota_exceeded)?.unwrap_or_default())
+    pub(super) fn claim_record(
+        &self,
+        name: &IdempotencyKey,
+        key: RecordKey,
+    ) -> Result<RecordRoom, Problem> {
+        let claims = self.meters_of_key(name).map(|meter| meter.claim_record(key));
+        let claims = claims.collect::<Result<_, _>>().map_err(quota_exceeded)?;
+        Ok(RecordRoom(claims))
     }
 
-    /// What the client has, if it has a quota.
-    pub(super) fn meter(&self) -> Option<&Meter> {
-        match self {
+    /// The meters that count what the client does with a key, if it is an identity.
+    pub(super) fn meters_of_key(&self, name: &IdempotencyKey) -> impl Iterator<Item = &Meter> {
+        let identity = match self {
             Self::Anyone => None,
-            Self::Known(identity) => Some(&identity.meter),
-        }
+            Self::Known(identity) => Some(identity),
+        };
+        identity.into_iter().flat_map(|identity| identity.meters_of_key(name.as_str()))
     }
 
     /// Whether the client may read what this identity has of its quota: where it is its own, or it may read all.

@@ -88,8 +88,8 @@ pub(super) async fn hold(
         hold_request(body, name.clone(), token.clone(), max_ttl, api.max_wait, api.max_hold)?;
     hold.owner = caller.label("owner", hold.owner)?;
     hold.observer = auditor.hold_observer(&name);
-    let place = api.streams.open(StreamKind::Hold, caller.enter_stream()?)?;
     let names = slice::from_ref(&name);
+    let place = api.streams.open(StreamKind::Hold, caller.enter_stream(names)?)?;
     let room = caller.claim_locks(names, Some(&token), !hold.wait.is_zero())?;
     let mut events = api.locks.hold(hold, api.closing.clone());
     let first = match events.recv().await {
@@ -235,7 +235,8 @@ pub(super) async fn events(
     WatchLimit(limit): WatchLimit,
 ) -> Result<Response, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
-    let place = api.streams.open(StreamKind::Watch, caller.enter_stream()?)?;
+    let permit = caller.enter_stream(slice::from_ref(&name))?;
+    let place = api.streams.open(StreamKind::Watch, permit)?;
     let events = api.locks.watch(name, api.closing.clone()).await?;
     let mut ids = Ids::default();
     let events = ReceiverStream::new(events).map(move |happened| {

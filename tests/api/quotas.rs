@@ -260,3 +260,59 @@ async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
         assert!(metrics.contains("keylatch_http_in_flight"), "{metrics}");
     }
 }
+
+/// A namespace of locks and one of keys, in which the identity has less than elsewhere.
+#[tokio::test]
+async fn quota_of_a_namespace_counts_what_is_below_its_prefix() {
+    let mut keyring = Keyring::default();
+    let lines = "quota = { locks = 3 }\nallow = [\
+         { locks = \"\", may = [\"acquire\", \"read\"] }, \
+         { locks = \"team/\", may = [\"break\"], quota = { locks = 1, waiters = 1, streams = 1 } }, \
+         { keys = \"\", may = [\"use\"] }, \
+         { keys = \"shop/\", may = [\"read\"], quota = { records = 1 } }]";
+    let limited = keyring.add("limited", lines);
+    let free = keyring.add("free", ALL);
+    let service = Service::start_with(keyring.config()).await;
+    let fixture = Fixture { service, keyring, limited, free };
+
+    let first = fixture.create("/v1/locks/team%2Fa", json!({})).await;
+    assert_eq!(first.status, 201);
+    is_above(&fixture.create("/v1/locks/team%2Fb", json!({})).await, "locks");
+    let set = json!({"names": ["a", "team/b"]});
+    is_above(&fixture.create("/v1/locks", set).await, "locks");
+    assert_eq!(fixture.create("/v1/locks/team", json!({})).await.status, 201);
+    // What was refused there takes no room in the quota of the identity itself.
+    assert_eq!(fixture.create("/v1/locks/a", json!({})).await.status, 201);
+    is_above(&fixture.create("/v1/locks/b", json!({})).await, "locks");
+    assert_eq!(fixture.create_free("/v1/locks/team%2Fb").await.status, 201);
+
+    let watch =
+        |name: &str| fixture.request(Method::GET, &format!("/v1/locks/{name}/events")).send();
+    let watched = watch("team%2Fa").await.expect("an answer");
+    assert_eq!(watched.status(), 200);
+    is_above(
+        &Answer::of(fixture.request(Method::GET, "/v1/locks/team%2Fb/events")).await,
+        "streams",
+    );
+    assert_eq!(watch("a").await.expect("an answer").status(), 200);
+    drop(watched);
+
+    for (key, status) in [("shop%2F1", 201), ("shop%2F2", 429), ("shop", 201), ("2", 201)] {
+        let begun = fixture.create(&format!("/v1/idempotency/{key}"), json!({})).await;
+        assert_eq!(begun.status, status, "{key}: {begun:?}");
+    }
+
+    let release = fixture.request(Method::DELETE, "/v1/locks/team%2Fa");
+    let released = Answer::of(release.header("lock-token", token_of(&first))).await;
+    assert_eq!(released.status, 204);
+    assert_eq!(fixture.create("/v1/locks/team%2Fc", json!({})).await.status, 201);
+    // A new reading of the file forgets nothing of it.
+    let text = fixture.keyring.text().replace("locks = 3", "locks = 4");
+    fixture.keyring.write(&text);
+    let room = async || {
+        let answer = fixture.create("/v1/locks/b", json!({})).await;
+        (answer.status == 201).then_some(())
+    };
+    eventually(room).await;
+    is_above(&fixture.create("/v1/locks/team%2Fd", json!({})).await, "locks");
+}

@@ -64,7 +64,7 @@ pub(super) async fn locks(
     ListQuery(query): ListQuery,
 ) -> Result<Response, Problem> {
     caller.check_list(&query.prefix)?;
-    let permit = api.streams.open(StreamKind::Console, caller.enter_stream()?)?;
+    let permit = api.streams.open(StreamKind::Console, caller.enter_stream(&[])?)?;
     let closing = api.closing.clone();
     let events = follow(api, query.prefix).take_until(closing.cancelled_owned());
     Ok(permit.respond(events))

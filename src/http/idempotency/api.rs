@@ -87,8 +87,9 @@ pub(crate) async fn begin(
     let own = token.is_some();
     let random = |_| Problem::new(Code::Internal, "No token could be made. Nothing was begun.");
     let token = token.map_or_else(Token::generate, Ok).map_err(random)?;
+    let room = caller.claim_record(scope.key(), key);
     let ask = begin_command(body, (key, scope), token.hash())?;
-    let (room, records) = (caller.claim_record(key)?, api.records()?);
+    let (room, records) = (room?, api.records()?);
     records.check_room(&key, api.body_limits.bytes).await?;
     let (run, status) = match records.begin(ask.clone(), own).await? {
         BeginReply::Started(run) => (run, StatusCode::CREATED),
@@ -137,7 +138,7 @@ pub(crate) async fn complete(
     let bytes = answer.kept_bytes();
     match api.records()?.complete(&key, &token.hash(), RunEnd::Done(answer)).await? {
         CompleteReply::Kept(view) => {
-            if let Some(meter) = caller.meter() {
+            for meter in caller.meters_of_key(scope.key()) {
                 meter.note_answer(key, view.expires_in, bytes);
             }
             Ok(Json(record(&view)))
@@ -200,7 +201,7 @@ pub(crate) async fn abandon(
     let (key, scope) = path.permitted(&caller, KeyAct::Use)?;
     match api.records()?.abandon(&key, &token.hash()).await? {
         AbandonReply::Abandoned => {
-            if let Some(meter) = caller.meter() {
+            for meter in caller.meters_of_key(scope.key()) {
                 meter.remove_record(&key);
             }
             Ok(StatusCode::NO_CONTENT)
