@@ -28,4 +28,6 @@ pub use identity::{Identities, Identity, IdentityName, InvalidIdentities};
 pub use jwt::{IssuerError, JwtSettings};
 pub use key::{ApiKey, InvalidApiKey, KeyHash};
 pub use permission::{KeyAct, LockAct, Permissions};
-pub use quota::{LockClaim, Meter, Quota, QuotaKind, QuotaPermit, QuotaRefusal, RecordClaim};
+pub use quota::{
+    LockClaim, Meter, Quota, QuotaKind, QuotaPermit, QuotaRefusal, RecordClaim, RefusalPause,
+};

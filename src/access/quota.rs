@@ -19,6 +19,11 @@ use serde::Deserialize;
 
 use super::ledger::{Claim, Ledger};
 
+/// The longest time for which a refusal is held back.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How many refusals of an identity are held back at once. Each is a request that is being answered.
+const PAUSES_MAX: u32 = 64;
+
 /// The limits of an identity; `None` is no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -142,6 +147,20 @@ impl Meter {
             let limit = self.quota.requests_per_second.map_or(0, |rate| u64::from(rate.get()));
             self.refuse(QuotaKind::Requests, limit, retry_after)
         })
+    }
+
+    /// How long the refusal of a request above the rate is to be held back: as if each of those that are held back
+    /// took the time of a request. A client that asks again at once has no more refusals than requests then,
+    /// and takes little from the others.
+    pub fn pause(&self, refusal: QuotaRefusal) -> RefusalPause {
+        let before = self.usage.pauses.fetch_add(1, Ordering::Relaxed);
+        let before = u32::try_from(before).unwrap_or(u32::MAX);
+        let permit = Arc::new(QuotaPermit(vec![Arc::clone(&self.usage.pauses)]));
+        let rate = self.quota.requests_per_second.map_or(u32::MAX, NonZeroU32::get);
+        let turns = Duration::from_secs(1) / rate * before.min(PAUSES_MAX);
+        let lasts = (refusal.retry_after + turns).min(PAUSE_MAX);
+        let lasts = if before < PAUSES_MAX { lasts } else { Duration::ZERO };
+        RefusalPause { lasts, _permit: permit }
     }
 
     /// Room for these locks under this token. A lock that it holds already takes none.
@@ -306,6 +325,14 @@ impl RecordClaim {
             claim.keep(std::iter::once((key, lasts)));
         }
     }
+}
+
+/// The time for which a refusal is held back. It counts for as long as this lives.
+#[derive(Debug, Clone)]
+pub struct RefusalPause {
+    /// The time.
+    pub lasts: Duration,
+    _permit: Arc<QuotaPermit>,
 }
 
 /// A permit that is taken for as long as this lives, of one meter or of several.

@@ -35,7 +35,8 @@ use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
 use super::system;
 use crate::access::{
-    Authenticator, CertificateNames, Identity, KEYLATCH_AUTHORIZATION, RefusedCredential,
+    Authenticator, CertificateNames, Identity, KEYLATCH_AUTHORIZATION, RefusalPause,
+    RefusedCredential,
 };
 use crate::audit::AuditLog;
 use crate::metrics::Metrics;
@@ -206,7 +207,12 @@ impl RequestLayer {
             }
             why => unauthenticated(why, name),
         })?;
-        identity.meter.admit_request().map_err(quota_exceeded)?;
+        if let Err(refusal) = identity.meter.admit_request() {
+            if self.shared.load.is_half_free() {
+                request.extensions_mut().insert(identity.meter.pause(refusal));
+            }
+            return Err(quota_exceeded(refusal));
+        }
         // The service behind a guard is not to read the key.
         request.headers_mut().remove(&header);
         request.extensions_mut().insert(identity);
@@ -287,9 +293,14 @@ where
         match passed {
             Ok(()) => {
                 let inner = Some(self.inner.call(request));
-                RequestFuture { inner, refusal: None, deadline, ticket }
+                RequestFuture { inner, refusal: None, pause: None, deadline, ticket }
             }
-            Err(refusal) => RequestFuture { inner: None, refusal: Some(refusal), deadline, ticket },
+            Err(refusal) => {
+                let pause = request.extensions_mut().remove::<RefusalPause>();
+                let end = pause.as_ref().map(|pause| ticket.started + pause.lasts);
+                let deadline = end.map_or(deadline, Deadline::new);
+                RequestFuture { inner: None, refusal: Some(refusal), pause, deadline, ticket }
+            }
         }
     }
 }
@@ -301,6 +312,8 @@ pin_project! {
         #[pin]
         inner: Option<F>,
         refusal: Option<Problem>,
+        // Held back until the deadline, then.
+        pause: Option<RefusalPause>,
         #[pin]
         deadline: Deadline,
         ticket: RequestTicket,
@@ -314,7 +327,11 @@ where
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
+        let mut this = self.project();
+        if this.pause.is_some() {
+            ready!(this.deadline.as_mut().poll_over(cx));
+            *this.pause = None;
+        }
         let _current = this.ticket.span.as_ref().map(RequestSpan::enter);
         let answer = match this.refusal.take() {
             Some(refusal) => Err(refusal),
@@ -506,6 +523,11 @@ impl LoadLimit {
         }
         self.metrics.shed.inc();
         (in_flight, Err(overloaded("The service has too many requests to answer.")))
+    }
+
+    /// Whether a request may be kept for longer than its answer takes.
+    fn is_half_free(&self) -> bool {
+        self.metrics.in_flight.get() < self.max_requests / 2
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Method: quotas of one or two, over HTTP.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use keylatch_testkit::{Answer, Keyring, Service, eventually};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -218,6 +220,23 @@ async fn burst_above_the_rate_is_refused_and_does_not_touch_others() {
         (answer.status == 200).then_some(())
     };
     eventually(later).await;
+}
+
+/// Else one that does not heed `Retry-After` would take the time of all others.
+#[tokio::test]
+async fn client_that_asks_again_at_once_is_refused_about_as_often_as_it_is_served() {
+    let fixture = Fixture::start("requests_per_second = 50").await;
+    let (served, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let press = (0..8).map(async |_| {
+        while served.load(Ordering::Relaxed) < 100 {
+            let answer = Answer::of(fixture.request(Method::GET, "/v1/locks/a")).await;
+            let count = if answer.status == 429 { &refused } else { &served };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    futures_util::future::join_all(press).await;
+    let refused = refused.into_inner();
+    assert!((1..200).contains(&refused), "{refused} refusals beside 100 answers");
 }
 
 #[tokio::test]
