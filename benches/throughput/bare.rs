@@ -3,14 +3,23 @@
 //! Its answers have the size and the headers of keylatch's own, so that the ratio of both is what locks and
 //! stores cost, and not what axum and hyper do. It runs as a process of its own, on the same cores.
 
+use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::post;
 use axum::{Json, Router};
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::Result;
 
@@ -53,16 +62,68 @@ struct Order {
     fencing_token: u64,
 }
 
-/// Serves until the process is killed.
-pub(crate) fn serve(listen: SocketAddr) -> Result<()> {
+/// The files of a certificate and its key.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Pair {
+    #[arg(requires = "key")]
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// Serves until the process is killed, with TLS if there is a certificate.
+pub(crate) fn serve(listen: SocketAddr, pair: &Pair) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let locks = post(create).delete(async || StatusCode::NO_CONTENT);
         let router =
             Router::new().route("/v1/locks/{name}", locks).route("/v1/orders", post(order));
-        axum::serve(TcpListener::bind(listen).await?, router).await?;
+        let listener = TcpListener::bind(listen).await?;
+        match (&pair.cert, &pair.key) {
+            (Some(cert), Some(key)) => {
+                let config = tls_config(cert, key)?;
+                let acceptor = TlsAcceptor::from(Arc::new(config));
+                axum::serve(TlsListener { listener, acceptor }, router).await?;
+            }
+            _ => axum::serve(listener, router).await?,
+        }
         Ok(())
     })
+}
+
+/// What keylatch serves with: the same library, the same protocols.
+fn tls_config(cert: &PathBuf, key: &PathBuf) -> Result<ServerConfig> {
+    let chain = CertificateDer::pem_file_iter(cert)?.collect::<std::result::Result<_, _>>()?;
+    let config = ServerConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth();
+    let mut config = config.with_single_cert(chain, PrivateKeyDer::from_pem_file(key)?)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Accepts connections and agrees on TLS, one after the other, which is before anything is measured.
+struct TlsListener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl axum::serve::Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let Ok((stream, peer)) = self.listener.accept().await else { continue };
+            // A client that only looks whether there is a service agrees on nothing.
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, peer);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
 }
 
 /// The client needs the header for its next request. `Location` and `X-Request-Id` it does not, so

@@ -6,13 +6,18 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_util::future::try_join_all;
+use keylatch_testkit::handshake;
+use rustls::ClientConfig;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
 
 use crate::Result;
 use crate::processes::{Process, machine_cpu, own_cpu};
@@ -59,7 +64,37 @@ impl Load {
         service: &Process,
         redis: Option<&Process>,
     ) -> Result<Slice> {
-        self.measure_work(count, Connection::create_and_delete, &[service], redis)
+        let work = |connection: Connection, names, phase| {
+            connection.create_and_delete(String::new(), names, phase)
+        };
+        self.measure_work(count, Connection::open, work, &[service], redis)
+    }
+
+    /// The same by clients that are known by a line in the head of each request, such as an API key, and that
+    /// speak TLS if there is a configuration for it. The handshakes come before the window.
+    pub(crate) fn measure_known(
+        &self,
+        count: usize,
+        header: &str,
+        tls: Option<&Arc<ClientConfig>>,
+        service: &Process,
+    ) -> Result<Slice> {
+        let services = [service];
+        match tls {
+            None => {
+                let work = |connection: Connection, names, phase| {
+                    connection.create_and_delete(header.to_owned(), names, phase)
+                };
+                self.measure_work(count, Connection::open, work, &services, None)
+            }
+            Some(tls) => {
+                let open = async |address| Connection::open_tls(address, tls).await;
+                let work = |connection: Connection<TlsStream<TcpStream>>, names, phase| {
+                    connection.create_and_delete(header.to_owned(), names, phase)
+                };
+                self.measure_work(count, open, work, &services, None)
+            }
+        }
     }
 
     /// Has `count` clients of several services create one lock with `body` and release it, over and over,
@@ -71,7 +106,7 @@ impl Load {
         services: &[&Process],
     ) -> Result<Slice> {
         let work = |connection: Connection, _, phase| connection.take_turns(body, phase);
-        self.measure_work(count, work, services, None)
+        self.measure_work(count, Connection::open, work, services, None)
     }
 
     /// Submits guarded requests for as long as the window, after a warm-up of a tenth of it.
@@ -84,13 +119,13 @@ impl Load {
         let work = move |connection: Connection, names, phase| {
             connection.submit(orders == Orders::Repeated, names, phase)
         };
-        self.measure_work(CONNECTIONS, work, &[service], redis)
+        self.measure_work(CONNECTIONS, Connection::open, work, &[service], redis)
     }
 
     /// Sends the same request over and over, which is answered with `status`.
     pub(crate) fn measure_repeated(&self, service: &Process, status: u16) -> Result<Slice> {
-        let work = move |connection: Connection, _, phase| connection.repeat(status, phase);
-        self.measure_work(CONNECTIONS, work, &[service], None)
+        let work = move |connection: Connection<TcpStream>, _, phase| connection.repeat(status, phase);
+        self.measure_work(CONNECTIONS, Connection::open, work, &[service], None)
     }
 
     /// Sets and deletes locks by a webdis, whose Redis has a script that compares and deletes.
@@ -101,16 +136,17 @@ impl Load {
         script: &str,
     ) -> Result<Slice> {
         let script: Arc<str> = script.into();
-        let work = |connection: Connection, names, phase| {
+        let work = |connection: Connection<TcpStream>, names, phase| {
             connection.set_and_delete(Arc::clone(&script), names, phase)
         };
-        self.measure_work(CONNECTIONS, work, &[webdis], Some(redis))
+        self.measure_work(CONNECTIONS, Connection::open, work, &[webdis], Some(redis))
     }
 
-    fn measure_work<F>(
+    fn measure_work<S, F>(
         &self,
         count: usize,
-        work: impl Fn(Connection, Arc<Names>, Arc<Phase>) -> F,
+        open: impl AsyncFn(SocketAddr) -> Result<Connection<S>>,
+        work: impl Fn(Connection<S>, Arc<Names>, Arc<Phase>) -> F,
         services: &[&Process],
         redis: Option<&Process>,
     ) -> Result<Slice>
@@ -121,7 +157,7 @@ impl Load {
             let phase = Arc::new(Phase::default());
             let mut connections = JoinSet::new();
             for service in services.iter().cycle().take(count) {
-                let connection = Connection::open(service.address).await?;
+                let connection = open(service.address).await?;
                 connections.spawn(work(connection, Arc::clone(&self.names), Arc::clone(&phase)));
             }
             unless_ended(&mut connections, self.window / 10).await?;
@@ -261,8 +297,8 @@ struct Phase {
 }
 
 /// A connection to a service.
-pub(crate) struct Connection {
-    stream: TcpStream,
+pub(crate) struct Connection<S = TcpStream> {
+    stream: S,
     /// The last response, at its beginning.
     pub(crate) buffer: Vec<u8>,
 }
@@ -274,23 +310,17 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; 8192] })
     }
 
-    /// The time of each request while measuring, in nanoseconds.
-    async fn create_and_delete(mut self, names: Arc<Names>, phase: Arc<Phase>) -> Result<Vec<u32>> {
-        let mut latencies = Vec::new();
-        let mut pair = Pair::new("");
-        while !phase.over.load(Ordering::Relaxed) {
-            pair.rename(&names)?;
-            let started = Instant::now();
-            let token = self.exchange(&pair.create, 201).await?.token;
-            let created = Instant::now();
-            pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
-            self.exchange(&pair.delete, 204).await?;
-            let deleted = Instant::now();
-            if phase.measuring.load(Ordering::Relaxed) {
-                latencies.extend([nanoseconds(created - started), nanoseconds(deleted - created)]);
-            }
+    /// Creates a lock with a further line in the head, over and over and whatever the answer is, until it is told to
+    /// stop. How many of the requests were refused as above a quota.
+    async fn press(mut self, header: &str, stop: &AtomicBool) -> Result<usize> {
+        let pair = Pair::with_header(header, "");
+        let mut refused = 0;
+        while !stop.load(Ordering::Relaxed) {
+            self.send(&pair.create).await?;
+            // The lock has one name, so it is held after the first.
+            refused += usize::from(self.answer(&[201, 409, 429]).await?.status == 429);
         }
-        Ok(latencies)
+        Ok(refused)
     }
 
     /// The time of each request while measuring, in nanoseconds.
@@ -423,6 +453,32 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// The time of each request while measuring, in nanoseconds.
+    async fn create_and_delete(
+        mut self,
+        header: String,
+        names: Arc<Names>,
+        phase: Arc<Phase>,
+    ) -> Result<Vec<u32>> {
+        let mut latencies = Vec::new();
+        let mut pair = Pair::with_header(&header, "");
+        while !phase.over.load(Ordering::Relaxed) {
+            pair.rename(&names)?;
+            let started = Instant::now();
+            let token = self.exchange(&pair.create, 201).await?.token;
+            let created = Instant::now();
+            pair.set_token(&self.buffer[token.ok_or("a lease came without a Lock-Token")?]);
+            self.exchange(&pair.delete, 204).await?;
+            let deleted = Instant::now();
+            if phase.measuring.load(Ordering::Relaxed) {
+                latencies.extend([nanoseconds(created - started), nanoseconds(deleted - created)]);
+            }
+        }
+        Ok(latencies)
+    }
 
     /// Sends a request; the response, which must have the status `expected`.
     pub(crate) async fn exchange(&mut self, request: &[u8], expected: u16) -> Result<Response> {
@@ -452,6 +508,43 @@ impl Connection {
             return Err(format!("in place of {expected:?} came: {answer}").into());
         }
         Ok(found)
+    }
+}
+
+impl Connection<TlsStream<TcpStream>> {
+    async fn open_tls(address: SocketAddr, tls: &Arc<ClientConfig>) -> Result<Self> {
+        let stream = handshake(address, tls).await?;
+        stream.get_ref().0.set_nodelay(true)?;
+        Ok(Self { stream, buffer: vec![0; 8192] })
+    }
+}
+
+/// Clients on a thread of their own that send more than they may, until this is ended.
+pub(crate) struct GreedyClients {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<usize>>,
+}
+
+impl GreedyClients {
+    /// Clients on so many connections that are known by a line in the head of each request.
+    pub(crate) fn start(count: usize, header: &str, service: &Process) -> Self {
+        let (stop, address, header) = (Arc::default(), service.address, header.to_owned());
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let clients = (0..count)
+                    .map(async |_| Connection::open(address).await?.press(&header, &stopped).await);
+                Ok(try_join_all(clients).await?.into_iter().sum())
+            })
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends them; how many of their requests were refused.
+    pub(crate) fn end(self) -> Result<usize> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| "the greedy clients panicked")?
     }
 }
 

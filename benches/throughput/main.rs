@@ -3,9 +3,10 @@
 //! The first part compares the rate of requests with that of a bare axum handler and of Redis alone.
 //! The second does so for guarded requests, run for the first time and replayed. The third says how
 //! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
-//! fifth what keeping locks on disk costs, the sixth what a million locks leave there and in memory when
-//! they have gone. Then come the cost of open consoles, and of 100 unknown outcomes among a million records.
-//! The last compares 1,000 held locks with 1,000,000, and weighs a lock in memory. Subjects take turns, round by round, so that
+//! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost, the seventh
+//! what a million locks leave on disk and in memory when they have gone. Then come the cost of open consoles, and of
+//! 100 unknown outcomes among a million records. The last compares 1,000 held locks with 1,000,000, and weighs a
+//! lock in memory. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -15,6 +16,7 @@ mod bare;
 mod builds;
 mod capacity;
 mod console;
+mod door;
 mod durable;
 mod engine;
 mod engine_alone;
@@ -88,6 +90,7 @@ enum Part {
     Capacity,
     Durable,
     Leaving,
+    Door,
     Console,
     Unknown,
 }
@@ -96,13 +99,17 @@ enum Part {
 enum Role {
     /// Be the bare handler
     #[command(hide = true)]
-    Bare { listen: SocketAddr },
+    Bare {
+        listen: SocketAddr,
+        #[command(flatten)]
+        tls: bare::Pair,
+    },
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = match options.role {
-        Some(Role::Bare { listen }) => bare::serve(listen),
+    let done = match &options.role {
+        Some(Role::Bare { listen, tls }) => bare::serve(*listen, tls),
         None => measure(&options),
     };
     match done {
@@ -159,14 +166,17 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     if wanted(Part::Durable) {
         durable::run(machine, load, options.rounds)?;
     }
+    if wanted(Part::Door) {
+        door::run(machine, load, options.rounds)?;
+    }
     if wanted(Part::Leaving) {
         leaving::run(machine, load)?;
     }
     if wanted(Part::Console) {
-        console::run(&machine, &load, options.rounds)?;
+        console::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Unknown) {
-        unknown::run(&machine, &load, options.rounds)?;
+        unknown::run(machine, load, options.rounds)?;
     }
     if wanted(Part::Capacity) {
         capacity::run(machine, load, options.rounds)?;

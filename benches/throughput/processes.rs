@@ -96,10 +96,19 @@ impl Machine {
 
     /// This program in the role of the bare handler.
     pub(crate) fn bare(&self) -> Result<Process> {
+        self.bare_with(&[])
+    }
+
+    /// The same with TLS, by the files of a certificate and its key.
+    pub(crate) fn bare_tls(&self, cert: &str, key: &str) -> Result<Process> {
+        self.bare_with(&[cert, key])
+    }
+
+    fn bare_with(&self, arguments: &[&str]) -> Result<Process> {
         let address = free_address()?;
         let program = std::env::current_exe()?;
         let mut command = self.on(|layout| &layout.service, &program.to_string_lossy());
-        command.args(["bare", &address.to_string()]);
+        command.args(["bare", &address.to_string()]).args(arguments);
         self.start(command, address)
     }
 
@@ -115,15 +124,26 @@ impl Machine {
         store: &str,
         upstream: Option<&Process>,
     ) -> Result<Process> {
+        let guard = upstream.map(|upstream| {
+            let upstream = upstream.address;
+            format!("[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n")
+        });
+        self.keylatch_set(build, store, guard.as_deref())
+    }
+
+    /// A build of keylatch on a store, with settings in a file.
+    pub(crate) fn keylatch_set(
+        &self,
+        build: &Path,
+        store: &str,
+        settings: Option<&str>,
+    ) -> Result<Process> {
         let address = free_address()?;
         let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
         command.args(["serve", "--store", store, "--listen", &address.to_string()]);
-        if let Some(upstream) = upstream {
+        if let Some(settings) = settings {
             let file = self.directory.path().join(format!("{}.toml", address.port()));
-            let upstream = upstream.address;
-            let guard =
-                format!("[[guard]]\npath = \"/v1/orders\"\nupstream = \"http://{upstream}\"\n");
-            fs::write(&file, guard)?;
+            fs::write(&file, settings)?;
             command.arg("--config").arg(file);
         }
         for (name, _) in std::env::vars_os() {

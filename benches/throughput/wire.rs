@@ -46,12 +46,19 @@ pub(crate) struct Pair {
 impl Pair {
     /// `body` is the JSON to create with; without one, all is by default.
     pub(crate) fn new(body: &str) -> Self {
+        Self::with_header("", body)
+    }
+
+    /// The same with a further line in each head.
+    pub(crate) fn with_header(header: &str, body: &str) -> Self {
         let name = "-".repeat(NAME);
         let create = format!(
-            "POST /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: {}\r\n\r\n\
+             {body}",
             body.len()
         );
-        let delete = format!("DELETE /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\nLock-Token: ");
+        let delete =
+            format!("DELETE /v1/locks/{name} HTTP/1.1\r\nHost: localhost\r\n{header}Lock-Token: ");
         let token = delete.len();
         Self { create: create.into_bytes(), delete: delete.into_bytes(), token }
     }
