@@ -124,7 +124,8 @@ impl Load {
 
     /// Sends the same request over and over, which is answered with `status`.
     pub(crate) fn measure_repeated(&self, service: &Process, status: u16) -> Result<Slice> {
-        let work = move |connection: Connection<TcpStream>, _, phase| connection.repeat(status, phase);
+        let work =
+            move |connection: Connection<TcpStream>, _, phase| connection.repeat(status, phase);
         self.measure_work(CONNECTIONS, Connection::open, work, &[service], None)
     }
 

@@ -316,3 +316,27 @@ async fn run_that_is_not_renewed_is_reported_lost() {
     soon("the loss", run.lost().cancelled()).await;
     assert!(matches!(run.status(), LeaseStatus::Lost(_)), "{run:?}");
 }
+
+/// The service renewed the lock and stopped, and its last event was still on the way: a client that counted from when it
+/// read the event would believe for as much longer that it holds the lock.
+#[tokio::test]
+async fn late_event_does_not_lengthen_a_hold() {
+    let redis = RedisServer::start().await;
+    let environment = [("KEYLATCH_STREAM_HEARTBEAT_MS", "60000")];
+    let renewing = KEYLATCH.serve(&["--store", &redis.url()], &environment).await;
+    let other = Service::start(&redis.url()).await;
+    let proxy = Proxy::start(renewing.address.to_string()).await;
+    let holder = Client::new(&proxy.http_url()).expect("a URL");
+    let held = soon("the hold", holder.hold(&name("a"), &for_millis(9000))).await;
+    let Ok(AcquireReply::Granted(held)) = held else { panic!("it is free: {held:?}") };
+    proxy.delay(Duration::from_secs(3));
+    eventually(async || (proxy.disturbed() > 0).then_some(())).await;
+    renewing.signal("-STOP");
+    assert!(!held.lost().is_cancelled());
+
+    let next = guard(&client(&other), "a", &waiting(for_millis(30_000))).await;
+    assert_eq!(held.valid_for(), Duration::ZERO, "two hold the lock");
+    assert!(matches!(lost(&held).await, LossReason::Unrenewed(_)));
+    assert!(next.fencing_token() > held.fencing_token());
+    renewing.signal("-CONT");
+}
