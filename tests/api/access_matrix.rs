@@ -1,14 +1,14 @@
 //! Goal: every operation of the service asks for the identity and the permission that it should: no
 //! operation is open by oversight, and no permission opens another one's door.
 //!
-//! Method: each operation of the OpenAPI document, by clients without a key and by identities that may do
-//! one act each, on names within and outside of their prefix. The table says what each operation needs, and
-//! an operation that is not in it fails the test.
+//! Method: each operation of the OpenAPI document and each route of the console, by clients without a key and by
+//! identities that may do one act each, on names within and outside of their prefix. The table says what each
+//! operation needs, and an operation that is not in it fails the test. A guard for identities asks for any.
 
 use std::collections::BTreeSet;
 
-use keylatch::http::Extras;
-use keylatch_testkit::{Answer, Keyring, Service, config};
+use keylatch::http::{Extras, GuardAccess};
+use keylatch_testkit::{Answer, Keyring, Service, Shop, Upstream, config};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -66,6 +66,18 @@ const NEEDS: [(&str, &str, Need); 32] = [
     ("post", "/v1/payments", Open),
     ("get", "/v1/payments", Open),
     ("get", "/v1/payments/{id}", Open),
+];
+
+/// What the routes of the console ask for, which are not in the document.
+const CONSOLE: [(&str, Need); 8] = [
+    ("/", Open),
+    ("/assets/page.css", Open),
+    ("/assets/console/console.js", Open),
+    ("/console/sign-in", Identity),
+    ("/console/glance", Identity),
+    ("/console/locks?prefix={name}", Lock("read")),
+    ("/console/queue?name={name}", Lock("read")),
+    ("/console/keys/{key}", Key("read")),
 ];
 
 /// Every act on a lock, on a key and on the store; an identity for each may do that alone, below `in/` where it
@@ -126,34 +138,113 @@ fn is_as(answer: &Answer, expected: Option<(u16, &str)>, what: &str) {
     assert_eq!(refusal, expected, "{what}: {answer:?}");
 }
 
-#[tokio::test]
-async fn every_operation_asks_for_what_the_table_says() {
-    let mut keyring = Keyring::default();
-    let keys = ACTS.map(|(kind, act)| {
+/// Identities that may do one act each, and their keys.
+fn identities(keyring: &mut Keyring) -> [((&'static str, &'static str), String); ACTS.len()] {
+    ACTS.map(|(kind, act)| {
         let names = if kind == "store" { String::new() } else { format!("{kind} = \"in/\",") };
         let allow = format!("allow = [{{ {names} may = [\"{act}\"] }}]");
         ((kind, act), keyring.add(&format!("{kind}-{act}"), &allow))
-    });
+    })
+}
+
+/// How one who may do this act alone is refused.
+fn refusal(need: Need, act: (&str, &str), name: &str) -> Option<(u16, &'static str)> {
+    let is_permitted = match need {
+        Open | Identity => true,
+        Lock(needed) | Set(needed) => act == ("locks", needed) && name == "in/1",
+        Key(needed) => act == ("keys", needed) && name == "in/1",
+        Backup => act == ("store", "backup"),
+    };
+    (!is_permitted).then_some((403, "forbidden"))
+}
+
+/// How one without a key is refused.
+fn refusal_without_a_key(need: Need) -> Option<(u16, &'static str)> {
+    (need != Open).then_some((401, "unauthenticated"))
+}
+
+#[tokio::test]
+async fn every_operation_asks_for_what_the_table_says() {
+    let mut keyring = Keyring::default();
+    let keys = identities(&mut keyring);
     let service = Service::start_with(keyring.config()).await;
     for (method, path, need) in NEEDS {
         let operation = (method, path);
         for name in ["in/1", "out/1"] {
             let what = format!("{method} {path} {name} without a key");
-            let expected = (need != Open).then_some((401, "unauthenticated"));
+            let expected = refusal_without_a_key(need);
             is_as(&send(&service, operation, name, None).await, expected, &what);
-            for ((kind, act), key) in &keys {
-                let is_permitted = match need {
-                    Open | Identity => true,
-                    Lock(needed) | Set(needed) => (*kind, *act, name) == ("locks", needed, "in/1"),
-                    Key(needed) => (*kind, *act, name) == ("keys", needed, "in/1"),
-                    Backup => *act == "backup",
-                };
-                let expected = (!is_permitted).then_some((403, "forbidden"));
-                let what = format!("{method} {path} {name} as {kind} {act}");
+            for (act, key) in &keys {
+                let what = format!("{method} {path} {name} as {act:?}");
+                let expected = refusal(need, *act, name);
                 is_as(&send(&service, operation, name, Some(key)).await, expected, &what);
             }
         }
     }
+}
+
+#[tokio::test]
+async fn every_route_of_the_console_asks_for_what_the_table_says() {
+    let mut keyring = Keyring::default();
+    let keys = identities(&mut keyring);
+    let service = Service::start_with(keyring.config()).await;
+    let get = async |path: &str, name: &str, key: Option<&str>| {
+        let target = path.replace("{name}", name).replace("{key}", &name.replace('/', "%2F"));
+        let request = service.request(Method::GET, &target).header("accept", "text/html");
+        let request = key.iter().fold(request, |request, key| request.bearer_auth(key));
+        let answer = request.send().await.expect("an answer");
+        match answer.status().as_u16() {
+            // What is permitted may be a stream without an end.
+            401 | 403 => {
+                let status = answer.status().as_u16();
+                let body: Value = answer.json().await.expect("a problem");
+                Some((status, body["code"].as_str().unwrap_or_default().to_owned()))
+            }
+            _ => None,
+        }
+    };
+    for (path, need) in CONSOLE {
+        for name in ["in/1", "out/1"] {
+            let expected = |refusal: Option<(u16, &str)>| {
+                refusal.map(|(status, code)| (status, code.to_owned()))
+            };
+            let without = get(path, name, None).await;
+            assert_eq!(without, expected(refusal_without_a_key(need)), "{path} {name}");
+            for (act, key) in &keys {
+                let found = get(path, name, Some(key)).await;
+                assert_eq!(found, expected(refusal(need, *act, name)), "{path} {name} as {act:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn guard_for_identities_asks_for_any_of_them_on_each_path_and_method() {
+    let (mut keyring, upstream) = (Keyring::default(), Upstream::start().await);
+    let keys = identities(&mut keyring);
+    let mut config = keyring.config();
+    config.guard = vec![Shop::guard(&upstream.url())];
+    config.guard[0].access = GuardAccess::Identity;
+    let service = Service::start_with(config).await;
+    let send = async |method: &str, path: &str, header: &str, key: &str| {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = service.request(method, path).header("idempotency-key", "k");
+        Answer::of(request.header(header, format!("Bearer {key}"))).await
+    };
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        for path in ["/orders", "/orders/", "/orders/in/1", "/orders?name=in/1"] {
+            let what = format!("{method} {path}");
+            // That header is the upstream's, whatever it has.
+            let as_api = send(method, path, "authorization", &keys[0].1).await;
+            is_as(&as_api, refusal_without_a_key(Identity), &what);
+            let wrong = send(method, path, "keylatch-authorization", "kl_wrong").await;
+            is_as(&wrong, refusal_without_a_key(Identity), &what);
+            for (_, key) in &keys {
+                is_as(&send(method, path, "keylatch-authorization", key).await, None, &what);
+            }
+        }
+    }
+    assert!(upstream.seen().iter().all(|run| !run.headers.contains_key("keylatch-authorization")));
 }
 
 #[test]

@@ -115,6 +115,28 @@ async fn certificate_of_another_authority_is_refused_in_the_handshake() {
 }
 
 #[tokio::test]
+async fn changed_authority_of_clients_is_followed() {
+    let place = Place::start().await;
+    let (old, other) = (place.authority.sign("ci", &[]), Authority::default());
+    let new = other.sign("ci", &[]);
+    let status = async |certificate: &Certificate| {
+        let client = place.authority.client_of(&[&TLS12], &[], Some(certificate));
+        // With TLS 1.2 the handshake ends on both sides at once.
+        let mut wire = RawConnection::over(handshake(place.service.address, &client).await.ok()?);
+        Some(look(&mut wire, "own%2Fa", "").await.status.as_u16())
+    };
+    assert_eq!((status(&old).await, status(&new).await), (Some(404), None));
+    let mut open = place.connect(Some(&old)).await;
+    // A file that is none changes nothing.
+    std::fs::write(place.authority.ca_file(), "no certificate").expect("a file");
+    assert_eq!((status(&old).await, status(&new).await), (Some(404), None));
+    std::fs::copy(other.ca_file(), place.authority.ca_file()).expect("a file");
+    eventually(async || (status(&new).await == Some(404)).then_some(())).await;
+    assert_eq!(status(&old).await, None);
+    look(&mut open, "own%2Fa", "").await.is_problem(404, "lock-not-held");
+}
+
+#[tokio::test]
 async fn change_of_the_identities_holds_for_open_connections() {
     let place = Place::start().await;
     let mut wire = place.connect(Some(&place.authority.sign("ci", &[]))).await;
