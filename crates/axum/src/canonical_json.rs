@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 /// How deep canonical JSON goes; what is deeper is compared byte by byte.
@@ -15,7 +16,7 @@ const MAX_DEPTH: usize = 64;
 
 /// The canonical form of a body, without the members of its object that are ignored.
 pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> {
-    let whole: &RawValue = serde_json::from_slice(body).ok()?;
+    let whole: &RawValue = parse(std::str::from_utf8(body).ok()?)?;
     let mut value = Walk { rest: whole.get() }.value(MAX_DEPTH)?;
     if let Value::Object(members) = &mut value {
         members.retain(|name, _| !ignore.contains(name));
@@ -23,6 +24,13 @@ pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> 
     let mut canon = Vec::with_capacity(body.len());
     value.write(&mut canon)?;
     Some(canon)
+}
+
+/// Has serde read a text. All that is read goes through here or [`Walk::take`], so that a test can count it.
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
+    #[cfg(test)]
+    tests::count(text.len());
+    serde_json::from_str(text).ok()
 }
 
 /// A value of a text.
@@ -119,7 +127,7 @@ impl<'a> Walk<'a> {
                 _ => {}
             }
         };
-        serde_json::from_str(self.take(end + 1)?).ok()
+        parse(self.take(end + 1)?)
     }
 
     fn punctuation(&mut self, byte: u8) -> Option<()> {
@@ -133,8 +141,44 @@ impl<'a> Walk<'a> {
     }
 
     fn take(&mut self, bytes: usize) -> Option<&'a str> {
+        #[cfg(test)]
+        tests::count(bytes);
         let (taken, rest) = self.rest.split_at_checked(bytes)?;
         self.rest = rest;
         Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static READ: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count(bytes: usize) {
+        READ.set(READ.get() + bytes);
+    }
+
+    /// How many bytes are read to make a text canonical, for each that it has.
+    fn reads(text: &str) -> usize {
+        READ.set(0);
+        assert!(canonical_json(text.as_bytes(), &[]).is_some());
+        READ.get().div_ceil(text.len())
+    }
+
+    #[test]
+    fn deep_text_is_read_no_more_often_than_a_flat_one() {
+        let bytes = 1024 * 1024;
+        let flat = format!("[{}1]", "\"a text\", ".repeat(bytes / 10));
+        assert!((1..=3).contains(&reads(&flat)));
+        for depth in [1, 20, 60] {
+            let objects = r#"{"a": "#.repeat(depth) + &flat + &"}".repeat(depth);
+            let arrays = "[".repeat(depth) + &flat + &"]".repeat(depth);
+            assert!(reads(&objects) <= 3 && reads(&arrays) <= 3, "{depth}");
+        }
     }
 }
