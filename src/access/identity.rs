@@ -64,15 +64,6 @@ impl Identity {
     pub fn meters(&self) -> impl Iterator<Item = &Meter> {
         std::iter::once(&self.meter).chain(self.namespaces.iter().map(|(_, meter)| meter))
     }
-
-    /// A meter that begins with what this identity has in the namespace.
-    fn succeed_in(&self, namespace: &Namespace, meter: Meter) -> Meter {
-        let before = self.namespaces.iter().find(|(before, _)| before == namespace);
-        match before {
-            Some((_, before)) => meter.succeed(before),
-            None => meter,
-        }
-    }
 }
 
 /// The name of an identity: 1 to 64 of A-Z a-z 0-9 . _ - @
@@ -247,11 +238,7 @@ impl Identities {
         }
         let Allowance { permissions, quotas } = allow;
         let namespaces = quotas.into_iter().map(|(namespace, quota)| {
-            let meter = Meter::new(quota);
-            let meter = match before {
-                Some(before) => before.succeed_in(&namespace, meter),
-                None => meter,
-            };
+            let meter = meter_in(&namespace, quota, before);
             (namespace, meter)
         });
         let namespaces = namespaces.collect();
@@ -334,6 +321,17 @@ impl Identities {
     /// How many identities there are.
     pub fn count(&self) -> usize {
         self.by_name.len()
+    }
+}
+
+/// The meter of a namespace, which begins with what the identity `before` has there.
+fn meter_in(namespace: &Namespace, quota: Quota, before: Option<&Arc<Identity>>) -> Meter {
+    let meter = Meter::new(quota);
+    let of_it = before.iter().flat_map(|identity| &identity.namespaces);
+    let before = of_it.into_iter().find(|(other, _)| other == namespace);
+    match before {
+        Some((_, before)) => meter.succeed(before),
+        None => meter,
     }
 }
 

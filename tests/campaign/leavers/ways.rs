@@ -122,12 +122,7 @@ impl Leaver {
                 drop(self.open(&get_request(&format!("/v1/locks/{HELD}/events"))).await);
             }
             Way::GuardedRun => drop(self.open(&self.order()).await),
-            Way::Tls => {
-                let mut stream = handshake(self.door.tls, &self.tls[0]).await.expect("TLS");
-                let request = self.acquire(HELD);
-                stream.write_all(request.as_bytes()).await.expect("sent");
-                self.stay(&mut stream).await;
-            }
+            Way::Tls => self.wait_behind_tls().await,
             Way::StreamReset | Way::ConnectionCut => self.wait_on_a_stream().await,
         }
         None
@@ -149,6 +144,12 @@ impl Leaver {
     /// Reads for as long as it stays.
     async fn stay(&self, stream: &mut (impl AsyncRead + Unpin)) {
         let _ = timeout(self.stays_for, tokio::io::copy(stream, &mut sink())).await;
+    }
+
+    async fn wait_behind_tls(&self) {
+        let mut stream = handshake(self.door.tls, &self.tls[0]).await.expect("TLS");
+        stream.write_all(self.acquire(HELD).as_bytes()).await.expect("sent");
+        self.stay(&mut stream).await;
     }
 
     async fn wait_on_a_stream(&self) {
