@@ -149,6 +149,7 @@ fn measure(options: &Options) -> Result<()> {
     measure_parts(options, &machine, &load)
 }
 
+/// Measures all parts, or the one that is wanted.
 fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()> {
     let wanted = |part| options.only.is_none_or(|only| only == part);
     if wanted(Part::Throughput) {
