@@ -104,7 +104,7 @@ impl Door {
         let names = subjects.map(|(name, _, _)| name);
         print(names.into_iter().zip(&slices), "of no identities", plain);
         let what = format!("identities, at least {GOAL_IDENTITIES} of the rate without");
-        for (what, slices) in [(what, known), ("           with a quota".to_owned(), counted)] {
+        for (what, slices) in [(what, known), ("the same with a quota".to_owned(), counted)] {
             let left = rates(slices, plain);
             report::goal(&what, left.median >= GOAL_IDENTITIES, left);
             let cost = Spread::of_ratios(plain, slices, |plain, other| plain.cost() / other.cost());
