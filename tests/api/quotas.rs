@@ -280,9 +280,8 @@ async fn metrics_show_the_quota_of_others_to_who_may_read_all() {
     }
 }
 
-/// A namespace of locks and one of keys, in which the identity has less than elsewhere.
-#[tokio::test]
-async fn quota_of_a_namespace_counts_what_is_below_its_prefix() {
+/// A service with a namespace of locks and one of keys, in which the limited identity has less than elsewhere.
+async fn with_namespaces() -> Fixture {
     let mut keyring = Keyring::default();
     let lines = "quota = { locks = 3 }\nallow = [\
          { locks = \"\", may = [\"acquire\", \"read\"] }, \
@@ -292,8 +291,12 @@ async fn quota_of_a_namespace_counts_what_is_below_its_prefix() {
     let limited = keyring.add("limited", lines);
     let free = keyring.add("free", ALL);
     let service = Service::start_with(keyring.config()).await;
-    let fixture = Fixture { service, keyring, limited, free };
+    Fixture { service, keyring, limited, free }
+}
 
+#[tokio::test]
+async fn quota_of_a_namespace_counts_what_is_below_its_prefix() {
+    let fixture = with_namespaces().await;
     let first = fixture.create("/v1/locks/team%2Fa", json!({})).await;
     assert_eq!(first.status, 201);
     is_above(&fixture.create("/v1/locks/team%2Fb", json!({})).await, "locks");
