@@ -58,7 +58,7 @@ impl App {
     ///
     /// The store cannot be used, or `listen` is an address that others reach and nothing guards.
     pub async fn new(config: Config) -> Result<Self, Error> {
-        config.check_exposure()?;
+        check_exposure(&config)?;
         config.check_tls()?;
         config.check_jwt()?;
         let metrics = Arc::new(Metrics::new());
@@ -72,7 +72,7 @@ impl App {
     ///
     /// It would not.
     pub fn check(config: &Config) -> Result<(), Error> {
-        config.check_exposure()?;
+        check_exposure(config)?;
         config.check_tls()?;
         config.check_jwt()?;
         let url = config.store.expose();
@@ -357,4 +357,9 @@ fn body_limits(config: &Config) -> BodyLimits {
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
     let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
     Streams::new(config.streams_max(), heartbeat, Arc::clone(metrics))
+}
+
+/// Refuses an address that others reach, where nothing guards it.
+fn check_exposure(config: &Config) -> Result<(), Error> {
+    config.exposed_address().map_or(Ok(()), |address| Err(Error::Exposed { address }))
 }

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::access::JwtSettings;
-use crate::error::Error;
 use crate::http::{self, GuardAccess, ListenerSettings, OriginPolicy};
 use crate::telemetry;
 use crate::traces;
@@ -228,16 +227,14 @@ impl Config {
         }
     }
 
-    /// Refuses an address that others reach, where no identities guard it and the operator has not said that
-    /// something else does.
-    pub(crate) fn check_exposure(&self) -> Result<(), Error> {
+    /// The address of a listener that others reach, where no identities guard it and the operator has not said
+    /// that something else does.
+    pub(crate) fn exposed_address(&self) -> Option<String> {
         if self.open || self.identity_file().is_some() {
-            return Ok(());
+            return None;
         }
-        match self.listeners().iter().find(|listener| !listener.is_local()) {
-            Some(exposed) => Err(Error::Exposed { address: exposed.place() }),
-            None => Ok(()),
-        }
+        let listeners = self.listeners();
+        listeners.iter().find(|listener| !listener.is_local()).map(ListenerSettings::place)
     }
 
     /// Whether only programs of this machine reach the service.

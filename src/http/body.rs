@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::problem::{Code, Problem};
+use keylatch_axum::{Code, Problem};
 use keylatch_core::lock::{
     self, Break, BreakCommand, EntryName, FencingToken, GrantEnd, Holder, Holding, Limit, LockName,
     LockSet, Owner, Reason, Slots, Token, Ttl, Validity,

@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::HeaderName;
 use axum::routing::{any, get};
 use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -60,6 +61,9 @@ pub use server::{
     SocketIo, StreamSocket, TlsFileError, TlsFiles, TlsSettings, UnixSocket,
 };
 pub(crate) use server::{HandedSockets, Socket, reachable};
+
+/// The header that has the id of a request, in requests and in answers.
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 pub use crate::telemetry::AccessLog;
 

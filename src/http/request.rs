@@ -21,13 +21,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::MatchedPath;
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use axum::http::{HeaderValue, Method, Request, Response, header};
 use axum::response::IntoResponse;
 use opentelemetry::trace::TraceId;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
+use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
 use super::idempotency::GuardAccess;
 use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
@@ -45,8 +46,6 @@ use crate::traces::{RequestHead, RequestSpan, Tracer};
 use keylatch_axum::{ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
 
-/// The header that has the id, in requests and in answers.
-pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id of a client that is used.
 const MAX_ID_LEN: usize = 128;
 

@@ -4,21 +4,18 @@
 //! the validity ends, so no other client holds the lock while it runs. Tested in `tests/cli/run.rs`,
 //! `run_overlap.rs`, `run_sets.rs` and `run_waits.rs`.
 
-use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::exit::Failure;
+use super::exit::{Failure, say};
 use super::group::{Group, ProcessChange, Terminal, suspend_job};
-use super::locks::Locks;
 use super::reentry::{self, Environment};
 use super::signals::Signals;
 use super::waiting::narrate;
+use super::{Job, Locks};
 use keylatch_client::{
-    AcquireOptions, AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason,
-    Security,
+    AcquireReply, AcquireSetReply, Client, Error, Guard, LeaseStatus, LossReason, Security,
 };
 use keylatch_core::lock::ReleaseReply;
 
@@ -28,19 +25,6 @@ const MARGIN: Duration = Duration::from_millis(200);
 const GONE_GRACE: Duration = Duration::from_secs(1);
 /// How long the reader of standard error may take for a line.
 const LISTENING: Duration = Duration::from_millis(200);
-
-/// What is to be run, and under which locks.
-#[derive(Debug)]
-pub struct Job {
-    /// The URL of the service.
-    pub server: String,
-    /// The locks.
-    pub locks: Locks,
-    /// How they are wanted.
-    pub options: AcquireOptions,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-}
 
 /// Runs a job; gives the exit code, and says on standard error what went wrong.
 pub async fn run(job: &Job) -> u8 {
@@ -230,10 +214,4 @@ fn what_is_lost(locks: &Locks, lost: &LossReason) -> String {
         (lost, Locks::One(_)) => format!("{locks} is lost: {lost}"),
         (lost, Locks::Several(_)) => format!("{locks} are lost: {lost}"),
     }
-}
-
-/// Tells the caller of the command what is the matter.
-pub(super) fn say(what: &str) {
-    // There is nowhere else to say that standard error is closed.
-    let _ = writeln!(io::stderr(), "keylatch: {what}");
 }

@@ -4,6 +4,10 @@
 //! lock stops all of its descendants. It also has the terminal, if there is one, so that it reads keys and
 //! Ctrl-C as it would without `run`.
 
+use std::ffi::OsString;
+
+use keylatch_client::AcquireOptions;
+
 mod descendants;
 mod exit;
 mod group;
@@ -15,7 +19,20 @@ mod waiting;
 
 pub use exit::EXIT_CODES;
 pub(crate) use exit::{code_of_error, describe_contention};
-pub use job::{Job, run};
+pub use job::run;
 pub use locks::Locks;
 pub use reentry::Reentry;
 pub(crate) use waiting::narrate;
+
+/// What is to be run, and under which locks.
+#[derive(Debug)]
+pub struct Job {
+    /// The URL of the service.
+    pub server: String,
+    /// The locks.
+    pub locks: Locks,
+    /// How they are wanted.
+    pub options: AcquireOptions,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}

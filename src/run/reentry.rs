@@ -10,7 +10,7 @@
 use keylatch_client::{AcquireOptions, LeasedLock, LockGuard, SetGuard};
 use keylatch_core::lock::{EntryName, Limit, LockName, Slots, Token, Ttl};
 
-use super::job::Job;
+use super::Job;
 use super::locks::Locks;
 
 /// The variables that a command reads: of one lock, and of several with a line for each.

@@ -19,7 +19,7 @@ use keylatch_wire::HeldLock;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::{sleep, timeout};
 
-use super::job::say;
+use super::exit::say;
 
 /// How long a command waits before it says anything, and how long one look may take.
 const PATIENCE: Duration = Duration::from_secs(1);

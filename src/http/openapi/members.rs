@@ -13,11 +13,16 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::{RefOr, Required, Schema};
 
 use keylatch_core::idempotency::{PhaseName, UnknownReason};
+use keylatch_core::lock::LockName;
 use keylatch_core::store::Tier;
 use keylatch_wire::Code;
 
-use super::parameters::{LABEL, MAX_NAME, NAME};
-
+/// A name without control characters.
+pub(super) const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
+/// The same, or nothing.
+pub(super) const LABEL: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
+/// The longest name.
+pub(super) const MAX_NAME: usize = LockName::MAX_BYTES;
 /// The largest whole number up to which a float tells all apart: 2^53 - 1.
 const MAX_EXACT: usize = 9_007_199_254_740_991;
 /// A token (RFC 9110, section 5.6.2), as a header's name is.

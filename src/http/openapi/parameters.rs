@@ -8,16 +8,10 @@ use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::schema::{ArrayItems, Object};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::members::{STATES, codes, remove_null};
+use super::members::{LABEL, MAX_NAME, NAME, STATES, codes, remove_null};
 use keylatch_core::idempotency::{IdempotencyKey, PhaseName};
-use keylatch_core::lock::{EntryName, LockName, Token};
+use keylatch_core::lock::{EntryName, Token};
 
-/// A name without control characters.
-pub(super) const NAME: &str = r"^[^\u0000-\u001F\u007F-\u009F]+$";
-/// The same, or nothing.
-pub(super) const LABEL: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
-/// The longest name.
-pub(super) const MAX_NAME: usize = LockName::MAX_BYTES;
 /// Visible ASCII and spaces, but not spaces alone.
 const KEY: &str = r"^ *[!-~][ -~]*$";
 /// The same in quotes, or bare without a character that means something in a header.
