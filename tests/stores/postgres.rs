@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use keylatch::config::Config;
-use keylatch_core::lock::{AcquireReply, LockName, ReleaseReply};
-use keylatch_core::store::{Change, Hint, Hints, Tier};
+use keylatch_core::lock::{AcquireReply, Change, LockName, ReleaseReply};
+use keylatch_core::store::{Hint, Hints, Tier};
 use keylatch_testkit::{
     Acquire, OpenStore, PostgresDatabase, PostgresServer, config, eventually, soon,
 };

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use keylatch_core::lock::{
-    AcquireReply, Attempt, BreakCommand, Contention, EndCause, HolderId, Lease, Reason,
+    AcquireReply, Attempt, BreakCommand, Change, Contention, EndCause, HolderId, Lease, Reason,
     ReleaseReply,
 };
-use keylatch_core::store::{Change, Hint, ListLocks};
+use keylatch_core::store::{Hint, ListLocks};
 use keylatch_testkit::{Acquire, Locks, soon, store_test};
 
 use crate::lock_conformance::{TTL, ask, granted, held, name, repeated, token, ttl, withdraw};

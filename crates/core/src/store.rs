@@ -24,9 +24,9 @@ use crate::idempotency::{
     RunRenewal,
 };
 use crate::lock::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, GrantEnd, Holder,
-    HolderId, Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply,
-    RenewReply, SetCommand, SetReply, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName, GrantEnd,
+    Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply,
+    SetCommand, SetReply, TokenHash, Ttl,
 };
 
 pub use backup::Backup;
@@ -207,19 +207,6 @@ pub enum Hint {
     Ended(LockName, GrantEnd),
     /// Some hints may have been lost.
     Missed,
-}
-
-/// How a watched lock changed. No store reports that a lease has expired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// It was granted.
-    Acquired(Holder),
-    /// The lease of its grant was renewed, to a later or an earlier end.
-    Renewed(Holder),
-    /// The lease of its grant was broken: it ends, and cannot be renewed.
-    Broken(Holder),
-    /// The grant was released or withdrawn, or ended because it was broken.
-    Released(HolderId),
 }
 
 /// The store could not find out. The causes are for the log, not for the client.

@@ -12,8 +12,8 @@ use futures_util::stream;
 use tokio::sync::broadcast::{self, Receiver, Sender, error::RecvError};
 use tokio::sync::watch;
 
-use keylatch_core::lock::{GrantEnd, LockName, TokenHash};
-use keylatch_core::store::{Change, Hint, Hints};
+use keylatch_core::lock::{Change, GrantEnd, LockName, TokenHash};
+use keylatch_core::store::{Hint, Hints};
 use keylatch_core::waiters::{WaiterGuard, WaiterRegistry};
 
 /// How many hints about a lock wait for a watcher that is slow.

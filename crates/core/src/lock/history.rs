@@ -11,8 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::holders::HolderState;
-use super::{FencingToken, Moment, Owner, TokenHash};
+use super::{FencingToken, Owner, TokenHash};
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -111,21 +110,6 @@ pub enum EndCause {
 }
 
 impl GrantEnd {
-    /// The end of a grant that was over at `since`, which is not after `moment`.
-    pub(super) fn of(holder: &HolderState, since: Duration, moment: &Moment) -> Self {
-        Self {
-            token: holder.token,
-            fencing_token: holder.fencing_token,
-            owner: holder.owner.clone(),
-            acquired_at_millis: holder.acquired_at_millis,
-            ended_at_millis: moment.date_of(since),
-            cause: match &holder.broken {
-                None => EndCause::Expiry,
-                Some(why) => EndCause::Break { why: Arc::clone(why), since },
-            },
-        }
-    }
-
     /// How long the grant lasted by the store's wall clock.
     pub fn held_for(&self) -> Duration {
         Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entries::Entries;
-use super::history::Break;
+use super::history::{Break, EndCause, GrantEnd};
 use super::{
     FencingToken, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release, TokenHash,
 };
@@ -240,6 +240,21 @@ impl FromIterator<Arc<HolderState>> for Holders {
 }
 
 impl HolderState {
+    /// The end of its grant, which was over at `since`, not after `moment`.
+    pub(super) fn end(&self, since: Duration, moment: &Moment) -> GrantEnd {
+        GrantEnd {
+            token: self.token,
+            fencing_token: self.fencing_token,
+            owner: self.owner.clone(),
+            acquired_at_millis: self.acquired_at_millis,
+            ended_at_millis: moment.date_of(since),
+            cause: match &self.broken {
+                None => EndCause::Expiry,
+                Some(why) => EndCause::Break { why: Arc::clone(why), since },
+            },
+        }
+    }
+
     pub(super) fn expires(&self) -> Duration {
         self.since + self.ttl
     }

@@ -1,14 +1,13 @@
-//! What a lease is made of: its TTL, its holder's label, the attempt that got it, and how its
-//! holder and any other client see it.
+//! What a lease is made of: its TTL, how its holder and any other client see it, and how a watched
+//! lock changed.
 //!
 //! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds over
 //! HTTP.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Break, EntryName, FencingToken, Limit, LockName};
+use super::{Break, EntryName, FencingToken, Limit, LockName, Owner};
 
 /// How long a lease lasts unless renewed: 100 ms to 24 h, in whole milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,98 +51,6 @@ impl Ttl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be 100 to 86400000 (24 h), not {0}")]
 pub struct InvalidTtl(u64);
-
-/// A label for people that says who holds a lock: 1 to 256 bytes without control characters.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Owner(Arc<str>);
-
-impl Owner {
-    /// The longest label, in bytes.
-    pub const MAX_BYTES: usize = 256;
-
-    /// Checks a label; an empty one is none.
-    ///
-    /// # Errors
-    ///
-    /// It is too long or has a control character.
-    pub fn parse(owner: &str) -> Result<Option<Self>, InvalidOwner> {
-        match owner.len() {
-            0 => Ok(None),
-            bytes if bytes > Self::MAX_BYTES => Err(InvalidOwner::TooLong(bytes)),
-            _ if owner.chars().any(char::is_control) => Err(InvalidOwner::Control),
-            _ => Ok(Some(Self(owner.into()))),
-        }
-    }
-
-    /// The label.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({:?})", &*self.0)
-    }
-}
-
-/// Why a text is not an [`Owner`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidOwner {
-    /// It has this many bytes, more than [`Owner::MAX_BYTES`].
-    #[error("has at most 256 bytes, this one has {0}")]
-    TooLong(usize),
-    /// It has a control character.
-    #[error("must not contain control characters")]
-    Control,
-}
-
-/// One try to acquire a lock, unlike every other in any process.
-///
-/// A token may be tried several times, at once even. What one try got can be withdrawn only while
-/// no other try has been given the same grant, because that other's client may rely on it.
-///
-/// The rounds of one waiting request are attempts of that request: its number is in the upper 48 bits, then
-/// comes the round, and the lowest bit says whether an earlier round got a queue entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt(u64);
-
-impl Attempt {
-    /// The attempt with this number.
-    pub fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The first attempt of a request, whose number has 48 bits.
-    pub fn first_of(request: u64) -> Self {
-        Self(request << Self::ROUND_BITS)
-    }
-
-    /// The next attempt of the same request; `keeps_entry` if an earlier one got a queue entry.
-    #[must_use]
-    pub fn next(self, keeps_entry: bool) -> Self {
-        let rounds = (1 << Self::ROUND_BITS) - 1;
-        let round = ((self.0 & rounds) >> 1) + 1;
-        Self(self.0 & !rounds | (round << 1) & rounds | u64::from(keeps_entry))
-    }
-
-    /// Whether both are of one request.
-    pub(super) fn is_of_request_of(self, other: Self) -> bool {
-        self.0 >> Self::ROUND_BITS == other.0 >> Self::ROUND_BITS
-    }
-
-    /// Whether an earlier attempt of the same request got a queue entry.
-    pub(super) fn keeps_entry(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    const ROUND_BITS: u32 = 16;
-}
 
 /// A grant as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -244,4 +151,17 @@ impl Holder {
     pub fn id(&self) -> HolderId {
         HolderId { fencing_token: self.fencing_token, slot: self.slot }
     }
+}
+
+/// How a watched lock changed. No store reports that a lease has expired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was granted.
+    Acquired(Holder),
+    /// The lease of its grant was renewed, to a later or an earlier end.
+    Renewed(Holder),
+    /// The lease of its grant was broken: it ends, and cannot be renewed.
+    Broken(Holder),
+    /// The grant was released or withdrawn, or ended because it was broken.
+    Released(HolderId),
 }

@@ -35,9 +35,9 @@ pub use fencing_token::{FencingToken, Moment};
 pub use history::{Break, EndCause, GrantEnd, History, InvalidReason, Reason};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
-pub use lease::{Attempt, Holder, HolderId, Holding, InvalidOwner, InvalidTtl, Lease, Owner, Ttl};
+pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl};
 pub use limit::{InvalidSlots, Limit, Slots};
-pub use name::{InvalidName, LockName};
+pub use name::{InvalidName, InvalidOwner, LockName, Owner};
 pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{
@@ -49,6 +49,6 @@ pub use set::{
     SetMember, SetRelease, SetRenewReply, SetReply,
 };
 pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
-pub use token::{InvalidToken, Token, TokenHash};
+pub use token::{Attempt, InvalidToken, Token, TokenHash};
 pub use waiting_requests::WaitingRequest;
 pub use watch::WatchEvent;

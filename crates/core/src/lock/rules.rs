@@ -18,11 +18,10 @@ use super::history::{BREAK_KEPT, Break, GrantEnd, History};
 use super::holders::{HolderState, Holders};
 use super::queue::{QueueEntry, WaitQueue};
 use super::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Contention, Entries, Entry,
-    EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment, Release,
-    ReleaseReply, RenewReply, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, Contention, Entries,
+    Entry, EntryName, FencingToken, Holding, Limit, LockCommand, LockName, LockReply, Moment,
+    Release, ReleaseReply, RenewReply, TokenHash, Ttl,
 };
-use crate::store::Change;
 
 /// How many holders of a lock a client reads that did not ask for the holders.
 const HOLDERS_TOLD: usize = 10;
@@ -112,7 +111,7 @@ impl LockState {
         // In the order in which they ended, however late this step sees it.
         expired.sort_by_key(|holder| holder.expires());
         let ends = expired.into_iter();
-        history.extend(ends.map(|holder| GrantEnd::of(holder, holder.expires(), moment)));
+        history.extend(ends.map(|holder| holder.end(holder.expires(), moment)));
         let mut holders = self.holders.clone();
         holders.retain(|holder| !holder.has_expired(now));
         Self { holders, queue, history }
@@ -392,7 +391,7 @@ impl LockState {
             }
             None => {
                 if holder.broken.is_some() {
-                    self.history.extend([GrantEnd::of(holder, moment.now, moment)]);
+                    self.history.extend([holder.end(moment.now, moment)]);
                 }
                 self.holders.remove(token);
             }

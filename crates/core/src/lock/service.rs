@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::target::{Reply, Target};
-use super::waiting::Patience;
 use super::waiting_requests::{WaitingRequest, WaitingRequests};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
@@ -275,7 +274,7 @@ impl LockService {
             let attempt = Arc::new(attempt);
             LastReply { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
         } else {
-            self.wait(attempt, Patience { until: arrived + wait, may_return }, on_busy).await?
+            self.wait(attempt, WaitLimit { until: arrived + wait, may_return }, on_busy).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
         let grant = |lease: T::Lease| {
@@ -525,4 +524,11 @@ pub(super) fn validity(leases: &[Lease], arrived: Instant, sent: Instant) -> Opt
     });
     let validity = Validity { arrived, until: sent + valid_for.min()? };
     (validity.valid_for().as_millis() > 0).then_some(validity)
+}
+
+/// How long a request waits, and what becomes of its queue entry then.
+pub(super) struct WaitLimit {
+    pub(super) until: Instant,
+    /// The token is the client's own, so that the client may acquire again and keep its entry.
+    pub(super) may_return: bool,
 }

@@ -113,6 +113,53 @@ impl fmt::Debug for TokenHash {
     }
 }
 
+/// One try to acquire a lock, unlike every other in any process.
+///
+/// A token may be tried several times, at once even. What one try got can be withdrawn only while
+/// no other try has been given the same grant, because that other's client may rely on it.
+///
+/// The rounds of one waiting request are attempts of that request: its number is in the upper 48 bits, then
+/// comes the round, and the lowest bit says whether an earlier round got a queue entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt(u64);
+
+impl Attempt {
+    /// The attempt with this number.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The first attempt of a request, whose number has 48 bits.
+    pub fn first_of(request: u64) -> Self {
+        Self(request << Self::ROUND_BITS)
+    }
+
+    /// The next attempt of the same request; `keeps_entry` if an earlier one got a queue entry.
+    #[must_use]
+    pub fn next(self, keeps_entry: bool) -> Self {
+        let rounds = (1 << Self::ROUND_BITS) - 1;
+        let round = ((self.0 & rounds) >> 1) + 1;
+        Self(self.0 & !rounds | (round << 1) & rounds | u64::from(keeps_entry))
+    }
+
+    /// Whether both are of one request.
+    pub(super) fn is_of_request_of(self, other: Self) -> bool {
+        self.0 >> Self::ROUND_BITS == other.0 >> Self::ROUND_BITS
+    }
+
+    /// Whether an earlier attempt of the same request got a queue entry.
+    pub(super) fn keeps_entry(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    const ROUND_BITS: u32 = 16;
+}
+
 /// Why a text is not a [`Token`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {

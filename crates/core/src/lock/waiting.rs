@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::service::LastReply;
+use super::service::{LastReply, WaitLimit};
 use super::target::Target;
 use super::waiting_requests::WaitingNote;
 use super::withdrawal::PendingAttempt;
@@ -46,7 +46,7 @@ impl LockService {
     pub(super) async fn wait<T: Target>(
         &self,
         request: PendingAttempt<T>,
-        Patience { until, may_return }: Patience,
+        WaitLimit { until, may_return }: WaitLimit,
         mut on_busy: impl FnMut(&Contention),
     ) -> Result<LastReply<T>, LockError> {
         let mut entry = self.join_waiters(may_return)?;
@@ -165,13 +165,6 @@ impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// How long a request waits, and what becomes of its place then.
-pub(super) struct Patience {
-    pub(super) until: Instant,
-    /// The token is the client's own, so that the client may ask again and be in its place.
-    pub(super) may_return: bool,
 }
 
 /// The queue entry of one request, which is withdrawn at once when the request is dropped.

@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{FencingToken, Holder, HolderId, Holding, Limit, LockName, LockService};
-use crate::store::{Change, Hint, Hints, StoreError, Topic};
+use super::{Change, FencingToken, Holder, HolderId, Holding, Limit, LockName, LockService};
+use crate::store::{Hint, Hints, StoreError, Topic};
 
 /// How many events may wait for their reader.
 const EVENTS: usize = 16;

@@ -6,11 +6,10 @@
 use std::time::Duration;
 
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, EntryName, FencingToken,
-    Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Reason, ReleaseReply,
-    RenewReply, Slots, TokenHash, Ttl,
+    AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName,
+    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Reason,
+    ReleaseReply, RenewReply, Slots, TokenHash, Ttl,
 };
-use keylatch_core::store::Change;
 
 /// One lock, and a clock that a test moves.
 struct Lock {
