@@ -12,7 +12,6 @@
 mod failure;
 mod graves;
 mod health;
-mod members;
 mod notices;
 mod session;
 mod tls;

@@ -1,13 +1,11 @@
 //! The session with the ensemble: a connection to one member, left as soon as that member is.
 //!
-//! One session carries every call, pipelined. The client would go to another member by itself, one after the
-//! other with growing pauses, and keep what it is given meanwhile and send it late. So each session has one
-//! member. When that is gone, or silent for as long as connecting may take, the session is left, every call
-//! on it is given up as lost, and the next call has a new session at whichever member takes one first. A
-//! member that takes one has carried out a write, so it has a leader.
-//!
-//! The ensemble may have been restored from a backup in between. Where it cannot be the one of before, the
-//! timeline forgets what it saw ([`Link::begin`]).
+//! One session carries every call, pipelined. The client would go to another member by itself and send late what it
+//! was given meanwhile. So each session has one member. When that is gone, or silent for as long as connecting may take,
+//! the session is left and every call on it is lost. The next session is at whichever member takes one first: all are
+//! tried, one soon after the other, and callers that wait share the opening, which rests when none is left. A member
+//! that takes one has carried out a write, so it has a leader. Where the ensemble may have been restored from a backup
+//! in between, the timeline forgets what it saw ([`Link::begin`]).
 //!
 //! Invariants: a call that failed in [`Link::session`] was not sent; what was given to a session that was
 //! left is carried out within twice its time limit or never (`graves.rs`). Tested in
@@ -15,19 +13,26 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use keylatch_core::store::StoreError;
-use tokio::time::{Instant, timeout};
-use zookeeper_client::{Client, Error, PersistentWatcher, SessionState, Stat};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
+use zookeeper_client::{
+    Acls, AddWatchMode, Client, CreateMode, CreateOptions, Error, PersistentWatcher, SessionState,
+    Stat,
+};
 
-use super::members::Members;
+use super::failure::is_answer;
 use super::tls::Tunnels;
 use super::tree::{Tree, end_of};
-use super::url::Address;
+use super::url::{Address, User, connect_string};
 use crate::OpenError;
 use crate::optimistic::conditional::{Key, Timeline};
 
@@ -38,6 +43,13 @@ const READY_LIMIT: Duration = Duration::from_secs(1);
 const OPEN_LIMIT: Duration = Duration::from_secs(6);
 /// In less time no ensemble is stopped, restored from a backup and started again.
 const RESTORE_TIME: Duration = Duration::from_secs(15);
+/// After how long without a sign of this process the ensemble ends its session: nothing that was sent is
+/// carried out after that.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
+/// How much later than the one before each member is tried.
+const STAGGER: Duration = Duration::from_millis(100);
+/// The pause before a member is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A session that is made when it is needed.
 #[derive(Debug)]
@@ -287,5 +299,144 @@ impl Drop for OwnWrite<'_> {
         if let Some(key) = &self.key {
             self.session.takes_as_own(key);
         }
+    }
+}
+
+/// The members of an ensemble, and what keylatch has there.
+#[derive(Debug)]
+pub(super) struct Members {
+    /// Where they are to be reached.
+    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) tree: Tree,
+    user: Option<User>,
+    /// How long one may be silent.
+    limit: Duration,
+    /// The one that is tried first.
+    next: AtomicUsize,
+    /// Why the last one that was tried took no session.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Members {
+    /// Members of which each may be silent for as long as `limit`.
+    pub(super) fn new(
+        hosts: Vec<(String, u16)>,
+        tree: Tree,
+        user: Option<User>,
+        limit: Duration,
+    ) -> Self {
+        // So that not all instances are at one member.
+        let first = getrandom::u32().unwrap_or_default() as usize % hosts.len();
+        Self { hosts, tree, user, limit, next: AtomicUsize::new(first), failure: Mutex::default() }
+    }
+
+    /// Has a member be tried last.
+    pub(super) fn pass_over(&self, member: usize) {
+        self.next.store((member + 1) % self.hosts.len(), Ordering::Relaxed);
+    }
+
+    /// That no member takes a session.
+    pub(super) fn silence(&self) -> StoreError {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let silent = || "no member of the ensemble answers".into();
+        StoreError::Unreachable(failure.map_or_else(silent, Into::into))
+    }
+
+    /// A session at the member that is the first to carry out a write.
+    ///
+    /// # Errors
+    ///
+    /// The ensemble refuses this user.
+    pub(super) async fn open(self: Arc<Self>) -> Result<Arc<Session>, Error> {
+        let (count, first) = (self.hosts.len(), self.next.load(Ordering::Relaxed));
+        let tries = (0..count).zip(0u32..);
+        let tries =
+            tries.map(|(place, turn)| self.try_member((first + place) % count, STAGGER * turn));
+        let mut tries: FuturesUnordered<_> = tries.collect();
+        while let Some((member, opened)) = tries.next().await {
+            match opened {
+                Ok(session) => return Ok(Arc::new(session)),
+                Err(refusal) if is_answer(&refusal) => return Err(refusal),
+                Err(failure) => {
+                    let mut last = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    *last = Some(failure);
+                }
+            }
+            tries.push(self.try_member(member, PAUSE));
+        }
+        Err(Error::NoHosts)
+    }
+
+    /// Tries a member after a rest.
+    async fn try_member(&self, member: usize, rest: Duration) -> (usize, Result<Session, Error>) {
+        sleep(rest).await;
+        (member, self.open_at(member).await)
+    }
+
+    async fn open_at(&self, member: usize) -> Result<Session, Error> {
+        let connector = Client::connector()
+            .with_session_timeout(SESSION_TIMEOUT)
+            .with_connection_timeout(self.limit)
+            .with_fail_eagerly();
+        let connector = match &self.user {
+            Some(user) => connector.with_auth("digest", user.expose()),
+            None => connector,
+        };
+        // The client warns of each try that fails, and there are thirty a second.
+        let address = connect_string(&self.hosts[member]);
+        let connecting = connector.connect(&address);
+        let client = connecting.with_subscriber(NoSubscriber::new()).await?;
+        let beginning = async {
+            self.prepare(&client).await?;
+            let [first, ..] = self.tree.kinds();
+            let asked = Instant::now();
+            let written = client.set_data(&first, &[], None).await?;
+            let watching = client.watch(&self.tree.root, AddWatchMode::PersistentRecursive);
+            Ok::<_, Error>((watching.await?, written, asked))
+        };
+        let (watcher, written, asked) = tokio::select! {
+            biased;
+            begun = beginning => begun?,
+            () = is_lost(&client) => return Err(Error::ConnectionLoss),
+        };
+        Ok(Session::new(client, member, watcher, (written, asked)))
+    }
+
+    /// Makes the nodes that rows are below, and those of the floors, unless they are there.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub(super) async fn prepare(&self, client: &Client) -> Result<(), Error> {
+        let options = self.options();
+        for kind in self.tree.kinds() {
+            let there: HashSet<String> = match client.list_children(&kind).await {
+                Ok(there) => there.into_iter().collect(),
+                Err(Error::NoNode) => {
+                    client.mkdir(&kind, &options).await?;
+                    HashSet::new()
+                }
+                Err(error) => return Err(error),
+            };
+            let buckets = (0..=u8::MAX).map(|bucket| format!("{bucket:02x}"));
+            let missing = buckets.filter(|bucket| !there.contains(bucket));
+            let missing: Vec<_> = missing.map(|bucket| format!("{kind}/{bucket}")).collect();
+            for made in
+                join_all(missing.iter().map(|node| client.create(node, &[], &options))).await
+            {
+                match made {
+                    Ok(_) | Err(Error::NodeExists) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How nodes are made: for this user alone, if there is one.
+    pub(super) fn options(&self) -> CreateOptions<'static> {
+        let is_named = self.user.is_some();
+        let acls = if is_named { Acls::creator_all() } else { Acls::anyone_all() };
+        CreateMode::Persistent.with_acls(acls)
     }
 }
