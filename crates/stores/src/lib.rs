@@ -44,7 +44,7 @@ pub use etcd::etcd;
 #[cfg(feature = "memory")]
 pub use memory::memory;
 #[cfg(feature = "conditional")]
-pub use optimistic::{conditional, optimistic};
+pub use optimistic::{conditional, floor_row, optimistic};
 #[cfg(feature = "postgres")]
 pub use postgres::postgres;
 #[cfg(all(feature = "redis", fuzzing))]

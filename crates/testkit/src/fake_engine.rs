@@ -18,8 +18,9 @@ use keylatch_core::lock::{FencingToken, Ttl};
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
     Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, Reading, Removal, Row,
-    TOGETHER, Timeline, Version, Writing, floor_row,
+    TOGETHER, Timeline, Version, Writing,
 };
+use keylatch_stores::floor_row;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 

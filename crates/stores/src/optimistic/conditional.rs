@@ -6,18 +6,15 @@
 //! it in every way that an engine may.
 
 use std::fmt;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
 use keylatch_core::lock::{FencingToken, LockName};
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use super::floor::floor_row;
-pub use super::timeline::Timeline;
+pub use super::timeline::{EngineTime, Timeline, Version};
 
 /// How many changes [`ConditionalStore::write_all`] has at most: each may compare two rows, and an etcd takes
 /// 128 comparisons.
@@ -87,7 +84,7 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
 
     /// Whether the engine itself removes a row when the row's [`Outline`] says that nothing is in it any
     /// more, and judges itself whether a fencing token is above all that its bucket gave. A row that it
-    /// removed is not there: it has no version. A floor reads as a [`floor_row`] then, none is written, and
+    /// removed is not there: it has no version. A floor reads as a [`floor_row`](crate::floor_row) then, none is written, and
     /// nothing is swept.
     fn forgets(&self) -> bool {
         false
@@ -187,15 +184,6 @@ pub(crate) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     }
     end
 }
-
-/// Which value a row has: no two values of a key have the same. An engine without a clock numbers all its
-/// writes, and a later one has a greater version, whatever its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Version(pub u128);
-
-/// What the engine's clock shows: the time since 1970, from which it never goes far. Of an engine without
-/// a clock it is what its [`Timeline`] shows.
-pub type EngineTime = Duration;
 
 /// A value and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]

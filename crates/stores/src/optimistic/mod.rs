@@ -22,6 +22,8 @@ mod timeline;
 pub(crate) mod value;
 mod worker;
 
+pub use floor::floor_row;
+
 use std::sync::Arc;
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};

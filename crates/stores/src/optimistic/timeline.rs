@@ -15,9 +15,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keylatch_core::time::unix_micros;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::conditional::{EngineTime, Version};
+/// Which value a row has: no two values of a key have the same. An engine without a clock numbers all its
+/// writes, and a later one has a greater version, whatever its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Version(pub u128);
+
+/// What the engine's clock shows: the time since 1970, from which it never goes far. Of an engine without
+/// a clock it is what its [`Timeline`] shows.
+pub type EngineTime = Duration;
 
 /// How far apart samples are at least.
 const GRAIN: Duration = Duration::from_millis(2);

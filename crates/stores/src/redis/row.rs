@@ -7,7 +7,8 @@ use bb8_redis::redis::{Value, from_redis_value};
 use keylatch_core::lock::FencingToken;
 
 use super::legacy;
-use crate::optimistic::conditional::{EngineTime, Key, Row, Version, floor_row};
+use crate::optimistic::conditional::{EngineTime, Key, Row, Version};
+use crate::optimistic::floor_row;
 
 /// How many bytes of a row are its version.
 const VERSION_BYTES: usize = 16;

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::url::InvalidUrl;
+use super::failure::InvalidUrl;
 use crate::certificates::{Certificates, WORDS};
 
 /// The parameters that name certificates.

@@ -6,8 +6,8 @@
 //! An error says nothing of the URL's text, because the URL may hold a password. Tested below, and
 //! with real servers in the tests of each topology.
 
+use super::failure::InvalidUrl;
 use super::tls::{PARAMETERS, Security};
-use crate::OpenError;
 
 /// `SCHEME://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/PATH][?QUERY]`.
 #[derive(Debug)]
@@ -77,16 +77,6 @@ pub(super) fn with_port(host: &str, default_port: u16) -> String {
     // The colons of an IPv6 address are within its brackets.
     let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
     if has_port { host.to_owned() } else { format!("{host}:{default_port}") }
-}
-
-/// Why a URL is not understood. It says nothing of the URL's text, which may hold a password.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InvalidUrl(pub(super) &'static str);
-
-impl From<InvalidUrl> for OpenError {
-    fn from(InvalidUrl(why): InvalidUrl) -> Self {
-        Self::BadRedisUrl(why.to_owned())
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
-use super::super::url::{InvalidUrl, MultiHostUrl};
+use super::super::failure::InvalidUrl;
+use super::super::url::MultiHostUrl;
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};

@@ -19,8 +19,9 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
+use super::super::failure::InvalidUrl;
 use super::super::pool;
-use super::super::url::{InvalidUrl, MultiHostUrl};
+use super::super::url::MultiHostUrl;
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
