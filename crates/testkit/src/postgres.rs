@@ -22,7 +22,7 @@ use crate::eventually;
 use crate::full_disk::limit_files;
 use crate::port::free_port;
 use crate::signal::send;
-use crate::stores::pass_for_store;
+use crate::store_time::pass_for_store;
 
 /// The role of the tests.
 const ROLE: &str = "keylatch";

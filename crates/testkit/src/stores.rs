@@ -3,22 +3,19 @@
 //! The matrix itself, with what each store can do, is in `keylatch-testkit-macros`. Each line of it has
 //! a function here that starts the store.
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
 use keylatch::config::Config;
-use keylatch_core::lock::{AcquireCommand, AcquireReply, Attempt, LockName, Owner, TokenHash, Ttl};
-use keylatch_core::store::{Hints, Store, StoreError, Topic};
 use tempfile::TempDir;
 
+use crate::store_time::pass_for_store;
 use crate::{
-    Cluster, FakeEngine, Faults, PostgresDatabase, RedisServer, RedlockNodes, Sentinels, Service,
-    ZookeeperRoot, config, empty_etcd, seed,
+    Cluster, FakeEngine, Faults, OpenStore, PostgresDatabase, RedisServer, RedlockNodes, Sentinels,
+    Service, ZookeeperRoot, config, empty_etcd, seed,
 };
 
 /// How often a store in the test's process removes expired locks.
@@ -162,74 +159,6 @@ impl TestStore {
     }
 }
 
-/// A store that is open: the port, and steps as tests write them.
-#[derive(Debug, Clone)]
-pub struct OpenStore(pub Arc<dyn Store>);
-
-impl Deref for OpenStore {
-    type Target = dyn Store;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl OpenStore {
-    /// Acquires a lock, or keeps a queue entry.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn acquire(&self, acquire: &Acquire) -> Result<AcquireReply, StoreError> {
-        self.0.acquire(&acquire.name, acquire.command()).await
-    }
-
-    /// Resolves at the next wakeup of a waiter from now on.
-    pub fn wakeup(
-        &self,
-        name: &LockName,
-        token: &TokenHash,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let mut hints = self.0.subscribe(Topic::Turn(name.clone(), *token));
-        async move { drop(hints.next().await) }
-    }
-
-    /// Hints about a lock from now on.
-    pub fn changes(&self, name: &LockName) -> Hints {
-        self.0.subscribe(Topic::Changes(name.clone()))
-    }
-
-    /// Hints about grants that end unreleased from now on.
-    pub fn ends(&self) -> Hints {
-        self.0.subscribe(Topic::Ends)
-    }
-}
-
-/// An acquire and the lock that it is for.
-#[derive(Debug, Clone)]
-pub struct Acquire {
-    /// The lock to acquire; each test has names of its own.
-    pub name: LockName,
-    /// The token that is to hold it.
-    pub token: TokenHash,
-    /// How long the lease is to last.
-    pub ttl: Ttl,
-    /// The holder's label.
-    pub owner: Option<Owner>,
-    /// Which try this is.
-    pub attempt: Attempt,
-    /// How long a queue entry lasts, if one is wanted.
-    pub queue: Option<Duration>,
-}
-
-impl Acquire {
-    /// The command for the store.
-    pub fn command(&self) -> AcquireCommand {
-        let Self { token, ttl, owner, attempt, queue, .. } = self.clone();
-        AcquireCommand { owner, queue, ..AcquireCommand::new(token, ttl, attempt) }
-    }
-}
-
 /// What a `#[store_test]` takes.
 pub trait FromStore: Sized {
     /// Makes it on a store that has just been started.
@@ -335,22 +264,6 @@ trait StoreClock: fmt::Debug + Send + Sync {
             tokio::task::yield_now().await;
         }
     }
-}
-
-thread_local! {
-    /// What has passed for the store of the test that runs on this thread.
-    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
-/// The time since 1970 by the wall clock of the test's store: where a test moves the clock of a server,
-/// also that by which it dates what people read.
-pub fn store_time() -> Duration {
-    SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970") + PASSED.get()
-}
-
-/// Notes that a test moved the clock of its store.
-pub(crate) fn pass_for_store(by: Duration) {
-    PASSED.set(PASSED.get() + by);
 }
 
 /// tokio's clock, by which the stores in the test's process count.

@@ -22,7 +22,7 @@ use crate::full_disk::limit_files;
 use crate::port::free_port;
 use crate::postgres::{Environment, owned, spawn_beside_a_shell};
 use crate::signal::send;
-use crate::stores::pass_for_store;
+use crate::store_time::pass_for_store;
 use crate::{Proxy, eventually};
 
 /// Where Debian has ZooKeeper, and what it needs for TLS besides what it names itself.

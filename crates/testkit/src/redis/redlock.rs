@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use keylatch::config::Config;
 use keylatch_stores::redlock;
 
-use crate::stores::OpenStore;
+use crate::open_store::OpenStore;
 
 use super::RedisServer;
 use crate::config;
