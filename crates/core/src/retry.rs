@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
+/// When a step whose answer was lost is undone again.
+const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
 /// How often and for how long a step is tried.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
@@ -41,6 +44,16 @@ impl Retry {
             }
             sleep(pause).await;
         }
+    }
+}
+
+/// Undoes a step of which only the answer is known to be lost: at once, and twice later, because the step
+/// itself may still be on its way to the store, behind the first undoing.
+pub(crate) async fn undo_lost<F: Future<Output = ()>>(mut undo: impl FnMut() -> F) {
+    undo().await;
+    for pause in AFTER_LOST {
+        sleep(pause).await;
+        undo().await;
     }
 }
 

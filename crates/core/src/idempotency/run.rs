@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
     BeginCommand, BeginReply, Fingerprint, OnCrash, RecordKey, RecordScope, RecordStatus,
     RecordView, ResolveCommand, ResolveReply, RunEnd,
 };
 use crate::lock::{FencingToken, TokenHash};
-use crate::retry::Retry;
+use crate::retry::{Retry, undo_lost};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
 
@@ -28,9 +28,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const TRY_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
-/// When a run whose beginning got no answer is abandoned again: the beginning itself may still be on
-/// its way to the store, behind the first abandonment.
-const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What is to be done once.
 #[derive(Debug, Clone)]
@@ -200,11 +197,7 @@ pub(super) async fn abandon(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
 
 /// Abandons a beginning of which only the answer is known to be lost.
 pub(super) async fn abandon_lost(store: Arc<dyn Store>, begin: Arc<BeginCommand>) {
-    abandon(Arc::clone(&store), Arc::clone(&begin)).await;
-    for pause in AFTER_LOST {
-        sleep(pause).await;
-        abandon(Arc::clone(&store), Arc::clone(&begin)).await;
-    }
+    undo_lost(|| abandon(Arc::clone(&store), Arc::clone(&begin))).await;
 }
 
 /// Waits for the answer to a beginning whose caller has gone, and abandons what it began.

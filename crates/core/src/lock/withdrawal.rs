@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use futures_util::FutureExt as _;
+use tokio::time::timeout;
 
 use super::target::{Reply, Target};
 use super::{AcquireCommand, AcquireReply};
-use crate::retry::Retry;
+use crate::retry::{Retry, undo_lost};
 use crate::store::{Effect, Store, StoreError};
 use crate::task::BoxFuture;
 
@@ -23,10 +24,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const TRY_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
-/// When a grant whose answer was lost is withdrawn again: the acquire itself may still be on its way
-/// to the store, behind the first withdrawal.
-const AFTER_LOST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-
 /// An attempt that may have got something.
 #[derive(Debug, Clone)]
 pub(super) struct PendingAttempt<T> {
@@ -87,9 +84,6 @@ pub(super) async fn withdraw_lost<T: Target>(
     store: Arc<dyn Store>,
     attempt: Arc<PendingAttempt<T>>,
 ) {
-    withdraw(Arc::clone(&store), Arc::clone(&attempt)).await;
-    for pause in AFTER_LOST {
-        sleep(pause).await;
-        withdraw(Arc::clone(&store), Arc::clone(&attempt)).await;
-    }
+    let withdraw = || withdraw(Arc::clone(&store), Arc::clone(&attempt)).map(drop);
+    undo_lost(withdraw).await;
 }
