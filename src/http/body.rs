@@ -11,7 +11,7 @@
 //! `tests/api/invalid_bodies.rs`.
 
 use std::borrow::Cow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -24,6 +24,7 @@ use keylatch_core::lock::{
     LockSet, Owner, Reason, Slots, Token, Ttl, Validity,
 };
 use keylatch_core::store::Page;
+use keylatch_core::time::unix_micros;
 use keylatch_wire::{
     BreakLockRequest, BreakNote, CreateLockRequest, CreateLocksRequest, EndKind, HeldLock,
     HoldLockRequest, Lease, LeaseSet, LeasedLock, LockHistory, LockMode, LockPage, PublicHolder,
@@ -367,7 +368,6 @@ pub(super) fn at_millis(millis: u64) -> String {
 
 /// The time on the wall clock after `duration`, to the millisecond, as RFC 3339.
 pub(super) fn in_millis(duration: Duration) -> String {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let then = i64::try_from((since_1970 + duration).as_millis()).unwrap_or(i64::MAX);
-    Timestamp::from_millisecond(then).unwrap_or(Timestamp::MAX).to_string()
+    let then = Duration::from_micros(unix_micros()).saturating_add(duration);
+    at_millis(u64::try_from(then.as_millis()).unwrap_or(u64::MAX))
 }

@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bb8_redis::redis::{
     FromRedisValue, ParsingError, Script, ScriptInvocation, Value, from_redis_value,
@@ -21,6 +21,7 @@ use bb8_redis::redis::{
 use crate::redis::connection::ScriptReply;
 use crate::redis::script::{self, Keys, RedlockScripts};
 use keylatch_core::lock::{Attempt, FencingToken, Holder, Limit, LockName, Owner, TokenHash, Ttl};
+use keylatch_core::time::unix_micros;
 
 /// How many digits each of the two numbers of a ballot has.
 const DIGITS: usize = 20;
@@ -41,9 +42,7 @@ impl Ballot {
     /// A ballot of `proposer` above `last`. By the clock it is above the ballots of earlier attempts
     /// as well.
     pub(super) fn above(last: Self, proposer: u64) -> Self {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(since_1970.as_micros()).unwrap_or(0);
-        Self { clock_micros: now.max(last.clock_micros.saturating_add(1)), proposer }
+        Self { clock_micros: unix_micros().max(last.clock_micros.saturating_add(1)), proposer }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::redis::script;
 use keylatch_core::lock::{
     AcquireReply, Contention, FencingToken, Holding, Lease, LockName, RenewReply, TokenHash, Ttl,
 };
+use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 
 /// How many rounds of promises there are at most: contenders give way, and an attempt that lost to a
@@ -420,8 +421,7 @@ impl AcceptPhase<'_> {
 
 /// A random time, so that contenders do not meet again.
 fn random_pause(longest: Duration) -> Duration {
-    let share = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
-    longest.min(PAUSE_MAX).mul_f64(share).max(Duration::from_millis(1))
+    random_part_of(longest.min(PAUSE_MAX)).max(Duration::from_millis(1))
 }
 
 #[cfg(test)]
