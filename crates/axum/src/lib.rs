@@ -128,5 +128,7 @@ pub use policy::{
 };
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
-pub use response::{CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, repeat_response, stored_headers};
+pub use response::{
+    CHOSEN, CHOSEN_BY, CHOSEN_REASON, HOP_BY_HOP, has_body, repeat_response, stored_headers,
+};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

@@ -31,26 +31,31 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The time until which the key is remembered, at least (an HTTP date).
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
-/// Headers that belong to one answer on one connection and not to its repeats.
-const UNSTORED_HEADERS: [&str; 23] = [
-    "baggage",
+/// The headers of a message that belong to one connection and not to the next (RFC 9110, section 7.6.1).
+pub const HOP_BY_HOP: [&str; 9] = [
     "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Other headers that belong to one answer and not to its repeats.
+const UNSTORED_HEADERS: [&str; 15] = [
+    "baggage",
     "content-length",
     "date",
     "idempotency-key-expires",
     "idempotent-replayed",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-connection",
     "server-timing",
     "set-cookie",
     "set-cookie2",
-    "te",
     "traceparent",
     "tracestate",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
     "via",
     "x-amzn-trace-id",
     "x-cloud-trace-context",
@@ -313,7 +318,8 @@ pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
         .flat_map(|list| list.split(',').map(|name| name.trim().to_ascii_lowercase()))
         .collect();
     let kept = headers.iter().filter(|(name, _)| {
-        !UNSTORED_HEADERS.contains(&name.as_str())
+        !HOP_BY_HOP.contains(&name.as_str())
+            && !UNSTORED_HEADERS.contains(&name.as_str())
             && !name.as_str().starts_with("x-b3-")
             && !named.iter().any(|named| named == name.as_str())
     });

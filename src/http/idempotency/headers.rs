@@ -5,19 +5,7 @@
 //! `tests/api/gateway_headers.rs` and `idempotency_gateway.rs`.
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-
-/// What belongs to one connection and not to the next (RFC 9110, section 7.6.1).
-const HOP_BY_HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+use keylatch_axum::HOP_BY_HOP;
 
 /// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
 /// as some libraries make it with every request, is none that has to be taken.
