@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// It does not, and why.
 pub async fn check(listener: &ListenerSettings, has_certificate: bool) -> Result<(), Error> {
     let place = listener.place();
-    let asked = tokio::time::timeout(LIMIT, ask(listener, has_certificate)).await;
+    let asked = tokio::time::timeout(LIMIT, request_liveness(listener, has_certificate)).await;
     match asked {
         Ok(Ok(status)) if status.is_success() => Ok(()),
         Ok(Ok(status)) => Err(Error::Unhealthy(format!("{place} answered {status}"))),
@@ -45,7 +45,10 @@ pub async fn check(listener: &ListenerSettings, has_certificate: bool) -> Result
 
 type AskError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn ask(listener: &ListenerSettings, has_certificate: bool) -> Result<StatusCode, AskError> {
+async fn request_liveness(
+    listener: &ListenerSettings,
+    has_certificate: bool,
+) -> Result<StatusCode, AskError> {
     if let Some(path) = listener.path() {
         return ask_over(UnixStream::connect(path).await?, "localhost").await;
     }

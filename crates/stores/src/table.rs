@@ -56,7 +56,7 @@ pub(super) struct Shard {
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
-pub(super) trait Kept: Entry {
+pub(super) trait TableEntry: Entry {
     /// The entries of a shard.
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     /// The same, to change them.
@@ -73,7 +73,7 @@ pub(super) trait Kept: Entry {
     fn count(table: &Table) -> &AtomicU64;
 }
 
-impl Kept for LockState {
+impl TableEntry for LockState {
     fn all(shard: &Shard) -> &BTreeMap<LockName, Self> {
         &shard.locks
     }
@@ -91,7 +91,7 @@ impl Kept for LockState {
     }
 }
 
-impl Kept for RecordState {
+impl TableEntry for RecordState {
     fn all(shard: &Shard) -> &BTreeMap<RecordKey, Self> {
         &shard.records
     }
@@ -180,7 +180,7 @@ impl Table {
         }
     }
 
-    fn run<E: Kept>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
+    fn run<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> E::Reply {
         let mut shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
@@ -190,7 +190,7 @@ impl Table {
         reply
     }
 
-    fn consider<E: Kept>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
+    fn consider<E: TableEntry>(&self, key: &E::Key, command: &E::Command) -> Option<E::Reply> {
         let shard = self.shard(E::bucket(key));
         let moment = self.moment(shard.last_fencing_token);
         let Step { reply, change } = step(E::all(&shard).get(key), key, command, &moment);
@@ -236,14 +236,14 @@ impl Table {
     }
 
     /// An entry and the moment at which the next command finds it.
-    pub(super) fn look<E: Kept>(&self, key: &E::Key) -> (E, Moment) {
+    pub(super) fn look<E: TableEntry>(&self, key: &E::Key) -> (E, Moment) {
         let shard = self.shard(E::bucket(key));
         let state = E::all(&shard).get(key).cloned().unwrap_or_default();
         (state, self.moment(shard.last_fencing_token))
     }
 
     /// Makes `state` the entry's.
-    pub(super) fn install<E: Kept>(&self, key: &E::Key, state: E) {
+    pub(super) fn install<E: TableEntry>(&self, key: &E::Key, state: E) {
         let wakeups = self.put(&mut self.shard(E::bucket(key)), key, state);
         self.wake(wakeups);
     }
@@ -295,7 +295,7 @@ impl Table {
     }
 
     /// Forgets what has expired in one bucket, and writes down what has ended by itself.
-    pub(super) fn forget_expired<E: Kept>(&self, bucket: u8) {
+    pub(super) fn forget_expired<E: TableEntry>(&self, bucket: u8) {
         let mut shard = self.shard(bucket);
         let moment = self.moment(shard.last_fencing_token);
         for key in shard.stale::<E>(&moment) {
@@ -306,7 +306,7 @@ impl Table {
     }
 
     /// What has expired or ended by itself in one bucket.
-    pub(super) fn expired<E: Kept>(&self, bucket: u8) -> Vec<E::Key> {
+    pub(super) fn expired<E: TableEntry>(&self, bucket: u8) -> Vec<E::Key> {
         let shard = self.shard(bucket);
         shard.stale::<E>(&self.moment(shard.last_fencing_token))
     }
@@ -318,7 +318,7 @@ impl Table {
     }
 
     /// Makes `state` the entry's, and reports that to its watchers in the order in which it happens.
-    fn put<E: Kept>(
+    fn put<E: TableEntry>(
         &self,
         shard: &mut Shard,
         key: &E::Key,
@@ -335,7 +335,7 @@ impl Table {
     }
 
     /// Counts an entry that becomes `after`.
-    fn count<E: Kept>(&self, before: &E, after: &E) {
+    fn count<E: TableEntry>(&self, before: &E, after: &E) {
         let (old, new) = (before.kept_bytes(), after.kept_bytes());
         if old != new {
             self.kept_bytes.fetch_add(new, Ordering::Relaxed);
@@ -366,14 +366,14 @@ impl Table {
 }
 
 impl Shard {
-    fn stale<E: Kept>(&self, moment: &Moment) -> Vec<E::Key> {
+    fn stale<E: TableEntry>(&self, moment: &Moment) -> Vec<E::Key> {
         let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(moment));
         stale.map(|(key, _)| key.clone()).collect()
     }
 
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
     /// Gives the waiters to wake.
-    fn install<E: Kept>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
+    fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);

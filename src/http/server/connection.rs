@@ -96,7 +96,7 @@ impl Connections {
         let (is_local, serves) = (*is_local, *serves);
         let arrival = Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer };
         let mut events = self.events(closed);
-        let mut serving = Serving { all: &self, phases, events: &mut events };
+        let mut serving = ConnectionTask { all: &self, phases, events: &mut events };
         let Some(tls) = tls else {
             return serving.http1(io, arrival.into(), &router).await;
         };
@@ -136,13 +136,13 @@ impl Connections {
 type Events = FuturesUnordered<BoxFuture<'static, Event>>;
 
 /// One connection that is being served.
-struct Serving<'a> {
+struct ConnectionTask<'a> {
     all: &'a Connections,
     phases: Arc<ConnectionPhases>,
     events: &'a mut Events,
 }
 
-impl Serving<'_> {
+impl ConnectionTask<'_> {
     /// Agrees with the client on keys. Its time counts as that of the first head.
     async fn handshake<I: AsyncRead + AsyncWrite + Unpin>(
         &mut self,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::row::AgeRow;
 use super::tables::BatchChanges;
 use super::writer::SweptKeys;
-use crate::table::{Kept, SetStep, Step, Table, step, step_of_set};
+use crate::table::{SetStep, Step, Table, TableEntry, step, step_of_set};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
@@ -22,7 +22,7 @@ pub(super) struct Batch<'a> {
 }
 
 /// What a batch makes of the entries of one kind.
-trait BatchEntry: Kept {
+trait BatchEntry: TableEntry {
     fn changed(changes: &mut BatchChanges) -> &mut BTreeMap<Self::Key, Self>;
 }
 

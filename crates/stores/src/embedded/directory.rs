@@ -51,16 +51,16 @@ type Sums = [u32; 2];
 pub(super) struct Medium {
     /// What to call it.
     pub(super) name: PathBuf,
-    pub(super) open: Opening,
+    pub(super) open: Opener,
     /// Opens it as it stands, also where nothing can be written, and writes nothing.
-    pub(super) look: Opening,
+    pub(super) look: Opener,
     /// The file itself, where it is one of the file system.
     pub(super) file: Option<Arc<File>>,
     /// This process's for as long as the medium is in use.
     pub(super) _directory: Option<Directory>,
 }
 
-type Opening = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
+type Opener = Box<dyn Fn() -> Result<Connection, FileError> + Send>;
 
 /// A data directory that is this process's alone.
 #[derive(Debug)]

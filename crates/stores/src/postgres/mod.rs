@@ -297,8 +297,8 @@ impl ConditionalStore for Postgres {
     fn notices(&self) -> BoxStream<'static, Notice> {
         let live = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (target, announced) = (Arc::clone(&self.target), VecDeque::new());
-        let listening = Listening { target, live, announced, has_failed: false };
-        stream::unfold(listening, Listening::next).boxed()
+        let listening = NoticeStream { target, live, announced, has_failed: false };
+        stream::unfold(listening, NoticeStream::next).boxed()
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -340,7 +340,7 @@ impl Subscription {
 }
 
 /// The subscription to what other instances change, made again whenever it is lost.
-struct Listening {
+struct NoticeStream {
     target: Arc<Target>,
     live: Option<Subscription>,
     /// What was announced together, and is not handed on yet.
@@ -348,7 +348,7 @@ struct Listening {
     has_failed: bool,
 }
 
-impl Listening {
+impl NoticeStream {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
             if let Some((key, version)) = self.announced.pop_front() {

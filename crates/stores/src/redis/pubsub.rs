@@ -225,7 +225,7 @@ impl Watches {
                 }
                 // The script has no keys, and every server passes on its messages.
                 let any_bucket = names.first().map_or(0, LockName::bucket);
-                if let Err(error) = topology.run::<Announced>(any_bucket, &call).await {
+                if let Err(error) = topology.run::<AnnounceReply>(any_bucket, &call).await {
                     tracing::debug!(%error, "watched locks could not be announced");
                 }
             }
@@ -246,15 +246,15 @@ impl Watches {
 
 /// The reply of a script that has nothing to say.
 #[derive(Debug)]
-pub(super) struct Announced;
+pub(super) struct AnnounceReply;
 
-impl FromRedisValue for Announced {
+impl FromRedisValue for AnnounceReply {
     fn from_redis_value(_: Value) -> Result<Self, ParsingError> {
         Ok(Self)
     }
 }
 
-impl ScriptReply for Announced {}
+impl ScriptReply for AnnounceReply {}
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use keylatch_core::store::{Cursor, ListRecords, Page, StoreError};
 use super::connection::ScriptReply;
 use super::engine::RedisEngine;
 use super::list::{ScanPosition, scan_keys};
-use super::pubsub::Announced;
+use super::pubsub::AnnounceReply;
 use super::script::{parse_record_name, record_name};
 use crate::optimistic::conditional::{ConditionalStore as _, Key};
 use crate::optimistic::value::{Value as StoredValue, moment_at};
@@ -167,7 +167,7 @@ impl RedisEngine {
         if is_indexed && !value.state.is_unfinished() {
             let mut call = self.scripts.unlist.prepare_invoke();
             call.key(self.keys.record(key)).key(self.keys.unfinished(key.bucket()));
-            self.topology.run::<Announced>(key.bucket(), &call).await?;
+            self.topology.run::<AnnounceReply>(key.bucket(), &call).await?;
         }
         Ok(value.state.summary(key, &moment_at(reading.now)))
     }

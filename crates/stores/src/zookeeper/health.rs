@@ -28,7 +28,7 @@ struct Member {
 
 /// Asks all members what they are.
 pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
-    let asked = members.iter().map(|(host, port)| ask(host, *port));
+    let asked = members.iter().map(|(host, port)| read_status(host, *port));
     let answers: Vec<_> = join_all(asked).await;
     let members: Vec<_> = answers.iter().flatten().collect();
     let joined = |texts: BTreeSet<&str>| match texts.is_empty() {
@@ -46,7 +46,7 @@ pub(super) async fn health(members: &[(String, u16)]) -> StoreHealth {
     StoreHealth { tier: Tier::Strict, facts, advice: advice.into_iter().collect() }
 }
 
-async fn ask(host: &str, port: u16) -> Option<Member> {
+async fn read_status(host: &str, port: u16) -> Option<Member> {
     let asking = async {
         let mut stream = TcpStream::connect((host, port)).await?;
         stream.write_all(b"srvr").await?;

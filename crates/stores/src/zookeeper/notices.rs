@@ -31,11 +31,11 @@ pub(super) fn notices(
     at_start: Option<Arc<Session>>,
 ) -> BoxStream<'static, Notice> {
     let watch = at_start.and_then(Watch::of);
-    let listening = Listening { link: Arc::clone(link), watch, has_failed: false };
-    stream::unfold(listening, Listening::next).boxed()
+    let listening = NoticeStream { link: Arc::clone(link), watch, has_failed: false };
+    stream::unfold(listening, NoticeStream::next).boxed()
 }
 
-struct Listening {
+struct NoticeStream {
     link: Arc<Link>,
     watch: Option<Watch>,
     has_failed: bool,
@@ -51,7 +51,7 @@ struct Watch {
     look: Option<BoxFuture<'static, Option<Stat>>>,
 }
 
-impl Listening {
+impl NoticeStream {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
             let Some(watch) = &mut self.watch else {

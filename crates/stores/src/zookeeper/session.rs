@@ -65,11 +65,11 @@ pub(super) struct Link {
 #[derive(Debug, Default)]
 struct Live {
     session: Option<Arc<Session>>,
-    opening: Option<Opening>,
+    opening: Option<SessionFuture>,
 }
 
 /// What all callers wait for that need a session.
-type Opening = Shared<BoxFuture<'static, Result<Arc<Session>, Error>>>;
+type SessionFuture = Shared<BoxFuture<'static, Result<Arc<Session>, Error>>>;
 
 /// What is known of the ensemble that answered last.
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +154,7 @@ impl Link {
         timeout(limit, waiting).await.unwrap_or_else(|_| Err(self.members.silence()))
     }
 
-    fn live_or_opening(&self) -> Result<Arc<Session>, Opening> {
+    fn live_or_opening(&self) -> Result<Arc<Session>, SessionFuture> {
         let mut live = self.live();
         if let Some(session) = live.session.take() {
             if is_connected(&session.client) {
@@ -167,7 +167,7 @@ impl Link {
     }
 
     /// Takes what an opening gave, unless another caller has.
-    fn finish(&self, opening: &Opening, session: Option<&Arc<Session>>) {
+    fn finish(&self, opening: &SessionFuture, session: Option<&Arc<Session>>) {
         let mut live = self.live();
         if live.opening.take_if(|current| current.ptr_eq(opening)).is_some() {
             if let Some(session) = session {

@@ -19,7 +19,7 @@ use crate::optimistic::conditional::{Change, Version};
 
 /// Where a change finds its node.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum NodeVersions {
     /// It has a row, by this data version.
     Row(i32),
     /// There is no node.
@@ -83,20 +83,20 @@ impl ZooKeeper {
         multi: &mut MultiWriter<'_>,
         change: &Change,
         path: &str,
-        place: Place,
+        place: NodeVersions,
     ) -> Result<(), Error> {
         match place {
             // After as many writes the node is made again, in the same step.
-            Place::Row(LAST_DATA_VERSION) => {
+            NodeVersions::Row(LAST_DATA_VERSION) => {
                 multi.add_delete(path, Some(LAST_DATA_VERSION))?;
                 multi.add_create(path, &change.value, &self.link.members.options())
             }
-            Place::Row(was) => multi.add_set_data(path, &change.value, Some(was)),
-            Place::None => {
+            NodeVersions::Row(was) => multi.add_set_data(path, &change.value, Some(was)),
+            NodeVersions::None => {
                 self.check_floor(multi, change)?;
                 multi.add_create(path, &change.value, &self.link.members.options())
             }
-            Place::Empty { parent, node } => {
+            NodeVersions::Empty { parent, node } => {
                 self.check_floor(multi, change)?;
                 multi.add_check_version(parent_of(path), parent)?;
                 multi.add_set_data(path, &change.value, Some(node))
@@ -106,9 +106,9 @@ impl ZooKeeper {
 }
 
 /// Where a change finds its node.
-async fn place(client: &Client, path: &str, change: &Change) -> Result<Place, Error> {
+async fn place(client: &Client, path: &str, change: &Change) -> Result<NodeVersions, Error> {
     if let Some(was) = change.was {
-        return Ok(Place::Row(data_version(was)));
+        return Ok(NodeVersions::Row(data_version(was)));
     }
     // The parent is asked first: a node that is deleted after that fails the check.
     let (parent, node) = tokio::join!(client.check_stat(parent_of(path)), client.get_data(path));
@@ -116,10 +116,10 @@ async fn place(client: &Client, path: &str, change: &Change) -> Result<Place, Er
         (Some(parent), Ok((value, node)))
             if value.is_empty() && node.version != LAST_DATA_VERSION =>
         {
-            Ok(Place::Empty { parent: parent.version, node: node.version })
+            Ok(NodeVersions::Empty { parent: parent.version, node: node.version })
         }
         (_, Ok(_)) => Err(Error::NodeExists),
-        (Some(_), Err(Error::NoNode)) => Ok(Place::None),
+        (Some(_), Err(Error::NoNode)) => Ok(NodeVersions::None),
         (None, Err(Error::NoNode)) => Err(Error::NoNode),
         (_, Err(error)) => Err(error),
     }

@@ -286,7 +286,7 @@ impl Outcome {
 }
 
 /// What a command is meant to make of an entry, and what the store answers that it did.
-type Stepped = (Outcome, Result<Outcome, StoreError>);
+type StepResult = (Outcome, Result<Outcome, StoreError>);
 
 /// A command that fits what a client knows of an entry.
 struct Step<'a> {
@@ -298,7 +298,7 @@ struct Step<'a> {
 
 impl Step<'_> {
     /// Acquires, renews or releases a lock.
-    async fn on_lock(self, name: &LockName) -> Stepped {
+    async fn on_lock(self, name: &LockName) -> StepResult {
         let (known, store) = (self.known, self.store);
         let same = known.answered.clone();
         match &known.answered {
@@ -323,7 +323,7 @@ impl Step<'_> {
     }
 
     /// Begins, extends, abandons, completes, resolves or repeats a run.
-    async fn on_record(self, key: &RecordKey) -> Stepped {
+    async fn on_record(self, key: &RecordKey) -> StepResult {
         let (known, store) = (self.known, self.store);
         match &known.answered {
             Outcome::Free => {
@@ -356,7 +356,7 @@ impl Step<'_> {
     }
 
     /// Extends, abandons or completes a run.
-    async fn on_run(self, key: &RecordKey, fencing_token: FencingToken) -> Stepped {
+    async fn on_run(self, key: &RecordKey, fencing_token: FencingToken) -> StepResult {
         let (token, store) = (self.known.token, self.store);
         match self.dice.below(5) {
             0 => {

@@ -172,15 +172,15 @@ impl ReleaseCommand {
 
 /// What a release or a withdrawal found on a node.
 #[derive(Debug)]
-pub(super) struct ReleaseFound(pub(super) String);
+pub(super) struct ReleaseReport(pub(super) String);
 
-impl FromRedisValue for ReleaseFound {
+impl FromRedisValue for ReleaseReport {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         from_redis_value(value).map(Self)
     }
 }
 
-impl ScriptReply for ReleaseFound {}
+impl ScriptReply for ReleaseReport {}
 
 /// A lock on one node, as the node reports it after every [`NodeCommand`].
 #[derive(Debug, Clone)]

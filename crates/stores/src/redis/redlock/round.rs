@@ -20,7 +20,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::command::ReleaseFound;
+use super::command::ReleaseReport;
 use super::command::{LockReport, NodeCommand, ReleaseCommand};
 use super::node::{Node, NodeResult, SendWindow};
 use super::tally::Tally;
@@ -137,7 +137,7 @@ impl Nodes {
         self: &Arc<Self>,
         command: &ReleaseCommand,
         within: Duration,
-    ) -> Round<ReleaseFound> {
+    ) -> Round<ReleaseReport> {
         self.round(0..self.all.len(), within, |nodes, node, window| {
             let command = command.clone();
             async move {
@@ -240,7 +240,7 @@ impl Nodes {
         let (node, call) = (&self.all[node], &withdrawal.call(&self.scripts, &self.keys));
         let withdraw = || async move {
             let window = SendWindow::until(Instant::now() + WITHDRAWAL_TRY_MAX);
-            node.run::<ReleaseFound>(call, &window).await
+            node.run::<ReleaseReport>(call, &window).await
         };
         if retry.run("withdrawing a grant from a node", withdraw).await.is_none() {
             let node = &node.address;

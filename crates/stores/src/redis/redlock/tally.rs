@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::time::Duration;
 
-use super::command::ReleaseFound;
+use super::command::ReleaseReport;
 use super::command::{Ballot, LockReport, NodeGrant, Promise};
 use super::node::NodeResult;
 use keylatch_core::lock::{FencingToken, Holder, LockName, ReleaseReply};
@@ -264,7 +264,7 @@ impl ReleaseTally {
     }
 
     /// Counts a reply.
-    pub(super) fn add(&mut self, reply: NodeResult<ReleaseFound>) {
+    pub(super) fn add(&mut self, reply: NodeResult<ReleaseReport>) {
         match reply {
             Ok(reply) => {
                 let released = reply.value.0 == "released";
