@@ -219,7 +219,7 @@ impl Load {
     }
 
     /// Creates `count` locks; gives what ends them.
-    pub(crate) fn hold(&self, service: &Process, count: usize) -> Result<Held> {
+    pub(crate) fn hold(&self, service: &Process, count: usize) -> Result<HeldLocks> {
         self.runtime.block_on(async {
             let left = Arc::new(AtomicUsize::new(count));
             let mut connections = JoinSet::new();
@@ -231,12 +231,12 @@ impl Load {
             while let Some(ended) = connections.join_next().await {
                 held.push(ended??);
             }
-            Ok(Held(held))
+            Ok(HeldLocks(held))
         })
     }
 
     /// Deletes what is held.
-    pub(crate) fn end(&self, Held(held): Held) -> Result<()> {
+    pub(crate) fn end(&self, HeldLocks(held): HeldLocks) -> Result<()> {
         self.runtime.block_on(async {
             let mut connections = JoinSet::new();
             for (connection, deletes) in held {
@@ -279,7 +279,7 @@ impl Load {
 }
 
 /// Locks that are held, and the requests that delete them, by the connection that made them.
-pub(crate) struct Held(Vec<(Connection, Vec<Vec<u8>>)>);
+pub(crate) struct HeldLocks(Vec<(Connection, Vec<Vec<u8>>)>);
 
 /// Which orders are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt as _;
 const OWN: &str = "allow = [{ locks = \"own/\", may = [\"acquire\", \"read\"] }]";
 const ALL: &str = "allow = [{ locks = \"\", may = [\"acquire\", \"read\"] }]";
 
-struct Place {
+struct SecureService {
     authority: Authority,
     keyring: Keyring,
     /// The key of the identity that may do everything.
@@ -24,7 +24,7 @@ struct Place {
     service: Service,
 }
 
-impl Place {
+impl SecureService {
     /// A service where `ci` is known by certificates, `admin` by a key, and `both` by either.
     async fn start() -> Self {
         let (authority, mut keyring) = (Authority::default(), Keyring::default());
@@ -52,7 +52,7 @@ async fn look(wire: &mut RawConnection, name: &str, lines: &str) -> Answer {
 
 #[tokio::test]
 async fn certificate_of_an_identity_is_its_credential() {
-    let place = Place::start().await;
+    let place = SecureService::start().await;
     for (common_name, names) in
         [("ci", &[][..]), ("-", &["ci.example"]), ("-", &["a.example", "10.0.0.1"]), ("both", &[])]
     {
@@ -65,7 +65,7 @@ async fn certificate_of_an_identity_is_its_credential() {
 
 #[tokio::test]
 async fn certificate_of_no_identity_or_of_two_reads_401() {
-    let place = Place::start().await;
+    let place = SecureService::start().await;
     for (common_name, names, why) in [
         ("CI", &[][..], "no identity"),
         ("ci.example.org", &["xci.example"], "no identity"),
@@ -83,7 +83,7 @@ async fn certificate_of_no_identity_or_of_two_reads_401() {
 
 #[tokio::test]
 async fn key_in_the_request_counts_before_the_certificate() {
-    let place = Place::start().await;
+    let place = SecureService::start().await;
     let certificate = place.authority.sign("ci", &[]);
     let mut wire = place.connect(Some(&certificate)).await;
     let bearer = format!("Authorization: Bearer {}\r\n", place.key);
@@ -102,7 +102,7 @@ async fn key_in_the_request_counts_before_the_certificate() {
 
 #[tokio::test]
 async fn certificate_of_another_authority_is_refused_in_the_handshake() {
-    let place = Place::start().await;
+    let place = SecureService::start().await;
     let foreign = Authority::default().sign("ci", &["ci.example"]);
     for version in [&TLS12, &TLS13] {
         let client = place.authority.client_of(&[version], &[], Some(&foreign));
@@ -138,7 +138,7 @@ async fn changed_authority_of_clients_is_followed() {
 
 #[tokio::test]
 async fn change_of_the_identities_holds_for_open_connections() {
-    let place = Place::start().await;
+    let place = SecureService::start().await;
     let mut wire = place.connect(Some(&place.authority.sign("ci", &[]))).await;
     look(&mut wire, "own%2Fa", "").await.is_problem(404, "lock-not-held");
     let mut without = Keyring::default();

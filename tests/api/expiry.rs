@@ -28,14 +28,14 @@ async fn expired_lock_is_free(subject: &Subject) {
         (200, lease.fencing_token()),
         "{seen:?}"
     );
-    let page = subject.ask(Request::get("/v1/locks"), "").await;
+    let page = subject.send_request(Request::get("/v1/locks"), "").await;
     for shown in [&seen.json, &page.json["locks"][0]] {
         let left = shown["expires_in_ms"].as_u64().unwrap();
         assert!((20_000..=30_000).contains(&left), "{shown}");
     }
     subject.advance(TTL / 2).await;
     subject.send("GET", None, "").await.is_problem(404, "lock-not-held");
-    let page = subject.ask(Request::get("/v1/locks"), "").await;
+    let page = subject.send_request(Request::get("/v1/locks"), "").await;
     assert_eq!(page.json, json!({"locks": []}));
     let next = subject.create(OTHER).await;
     assert_eq!(next.status, 201, "{next:?}");
@@ -135,10 +135,10 @@ impl Subject {
         if let Some(token) = token {
             request = request.header("Lock-Token", token);
         }
-        self.ask(request, body).await
+        self.send_request(request, body).await
     }
 
-    async fn ask(&self, request: Builder, body: &'static str) -> Answer {
+    async fn send_request(&self, request: Builder, body: &'static str) -> Answer {
         let request = request.header("Host", "localhost").body(Body::from(body));
         let request = request.expect("a request");
         let Ok(response) = self.router.clone().oneshot(request).await;

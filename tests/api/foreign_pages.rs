@@ -30,7 +30,12 @@ const CHANGES: [(Method, &str); 9] = [
 ];
 
 /// A request with headers; an empty value is none.
-async fn ask(service: &Service, method: &Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+async fn send_request(
+    service: &Service,
+    method: &Method,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Answer {
     let mut request = service.request(method.clone(), path);
     for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
         request = request.header(*name, *value);
@@ -41,7 +46,7 @@ async fn ask(service: &Service, method: &Method, path: &str, headers: &[(&str, &
 /// The status of a create of a lock by what a browser says of the page.
 async fn create(service: &Service, site: &str, origin: &str) -> u16 {
     let headers = [("Sec-Fetch-Site", site), ("Origin", origin)];
-    let answer = ask(service, &Method::POST, "/v1/locks/deploy", &headers).await;
+    let answer = send_request(service, &Method::POST, "/v1/locks/deploy", &headers).await;
     answer.status.as_u16()
 }
 
@@ -66,15 +71,15 @@ async fn foreign_page_changes_nothing() {
         for (method, path) in &CHANGES {
             let headers =
                 [("Sec-Fetch-Site", site), ("Origin", origin), ("Idempotency-Key", "k-1")];
-            let refused = ask(&service, method, path, &headers).await;
+            let refused = send_request(&service, method, path, &headers).await;
             refused.is_problem(403, "cross-origin");
         }
         let token = lease.token();
         let headers = [("Sec-Fetch-Site", site), ("Origin", origin), ("Lock-Token", &*token)];
-        let refused = ask(&service, &Method::DELETE, "/v1/locks/report", &headers).await;
+        let refused = send_request(&service, &Method::DELETE, "/v1/locks/report", &headers).await;
         refused.is_problem(403, "cross-origin");
         // What changes nothing is answered; without CORS the page does not read it.
-        assert_eq!(ask(&service, &Method::GET, "/v1/locks", &headers).await.status, 200);
+        assert_eq!(send_request(&service, &Method::GET, "/v1/locks", &headers).await.status, 200);
     }
     service.look("deploy").await.is_problem(404, "lock-not-held");
     assert_eq!(service.look("report").await.status, 200);
@@ -91,7 +96,7 @@ async fn duplicate_origin_headers_are_foreign() {
     {
         for values in [[value, other], [other, value], [value, value]] {
             let headers = values.map(|value| (header, value));
-            let refused = ask(&service, &Method::POST, "/v1/locks/deploy", &headers).await;
+            let refused = send_request(&service, &Method::POST, "/v1/locks/deploy", &headers).await;
             refused.is_problem(403, "cross-origin");
         }
     }
@@ -144,9 +149,9 @@ async fn origin_named_by_a_trusted_proxy_is_our_own() {
     ] {
         let headers =
             [("Origin", origin), ("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host)];
-        let answer = ask(&trusting, &Method::POST, "/v1/locks/deploy", &headers).await;
+        let answer = send_request(&trusting, &Method::POST, "/v1/locks/deploy", &headers).await;
         assert_eq!(answer.status, status, "{headers:?}");
-        let answer = ask(&wary, &Method::POST, "/v1/locks/deploy", &headers).await;
+        let answer = send_request(&wary, &Method::POST, "/v1/locks/deploy", &headers).await;
         answer.is_problem(403, "cross-origin");
     }
 }

@@ -16,7 +16,7 @@ async fn send(service: &Service, head: &str) -> Answer {
     RawConnection::sending(service.address, head).await.answer().await
 }
 
-async fn ask(service: &Service, host: &str) -> Answer {
+async fn send_request(service: &Service, host: &str) -> Answer {
     send(service, &format!("GET /livez HTTP/1.1\r\nHost: {host}\r\n\r\n")).await
 }
 
@@ -68,7 +68,7 @@ async fn loopback_names_are_served_on_any_port() {
         "[::ffff:127.0.0.1]:7070",
         "localhost:",
     ] {
-        assert_eq!(ask(&service, host).await.status, 200, "{host}");
+        assert_eq!(send_request(&service, host).await.status, 200, "{host}");
     }
 }
 
@@ -107,10 +107,10 @@ async fn listed_hosts_are_served_on_loopback() {
     for host in
         ["locks.example", "LOCKS.example:8443", "192.0.2.7", "[2001:db8::7]:7070", "localhost"]
     {
-        assert_eq!(ask(&service, host).await.status, 200, "{host}");
+        assert_eq!(send_request(&service, host).await.status, 200, "{host}");
     }
     for host in ["a.locks.example", "locks.example.evil.example", "192.0.2.8", "[2001:db8::8]"] {
-        ask(&service, host).await.is_problem(421, "misdirected-request");
+        send_request(&service, host).await.is_problem(421, "misdirected-request");
     }
 }
 
@@ -118,11 +118,11 @@ async fn listed_hosts_are_served_on_loopback() {
 async fn only_a_list_restricts_hosts_off_loopback() {
     let open = Service::start_at("0.0.0.0:0", going_by(&[])).await;
     for host in ["anything.example", "192.0.2.1", "localhost"] {
-        assert_eq!(ask(&open, host).await.status, 200, "{host}");
+        assert_eq!(send_request(&open, host).await.status, 200, "{host}");
     }
     let listed = Service::start_at("0.0.0.0:0", going_by(&["locks.example"])).await;
     for host in ["locks.example", "localhost", "127.0.0.1", "192.0.2.1", "[2001:db8::8]:7070"] {
-        assert_eq!(ask(&listed, host).await.status, 200, "{host}");
+        assert_eq!(send_request(&listed, host).await.status, 200, "{host}");
     }
-    ask(&listed, "anything.example").await.is_problem(421, "misdirected-request");
+    send_request(&listed, "anything.example").await.is_problem(421, "misdirected-request");
 }

@@ -18,12 +18,12 @@ use tokio::task::JoinHandle;
 
 const LONG_MS: u64 = 3_600_000;
 
-struct Place {
+struct SecureService {
     authority: Authority,
     service: Service,
 }
 
-impl Place {
+impl SecureService {
     async fn start(change: impl FnOnce(&mut Config)) -> Self {
         let authority = Authority::default();
         let mut config = Config { tls: authority.serve(), ..config("memory:") };
@@ -95,7 +95,7 @@ async fn read(answer: Response<Incoming>) -> (u16, Value) {
 
 #[tokio::test]
 async fn client_chooses_its_version_of_http() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let client = place.connect().await;
     let answer = client.send(get("/livez"), "").await;
     assert_eq!((answer.version(), answer.status().as_u16()), (Version::HTTP_2, 200));
@@ -115,7 +115,7 @@ async fn client_chooses_its_version_of_http() {
 
 #[tokio::test]
 async fn host_and_origin_are_checked_on_streams() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let client = place.connect().await;
     let (status, problem) =
         read(client.send(Request::get("https://evil.example/livez"), "").await).await;
@@ -131,7 +131,7 @@ async fn host_and_origin_are_checked_on_streams() {
 
 #[tokio::test]
 async fn waiter_whose_stream_is_reset_leaves_queue() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let (client, other) = (place.connect().await, place.connect().await);
     client.hold().await;
     let waiter = client.begin(post("/v1/locks/deploy"), &json!({ "wait_ms": 300_000 }));
@@ -145,7 +145,7 @@ async fn waiter_whose_stream_is_reset_leaves_queue() {
 /// Without a reset of its streams, and with half a frame behind them.
 #[tokio::test]
 async fn waiters_whose_connection_ends_leave_queue() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let other = place.connect().await;
     other.hold().await;
     for behind in [&[][..], &[0, 0, 9]] {
@@ -164,7 +164,7 @@ async fn waiters_whose_connection_ends_leave_queue() {
 
 #[tokio::test]
 async fn hold_whose_stream_is_reset_releases_lock() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let client = place.connect().await;
     let held = client.send(post("/v1/locks/deploy/hold"), "{}").await;
     assert_eq!(held.status(), 200);
@@ -175,7 +175,7 @@ async fn hold_whose_stream_is_reset_releases_lock() {
 
 #[tokio::test]
 async fn shutdown_answers_what_is_under_way_and_ends_the_connection() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let (client, idle) = (place.connect().await, place.connect().await);
     assert_eq!(idle.send(get("/livez"), "").await.status(), 200);
     let order = json!({ "amount": 1, "currency": "EUR", "delay_ms": 500 });
@@ -191,7 +191,7 @@ async fn shutdown_answers_what_is_under_way_and_ends_the_connection() {
 
 #[tokio::test]
 async fn goaway_at_shutdown_loses_no_request_that_is_on_its_way() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     let tls = place.authority.client(&["h2"], None);
     let stream = keylatch_testkit::handshake(place.service.address, &tls).await.expect("TLS");
     let mut wire = RawHttp2::begin(stream, &[]).await;
@@ -217,7 +217,7 @@ async fn goaway_at_shutdown_loses_no_request_that_is_on_its_way() {
 async fn guarded_service_reads_a_stream_as_a_request_of_http1() {
     let upstream = Upstream::start().await;
     let guard = Guard { path: "/shop".to_owned(), upstream: upstream.url(), ..Guard::default() };
-    let place = Place::start(|config| config.guard = vec![guard]).await;
+    let place = SecureService::start(|config| config.guard = vec![guard]).await;
     let client = place.connect().await;
     let order = post("/shop").header("idempotency-key", "k-1");
     let order = order.header("cookie", "a=1").header("cookie", "b=2").header("te", "trailers");

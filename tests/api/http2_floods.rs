@@ -19,12 +19,12 @@ const INITIAL_WINDOW: u16 = 4;
 const REFUSED_STREAM: [u8; 4] = 7_u32.to_be_bytes();
 const WAIT: &str = r#"{"wait_ms":300000}"#;
 
-struct Place {
+struct SecureService {
     authority: Authority,
     service: Service,
 }
 
-impl Place {
+impl SecureService {
     async fn start(change: impl FnOnce(&mut Config)) -> Self {
         let authority = Authority::default();
         let mut config = Config { tls: authority.serve(), ..config("memory:") };
@@ -65,7 +65,7 @@ fn is_answer(stream: u32) -> impl Fn(&keylatch_testkit::raw_http2::RawFrame) -> 
 
 #[tokio::test]
 async fn stream_above_the_limit_is_refused() {
-    let place = Place::start(|config| config.server.max_concurrent_streams = 3).await;
+    let place = SecureService::start(|config| config.server.max_concurrent_streams = 3).await;
     let mut wire = place.connect(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
     wire.frame(is_answer(1)).await;
@@ -80,7 +80,7 @@ async fn stream_above_the_limit_is_refused() {
 
 #[tokio::test]
 async fn rapid_resets_end_the_connection_and_leave_nothing() {
-    let place = Place::start(|config| config.server.max_concurrent_streams = 10).await;
+    let place = SecureService::start(|config| config.server.max_concurrent_streams = 10).await;
     let mut wire = place.connect(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
     wire.frame(is_answer(1)).await;
@@ -105,7 +105,7 @@ async fn rapid_resets_end_the_connection_and_leave_nothing() {
 /// Each reset comes when the service is at work on its stream, so that h2 does not count it.
 #[tokio::test]
 async fn resets_of_streams_that_were_begun_end_the_connection() {
-    let place = Place::start(|config| config.server.max_concurrent_streams = 4).await;
+    let place = SecureService::start(|config| config.server.max_concurrent_streams = 4).await;
     let mut other = place.http1().await;
     let mut wire = place.connect(&[]).await;
     wire.post(1, "/v1/locks/a", "{}").await;
@@ -133,7 +133,7 @@ const STATUS_431: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
 
 #[tokio::test]
 async fn head_above_the_limits_is_refused() {
-    let place = Place::start(|config| {
+    let place = SecureService::start(|config| {
         config.server.max_headers = 10;
         config.server.header_limit_bytes = 4096;
     })
@@ -158,7 +158,7 @@ async fn head_above_the_limits_is_refused() {
 
 #[tokio::test]
 async fn flood_of_continuations_ends_the_connection() {
-    let place = Place::start(|_| {}).await;
+    let place = SecureService::start(|_| {}).await;
     for line in [&[][..], &[0, 1, b'a', 1, b'b'].repeat(2000)] {
         let mut wire = place.connect(&[]).await;
         wire.send(kind::HEADERS, END_STREAM, 1, &head("GET", "/livez", &[])).await;
@@ -173,7 +173,7 @@ async fn flood_of_continuations_ends_the_connection() {
 
 #[tokio::test]
 async fn half_a_head_is_closed_at_its_timeout() {
-    let place = Place::start(|config| config.server.header_timeout_ms = SHORT_MS).await;
+    let place = SecureService::start(|config| config.server.header_timeout_ms = SHORT_MS).await;
     let mut half = place.connect(&[]).await;
     half.send(kind::HEADERS, END_STREAM, 1, &head("GET", "/livez", &[])).await;
     half.rest().await;
@@ -183,7 +183,7 @@ async fn half_a_head_is_closed_at_its_timeout() {
 
 #[tokio::test]
 async fn stream_that_is_not_read_is_reset_and_others_go_on() {
-    let place = Place::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
+    let place = SecureService::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
     let mut wire = place.connect(&[(INITIAL_WINDOW, 0)]).await;
     wire.get(1, "/docs/swagger-ui-bundle.js").await;
     wire.get(3, "/livez").await;
@@ -199,7 +199,7 @@ async fn stream_that_is_not_read_is_reset_and_others_go_on() {
 
 #[tokio::test]
 async fn watch_on_which_nothing_happens_outlives_the_timeouts() {
-    let place = Place::start(|config| {
+    let place = SecureService::start(|config| {
         config.server.write_timeout_ms = SHORT_MS;
         config.server.keep_alive_timeout_ms = SHORT_MS;
         config.server.header_timeout_ms = 5000;
@@ -216,7 +216,7 @@ async fn watch_on_which_nothing_happens_outlives_the_timeouts() {
 
 #[tokio::test]
 async fn pings_do_not_keep_an_idle_connection() {
-    let place = Place::start(|config| config.server.keep_alive_timeout_ms = SHORT_MS).await;
+    let place = SecureService::start(|config| config.server.keep_alive_timeout_ms = SHORT_MS).await;
     let mut wire = place.connect(&[]).await;
     wire.get(1, "/livez").await;
     wire.frame(is_answer(1)).await;
@@ -235,7 +235,7 @@ async fn pings_do_not_keep_an_idle_connection() {
 
 #[tokio::test]
 async fn pings_whose_answers_are_not_read_end_the_connection() {
-    let place = Place::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
+    let place = SecureService::start(|config| config.server.write_timeout_ms = SHORT_MS).await;
     let mut wire = place.connect(&[]).await;
     wire.get(1, "/livez").await;
     wire.frame(is_answer(1)).await;

@@ -10,25 +10,30 @@ const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
 /// A request by its path, media type and body.
-type Asked<'a> = (&'a str, &'a str, &'a str);
+type OrderParts<'a> = (&'a str, &'a str, &'a str);
 
-fn ask(shop: &Shop, key: &str, (path, kind, body): Asked<'_>) -> RequestBuilder {
+fn order_request(shop: &Shop, key: &str, (path, kind, body): OrderParts<'_>) -> RequestBuilder {
     let request = shop.request(Method::POST, path).header("Idempotency-Key", key);
     request.header("Content-Type", kind).body(body.to_owned())
 }
 
 /// Asserts that the `same` requests are one with the `first`, and the `others` are not.
-async fn are_told_apart(shop: &Shop, first: Asked<'_>, same: &[Asked<'_>], others: &[Asked<'_>]) {
+async fn are_told_apart(
+    shop: &Shop,
+    first: OrderParts<'_>,
+    same: &[OrderParts<'_>],
+    others: &[OrderParts<'_>],
+) {
     let run = shop.upstream.runs() + 1;
     let key = format!("k-{run}");
-    Answer::of(ask(shop, &key, first)).await.is_run(run);
+    Answer::of(order_request(shop, &key, first)).await.is_run(run);
     for asked in others {
-        let refused = Answer::of(ask(shop, &key, *asked)).await;
+        let refused = Answer::of(order_request(shop, &key, *asked)).await;
         assert_eq!(refused.status, 422, "{asked:?}: {refused:?}");
         refused.is_refusal(422, "idempotency-key-reused", "new-key");
     }
     for asked in [&[first], same].concat() {
-        let repeat = Answer::of(ask(shop, &key, asked)).await;
+        let repeat = Answer::of(order_request(shop, &key, asked)).await;
         assert_eq!(repeat.status, 201, "{asked:?}: {repeat:?}");
         repeat.is_replay_of(run);
     }

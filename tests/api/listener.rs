@@ -82,7 +82,7 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("keylatch.sock")
 }
 
-async fn ask(
+async fn send_request(
     client: &mut SendRequest<Full<Bytes>>,
     method: Method,
     path: &str,
@@ -101,9 +101,9 @@ async fn ask(
 async fn service_answers_and_drains_over_unix_socket() {
     let service = Service::start(|_| {}).await;
     let mut client = service.client().await;
-    let (status, lease) = ask(&mut client, Method::POST, "/v1/locks/a", &json!({})).await;
+    let (status, lease) = send_request(&mut client, Method::POST, "/v1/locks/a", &json!({})).await;
     assert_eq!(status, 201, "{lease}");
-    assert_eq!(ask(&mut client, Method::GET, "/v1/locks/a", &Value::Null).await.0, 200);
+    assert_eq!(send_request(&mut client, Method::GET, "/v1/locks/a", &Value::Null).await.0, 200);
     // A request that is under way when the service shuts down is answered.
     let slow = json!({"amount": 1, "currency": "EUR", "delay_ms": 500});
     let request = Request::post("/v1/orders").header("Host", "a").header("Idempotency-Key", "k-1");
@@ -111,7 +111,7 @@ async fn service_answers_and_drains_over_unix_socket() {
     let answer = tokio::spawn(client.send_request(request));
     let mut other = service.client().await;
     let record = "/v1/idempotency/k-1?method=POST&path=/v1/orders";
-    while ask(&mut other, Method::GET, record, &Value::Null).await.0 != 200 {
+    while send_request(&mut other, Method::GET, record, &Value::Null).await.0 != 200 {
         tokio::task::yield_now().await;
     }
     service.closing.cancel();
@@ -130,7 +130,7 @@ async fn silent_client_is_closed_over_unix_socket() {
 async fn end_that_transport_reports_ends_waiting_request() {
     let service = Service::start(|_| {}).await;
     let mut holder = service.client().await;
-    ask(&mut holder, Method::POST, "/v1/locks/a", &json!({})).await;
+    send_request(&mut holder, Method::POST, "/v1/locks/a", &json!({})).await;
     let mut waiter = service.connect().await;
     let body = json!({"wait_ms": 60_000}).to_string();
     // Bytes behind the request keep hyper from reading on.
@@ -140,7 +140,7 @@ async fn end_that_transport_reports_ends_waiting_request() {
     );
     waiter.write_all(request.as_bytes()).await.expect("written");
     let waiting = async |client: &mut SendRequest<_>| {
-        ask(client, Method::GET, "/v1/locks/a", &Value::Null).await.1["waiting"].as_u64()
+        send_request(client, Method::GET, "/v1/locks/a", &Value::Null).await.1["waiting"].as_u64()
     };
     while waiting(&mut holder).await != Some(1) {
         tokio::task::yield_now().await;

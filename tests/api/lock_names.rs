@@ -45,10 +45,10 @@ const SPELLINGS: [(&str, &str); 29] = [
 async fn name_is_the_decoded_path(service: &Service) {
     for (path, name) in SPELLINGS {
         let path = format!("/v1/locks/{path}");
-        let created = ask(service, "POST", &path).await;
+        let created = send_request(service, "POST", &path).await;
         assert_eq!(created.status, 201, "{path}: {created:?}");
         assert_eq!(created.json["name"], name, "{path}");
-        let seen = ask(service, "GET", &path).await;
+        let seen = send_request(service, "GET", &path).await;
         assert_eq!((seen.status.as_u16(), &seen.json["name"]), (200, &json!(name)), "{path}");
         assert_eq!(seen.fencing_token(), created.fencing_token(), "{path}");
     }
@@ -57,9 +57,9 @@ async fn name_is_the_decoded_path(service: &Service) {
 #[store_test(service)]
 async fn location_leads_to_the_lock(service: &Service) {
     for (path, name) in SPELLINGS {
-        let created = ask(service, "POST", &format!("/v1/locks/{path}")).await;
+        let created = send_request(service, "POST", &format!("/v1/locks/{path}")).await;
         let location = created.header("location");
-        let seen = ask(service, "GET", location).await;
+        let seen = send_request(service, "GET", location).await;
         assert_eq!(seen.json["name"], name, "{path} at {location}");
         assert_eq!(seen.fencing_token(), created.fencing_token(), "{path} at {location}");
         // A client removes `.` and `..` from a URL (RFC 3986, section 5.2.4).
@@ -76,7 +76,7 @@ async fn location_leads_to_the_lock(service: &Service) {
 #[store_test(service)]
 async fn similar_names_are_different_locks(service: &Service) {
     for (path, _) in SPELLINGS {
-        let created = ask(service, "POST", &format!("/v1/locks/{path}")).await;
+        let created = send_request(service, "POST", &format!("/v1/locks/{path}")).await;
         assert_eq!(created.status, 201, "{path}: {created:?}");
     }
     let listed = service.get("/v1/locks?limit=1000").await;
@@ -102,7 +102,7 @@ async fn name_has_up_to_255_bytes(service: &Service) {
 }
 
 /// A request whose path stays as it is: clients make `/v1/` of `/v1/locks/%2E%2E`.
-async fn ask(service: &Service, method: &str, path: &str) -> Answer {
+async fn send_request(service: &Service, method: &str, path: &str) -> Answer {
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     RawConnection::sending(service.address, &head).await.answer().await
 }

@@ -19,7 +19,7 @@ use reqwest::{Method, RequestBuilder};
 use crate::KEYLATCH;
 
 /// A client whose every request is full of a mark that nothing else contains.
-struct Marked {
+struct MarkedClient {
     api: Api,
     mark: String,
 }
@@ -29,7 +29,7 @@ fn mark() -> String {
     format!("{:016x}", getrandom::u64().expect("random bytes"))
 }
 
-impl Marked {
+impl MarkedClient {
     fn new(address: SocketAddr, mark: &str) -> Self {
         Self { api: Api::at(address), mark: mark.to_owned() }
     }
@@ -270,7 +270,7 @@ async fn no_secret_is_logged_on_local_stores() {
         let (config, mark) = (verbose(&store), mark());
         let log = LogCapture::start(&config, json);
         let service = Service::start_with(config).await;
-        let client = Marked::new(service.address, &mark);
+        let client = MarkedClient::new(service.address, &mark);
         let token = client.everywhere().await;
         client.broken_requests().await;
         tracing::trace!("the end");
@@ -290,9 +290,9 @@ async fn no_secret_is_logged_on_redis() {
         let config = verbose(&url);
         let log = LogCapture::start(&config, json);
         let service = Service::start_with(config).await;
-        let token = Marked::new(service.address, &mark).everywhere().await;
+        let token = MarkedClient::new(service.address, &mark).everywhere().await;
         let service = Service::start_with(verbose_and_impatient(&url)).await;
-        let client = Marked::new(service.address, &mark);
+        let client = MarkedClient::new(service.address, &mark);
         proxy.lose_answers();
         client.without_a_store().await;
         proxy.refuse();
@@ -316,7 +316,7 @@ async fn no_secret_is_logged_by_the_gateway() {
     config.server.hosts.push(mark.clone());
     let log = LogCapture::start(&config, true);
     let service = Service::start_with(config).await;
-    let client = Marked::new(service.address, &mark);
+    let client = MarkedClient::new(service.address, &mark);
     let secret = format!("{mark}-of-the-upstream");
     upstream.answers(move |seen| {
         let fails = seen.body.windows(4).any(|word| word == b"fail");
@@ -352,11 +352,11 @@ async fn no_secret_is_logged_by_the_process() {
         ]
     };
     let patient = KEYLATCH.serve(&[], &verbose("60000")).await;
-    let client = Marked::new(patient.address, &mark);
+    let client = MarkedClient::new(patient.address, &mark);
     let token = client.everywhere().await;
     client.broken_requests().await;
     let impatient = KEYLATCH.serve(&[], &verbose("300")).await;
-    let client = Marked::new(impatient.address, &mark);
+    let client = MarkedClient::new(impatient.address, &mark);
     proxy.lose_answers();
     client.without_a_store().await;
     proxy.refuse();
@@ -379,7 +379,7 @@ async fn foreign_redis_data_is_not_logged() {
     let (config, mark) = (verbose(&redis.url()), mark());
     let log = LogCapture::start(&config, true);
     let service = Service::start_with(config).await;
-    let client = Marked::new(service.address, &mark);
+    let client = MarkedClient::new(service.address, &mark);
     let token = client.everywhere().await;
     // Shorter than a row, and longer.
     for before in ["", "a version of sixteen bytes"] {

@@ -27,7 +27,7 @@ const TROUBLES: [Trouble; 4] =
 #[tokio::test]
 async fn commands_of_one_lock_never_overlap() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut service = Place::open(&directory).await;
+    let mut service = ProxiedService::open(&directory).await;
     for round in 0..rounds() {
         let trouble = TROUBLES[round % TROUBLES.len()];
         let (stage, ended) = service.round(trouble).await;
@@ -59,13 +59,13 @@ async fn check_reports_two_overlapping_commands() {
 }
 
 /// A service on disk, behind a proxy that stays where it is.
-struct Place {
+struct ProxiedService {
     store: String,
     service: Option<Process>,
     proxy: Proxy,
 }
 
-impl Place {
+impl ProxiedService {
     async fn open(directory: &TempDir) -> Self {
         let store = format!("embedded:{}", directory.path().display());
         let service = KEYLATCH.serve(&["--store", &store], &[]).await;

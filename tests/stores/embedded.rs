@@ -177,7 +177,7 @@ async fn full_disk_refuses_changes_and_loses_nothing() {
         mount.status().is_ok_and(|status| status.success())
     };
     if resize("size=4m") {
-        let _mounted = Mounted(data.path());
+        let _mounted = Mount(data.path());
         fills_up(&data, |_| |_: &Process| assert!(resize("remount,size=64m"))).await;
         return;
     }
@@ -245,9 +245,9 @@ async fn fill_by(
 }
 
 /// A disk that is taken off again.
-struct Mounted(String);
+struct Mount(String);
 
-impl Drop for Mounted {
+impl Drop for Mount {
     fn drop(&mut self) {
         let _ = Command::new("umount").args(["--lazy", &self.0]).status();
     }

@@ -303,25 +303,25 @@ fn command(
 
 /// What differs between the worlds.
 #[derive(Default)]
-struct Stripped {
+struct Differences {
     fencing_token: Option<FencingToken>,
     /// What is left of a lease and of a retention.
     times: Vec<Duration>,
 }
 
 /// Takes out what differs between the worlds.
-fn strip(found: &mut RecordReply) -> Stripped {
+fn strip(found: &mut RecordReply) -> Differences {
     if let Some(Run { fencing_token, lease, .. }) = run_of(found) {
-        let stripped = Stripped { fencing_token: Some(*fencing_token), times: vec![*lease] };
+        let stripped = Differences { fencing_token: Some(*fencing_token), times: vec![*lease] };
         (*fencing_token, *lease) = Default::default();
         return stripped;
     }
     if let RecordReply::Resolve(ResolveReply::Freed(run)) = found {
-        return Stripped { fencing_token: Some(std::mem::take(run)), times: Vec::new() };
+        return Differences { fencing_token: Some(std::mem::take(run)), times: Vec::new() };
     }
-    let Some(view) = view_of(found) else { return Stripped::default() };
+    let Some(view) = view_of(found) else { return Differences::default() };
     let mut stripped =
-        Stripped { fencing_token: Some(view.fencing_token), times: vec![view.expires_in] };
+        Differences { fencing_token: Some(view.fencing_token), times: vec![view.expires_in] };
     (view.fencing_token, view.expires_in, view.begun_at_millis) = Default::default();
     match &mut view.phase {
         RecordStatus::InFlight { lease } => stripped.times.push(std::mem::take(lease)),

@@ -3,7 +3,7 @@
 //! Goal: the history has what was read of each lock, and nothing that was guessed.
 //!
 //! Method: a pure function of the request and the answer. An answer that the API does not have, such as a
-//! lease in another mode than was asked for or a grant of half a set, becomes `Told::Odd`, which the
+//! lease in another mode than was asked for or a grant of half a set, becomes `LockAnswer::Odd`, which the
 //! checker reports under I7: `guilt.rs` has that case.
 
 use std::time::Duration;
@@ -13,49 +13,49 @@ use serde_json::Value;
 
 use super::client::{Request, lock_name};
 use super::clock::micros;
-use super::history::{Ask, Holder, Holding, Lease, Told};
+use super::history::{Ask, Holder, Holding, Lease, LockAnswer};
 use super::mode::{Mode, Share};
 
 /// What an answer says of one of the locks that were asked for.
-pub(super) fn told(request: &Request, lock: usize, answer: &Answer) -> Told {
+pub(super) fn told(request: &Request, lock: usize, answer: &Answer) -> LockAnswer {
     let is_set = request.locks.len() > 1;
     let understood = failure(answer).or_else(|| match is_set {
         true => told_of_set(request, lock, answer),
         false => told_of_one(request, answer),
     });
-    understood.unwrap_or_else(|| Told::Odd(format!("{} {}", answer.status, answer.text)))
+    understood.unwrap_or_else(|| LockAnswer::Odd(format!("{} {}", answer.status, answer.text)))
 }
 
 /// What an answer says that is no answer to the question.
-fn failure(answer: &Answer) -> Option<Told> {
+fn failure(answer: &Answer) -> Option<LockAnswer> {
     let json = &answer.json;
     match (answer.status.as_u16(), json["code"].as_str()) {
-        (503, Some("overloaded")) => Some(Told::NotExecuted),
-        (503, Some("timeout")) => Some(Told::Unknown),
+        (503, Some("overloaded")) => Some(LockAnswer::NotExecuted),
+        (503, Some("timeout")) => Some(LockAnswer::Unknown),
         (503 | 429, _) => match json["outcome"].as_str() {
-            Some("not-executed") => Some(Told::NotExecuted),
-            Some("unknown") => Some(Told::Unknown),
+            Some("not-executed") => Some(LockAnswer::NotExecuted),
+            Some("unknown") => Some(LockAnswer::Unknown),
             _ => None,
         },
         _ => None,
     }
 }
 
-fn told_of_one(request: &Request, answer: &Answer) -> Option<Told> {
+fn told_of_one(request: &Request, answer: &Answer) -> Option<LockAnswer> {
     let json = &answer.json;
     let lease = || lease(request.mode, json, json);
     match (request.ask, answer.status.as_u16(), json["code"].as_str()) {
-        (Ask::Acquire { .. }, 201, _) => lease().map(Told::Granted),
-        (Ask::Acquire { .. }, 200, _) => lease().map(Told::Again),
-        (Ask::Acquire { .. }, 409, Some("lock-held")) => refused(json).map(Told::Held),
-        (Ask::Renew { .. }, 200, _) => lease().map(Told::Renewed),
-        (Ask::Release, 204, _) => Some(Told::Released),
-        (Ask::Look, 200, _) => shown(json).map(Told::Shown),
+        (Ask::Acquire { .. }, 201, _) => lease().map(LockAnswer::Granted),
+        (Ask::Acquire { .. }, 200, _) => lease().map(LockAnswer::Again),
+        (Ask::Acquire { .. }, 409, Some("lock-held")) => refused(json).map(LockAnswer::Held),
+        (Ask::Renew { .. }, 200, _) => lease().map(LockAnswer::Renewed),
+        (Ask::Release, 204, _) => Some(LockAnswer::Released),
+        (Ask::Look, 200, _) => shown(json).map(LockAnswer::Shown),
         (Ask::Break { .. }, 200, _) => {
             let ends_in = micros(Duration::from_millis(json["ends_in_ms"].as_u64()?));
-            Some(Told::Broke { ends_in })
+            Some(LockAnswer::Broke { ends_in })
         }
-        (Ask::Break { .. }, 412, Some("fence-mismatch")) => Some(Told::Mismatch),
+        (Ask::Break { .. }, 412, Some("fence-mismatch")) => Some(LockAnswer::Mismatch),
         (Ask::Acquire { .. }, ..) => None,
         (_, 404, Some(code @ "lock-not-held")) => loss(code),
         (Ask::Renew { .. }, 409, Some(code @ "lock-broken")) => loss(code),
@@ -64,26 +64,28 @@ fn told_of_one(request: &Request, answer: &Answer) -> Option<Told> {
     }
 }
 
-fn told_of_set(request: &Request, lock: usize, answer: &Answer) -> Option<Told> {
+fn told_of_set(request: &Request, lock: usize, answer: &Answer) -> Option<LockAnswer> {
     let json = &answer.json;
     let name = lock_name(lock as u64);
     match (request.ask, answer.status.as_u16()) {
         (Ask::Acquire { .. }, 201) if !request.is_repeat => {
-            lease_of_set(request, &name, json).map(Told::Granted)
+            lease_of_set(request, &name, json).map(LockAnswer::Granted)
         }
-        (Ask::Acquire { .. }, 200 | 201) => lease_of_set(request, &name, json).map(Told::Again),
+        (Ask::Acquire { .. }, 200 | 201) => {
+            lease_of_set(request, &name, json).map(LockAnswer::Again)
+        }
         (Ask::Acquire { .. }, 409) if json["code"] == "lock-held" => match json["name"].as_str()? {
-            held if held == name => refused(json).map(Told::Held),
-            _ => Some(Told::Refused),
+            held if held == name => refused(json).map(LockAnswer::Held),
+            _ => Some(LockAnswer::Refused),
         },
-        (Ask::Renew { .. }, 200) => lease_of_set(request, &name, json).map(Told::Renewed),
-        (Ask::Release, 204) => Some(Told::Released),
+        (Ask::Renew { .. }, 200) => lease_of_set(request, &name, json).map(LockAnswer::Renewed),
+        (Ask::Release, 204) => Some(LockAnswer::Released),
         (Ask::Renew { .. } | Ask::Release, 404 | 409 | 412) => {
             let lost = json["locks"].as_array().filter(|lost| !lost.is_empty())?;
             match lost.iter().find(|one| one["name"] == *name) {
                 Some(one) => loss(one["code"].as_str()?),
-                None if request.ask == Ask::Release => Some(Told::Released),
-                None => Some(Told::Refused),
+                None if request.ask == Ask::Release => Some(LockAnswer::Released),
+                None => Some(LockAnswer::Refused),
             }
         }
         _ => None,
@@ -91,11 +93,11 @@ fn told_of_set(request: &Request, lock: usize, answer: &Answer) -> Option<Told> 
 }
 
 /// How the client lost the lock.
-fn loss(code: &str) -> Option<Told> {
+fn loss(code: &str) -> Option<LockAnswer> {
     match code {
-        "lock-not-held" => Some(Told::NotHeld),
-        "token-mismatch" => Some(Told::Mismatch),
-        "lock-broken" => Some(Told::Broken),
+        "lock-not-held" => Some(LockAnswer::NotHeld),
+        "token-mismatch" => Some(LockAnswer::Mismatch),
+        "lock-broken" => Some(LockAnswer::Broken),
         _ => None,
     }
 }

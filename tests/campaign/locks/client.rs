@@ -3,7 +3,7 @@
 //! Goal: the history has what a client sent, when it sent it, and what it read.
 //!
 //! Method: `ask` reads the clock before it sends and after it has read, so the service answered
-//! between the two times. A request without an answer becomes `Told::Nothing`. What an answer means is in
+//! between the two times. A request without an answer becomes `LockAnswer::Nothing`. What an answer means is in
 //! `answers.rs`.
 
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::answers;
 use super::clock::{micros, now};
-use super::history::{Ask, Event, Micros, Told};
+use super::history::{Ask, Event, LockAnswer, Micros};
 use super::mode::Mode;
 
 /// How long a client waits for an answer.
@@ -82,7 +82,7 @@ impl Request {
         &self,
         number: u64,
         [sent, read]: [Micros; 2],
-        mut told: impl FnMut(usize) -> Told,
+        mut told: impl FnMut(usize) -> LockAnswer,
     ) -> Vec<Event> {
         let Self { token, mode, ask, .. } = *self;
         let event =
@@ -158,7 +158,7 @@ impl Client {
         let read = now();
         request.events(number, [sent, read], |lock| match &answer {
             Ok(Ok(answer)) => answers::told(request, lock, answer),
-            _ => Told::Nothing,
+            _ => LockAnswer::Nothing,
         })
     }
 

@@ -8,15 +8,15 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{Ask, Event, Grant, GrantKey, Micros, Told};
+use super::history::{Ask, Event, Grant, GrantKey, LockAnswer, Micros};
 use super::mode::Mode;
 use super::verdict::{Case, Invariant, Violation};
 
 /// A lock, a fencing token, and the token of a reader.
-type Ended = (usize, u64, Option<u64>);
+type HolderKey = (usize, u64, Option<u64>);
 
 /// An answer that says that a grant is broken.
-struct Broken {
+struct BreakAnswer {
     read: Micros,
     /// When the lease ends at the latest.
     ends: Micros,
@@ -28,7 +28,7 @@ impl Case<'_> {
         let asked = self.first_asked();
         for event in &self.history.events {
             let had = asked.get(&(event.lock, event.token)).is_some_and(|sent| *sent < event.read);
-            if matches!(event.told, Told::Released | Told::Renewed(_)) && !had {
+            if matches!(event.told, LockAnswer::Released | LockAnswer::Renewed(_)) && !had {
                 found.push(self.event(Invariant::Released, event, "by a wrong token"));
             }
         }
@@ -54,7 +54,7 @@ impl Case<'_> {
         for event in &self.history.events {
             let is_known =
                 || breaks.iter().any(|one| one.lock == event.lock && one.sent < event.read);
-            if event.told == Told::Broken && !is_known() {
+            if event.told == LockAnswer::Broken && !is_known() {
                 found.push(self.event(Invariant::Released, event, "broken by no client"));
             }
             let Some(lease) = event.told.lease() else { continue };
@@ -72,7 +72,7 @@ impl Case<'_> {
             let since = self.grants.get(&key).map_or(read, |grant| grant.sent.min(read));
             let lasts_longer = event.sent + lease.valid_for > ends
                 && !self.history.has_clock_set(since, event.read);
-            if matches!(event.told, Told::Renewed(_)) || lasts_longer {
+            if matches!(event.told, LockAnswer::Renewed(_)) || lasts_longer {
                 let wrong = self.event(Invariant::Released, event, "valid after it was broken");
                 let by_forgetting = self.history.may_have_forgotten(read, event.read);
                 found.push(Violation { by_forgetting, ..wrong });
@@ -82,15 +82,15 @@ impl Case<'_> {
     }
 
     /// When clients first read that a grant is over, by a release or a break.
-    fn freed(&self) -> BTreeMap<Ended, Micros> {
-        let mut freed = BTreeMap::<Ended, Micros>::new();
+    fn freed(&self) -> BTreeMap<HolderKey, Micros> {
+        let mut freed = BTreeMap::<HolderKey, Micros>::new();
         for event in &self.history.events {
             let ended: Vec<_> = match (&event.told, event.ask) {
-                (Told::Released, _) => {
+                (LockAnswer::Released, _) => {
                     let own = self.grants_of(event.lock, event.token);
                     own.filter(|key| self.ended_with(key, event)).collect()
                 }
-                (Told::Broke { .. }, Ask::Break { fencing_token, at_once: true }) => {
+                (LockAnswer::Broke { .. }, Ask::Break { fencing_token, at_once: true }) => {
                     // With it ended the era, whose fencing token no later reader has.
                     let with_it = self.with_fence(event.lock, fencing_token);
                     let before = with_it.filter(|(_, grant)| grant.read <= event.sent);
@@ -109,10 +109,10 @@ impl Case<'_> {
     }
 
     /// The answers that say that a grant is broken. A later one may say that its lease ends earlier.
-    fn breaks(&self) -> BTreeMap<GrantKey, Vec<Broken>> {
-        let mut broken = BTreeMap::<GrantKey, Vec<Broken>>::new();
+    fn breaks(&self) -> BTreeMap<GrantKey, Vec<BreakAnswer>> {
+        let mut broken = BTreeMap::<GrantKey, Vec<BreakAnswer>>::new();
         for event in &self.history.events {
-            let (Told::Broke { ends_in }, Ask::Break { fencing_token, .. }) =
+            let (LockAnswer::Broke { ends_in }, Ask::Break { fencing_token, .. }) =
                 (&event.told, event.ask)
             else {
                 continue;
@@ -120,7 +120,7 @@ impl Case<'_> {
             let with_it = self.with_fence(event.lock, fencing_token);
             for (key, _) in with_it.filter(|(key, _)| self.ended_with(key, event)) {
                 let (read, ends) = (event.read, event.read + ends_in);
-                broken.entry(*key).or_default().push(Broken { read, ends });
+                broken.entry(*key).or_default().push(BreakAnswer { read, ends });
             }
         }
         broken
@@ -141,7 +141,8 @@ impl Case<'_> {
         let grant = &self.grants[key];
         let is_new = |event: &&Event| {
             event.told.is_ambiguous()
-                || event.read > end.sent && matches!(event.told, Told::Granted(_) | Told::Again(_))
+                || event.read > end.sent
+                    && matches!(event.told, LockAnswer::Granted(_) | LockAnswer::Again(_))
         };
         let mut asked = self.history.events.iter().filter(|event| {
             event.ask.is_acquire() && (event.lock, event.token) == (key.lock, key.token)
@@ -152,7 +153,7 @@ impl Case<'_> {
 }
 
 /// The grants that an answer says are held.
-fn held(event: &Event) -> impl Iterator<Item = Ended> {
+fn held(event: &Event) -> impl Iterator<Item = HolderKey> {
     let own = event.share().map(|share| (share, event.token));
     let others = event.told.holders().iter().map(|holder| (holder.share, holder.token));
     own.into_iter().chain(others).map(|(share, token)| {

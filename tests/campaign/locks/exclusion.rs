@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{Ask, Event, Grant, GrantKey, History, Holder, Holding, Micros, Told};
+use super::history::{Ask, Event, Grant, GrantKey, History, Holder, Holding, LockAnswer, Micros};
 use super::mode::{Mode, Share};
 use super::verdict::{Invariant, Violation};
 
@@ -127,11 +127,11 @@ fn denials(history: &History, spans: &[Span]) -> Vec<Violation> {
 fn denies(event: &Event, span: &Span) -> bool {
     let is_own = event.token == span.key.token;
     match &event.told {
-        Told::NotHeld => is_own || event.ask == Ask::Look,
-        Told::Mismatch => is_own,
+        LockAnswer::NotHeld => is_own || event.ask == Ask::Look,
+        LockAnswer::Mismatch => is_own,
         // A token that holds the lock is granted nothing new.
-        Told::Granted(_) => is_own && span.share.mode == Mode::Shared,
-        Told::Held(holding) | Told::Shown(holding) => !may_have(holding, span),
+        LockAnswer::Granted(_) => is_own && span.share.mode == Mode::Shared,
+        LockAnswer::Held(holding) | LockAnswer::Shown(holding) => !may_have(holding, span),
         _ => false,
     }
 }
@@ -190,7 +190,8 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn of(history: &'a History) -> Self {
         let mut ends = Self { own: BTreeMap::new(), breaks: BTreeMap::new() };
-        let done = |event: &&Event| !matches!(event.told, Told::NotExecuted | Told::Refused);
+        let done =
+            |event: &&Event| !matches!(event.told, LockAnswer::NotExecuted | LockAnswer::Refused);
         for event in history.events.iter().filter(done) {
             let all = match event.ask {
                 Ask::Release | Ask::Renew { .. } => ends.own.entry((event.lock, event.token)),

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::client::lock_name;
 use super::clock::pass;
 use super::nodes::End;
-use super::place::{Place, fact};
+use super::place::{Deployment, fact};
 use super::worker::TTLS;
 
 /// More than the longest TTL, and than an instance believes what it knew of the masters.
@@ -63,7 +63,7 @@ pub(super) enum Kind {
 }
 
 /// How a fault was seen to have taken effect, or why it was not.
-pub(super) type Seen = Result<String, String>;
+pub(super) type FaultEffect = Result<String, String>;
 
 impl Kind {
     pub(super) fn name(self) -> &'static str {
@@ -129,9 +129,9 @@ pub(super) const CLOCK_THERE_AND_BACK: &str = "store: clock set forward and back
 /// What no store is promised to stand: it takes leases away behind the back of keylatch.
 pub(super) const OUTSIDE_OF_PROMISES: [&str; 3] = [FLUSH_ALL, CLOCK_AHEAD, CLOCK_THERE_AND_BACK];
 
-impl Place {
+impl Deployment {
     /// Lets something happen, and be over again.
-    pub(super) async fn strike(&mut self, kind: Kind, dice: &mut Dice) -> Seen {
+    pub(super) async fn strike(&mut self, kind: Kind, dice: &mut Dice) -> FaultEffect {
         if let Some(seen) = self.strike_member(kind, dice).await {
             return seen;
         }
@@ -168,19 +168,25 @@ impl Place {
         }
     }
 
-    async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> Seen {
+    async fn fail_over(&mut self, end: End, time: Duration, dice: &mut Dice) -> FaultEffect {
         self.nodes.are_whole().await;
         self.nodes.fail_over(dice.below(1 << 32), end, time).await
     }
 
-    async fn move_slots(&mut self, time: Duration, dice: &mut Dice) -> Seen {
+    async fn move_slots(&mut self, time: Duration, dice: &mut Dice) -> FaultEffect {
         let locks = TTLS.len() as u64;
         let [one, other] = [dice.below(locks), dice.below(locks)];
         self.nodes.move_slots([one, other].map(lock_name), dice.below(1 << 32), time).await
     }
 
     /// Disturbs connections, of one instance or of all.
-    async fn disturb(&self, kind: Kind, instance: usize, time: Duration, dice: &mut Dice) -> Seen {
+    async fn disturb(
+        &self,
+        kind: Kind,
+        instance: usize,
+        time: Duration,
+        dice: &mut Dice,
+    ) -> FaultEffect {
         let all = dice.below(3) == 0;
         let chosen = self.instances.iter().enumerate();
         let chosen = chosen.filter(|(place, _)| all || *place == instance);
@@ -211,7 +217,7 @@ impl Place {
         }
     }
 
-    async fn stop_instance(&self, instance: usize, time: Duration) -> Seen {
+    async fn stop_instance(&self, instance: usize, time: Duration) -> FaultEffect {
         let instance = &self.instances[instance];
         instance.process.signal("-STOP");
         let silent = !instance.answers(SILENCE).await;
@@ -220,7 +226,7 @@ impl Place {
         if silent { Ok("no answer meanwhile".to_owned()) } else { Err("it answered".to_owned()) }
     }
 
-    async fn kill_node(&mut self, dice: &mut Dice) -> Seen {
+    async fn kill_node(&mut self, dice: &mut Dice) -> FaultEffect {
         let place = dice.below(self.nodes.len() as u64) as usize;
         let node = &mut self.nodes[place];
         let old = fact(node, "run_id").await;
@@ -231,7 +237,7 @@ impl Place {
         if old == new { Err("it is the same".to_owned()) } else { Ok(format!("run_id {new}")) }
     }
 
-    async fn kill_most(&mut self) -> Seen {
+    async fn kill_most(&mut self) -> FaultEffect {
         let most = self.nodes.len() / 2 + 1;
         let old = join_all(self.nodes[..most].iter().map(|node| fact(node, "run_id"))).await;
         for node in &mut self.nodes[..most] {
@@ -245,12 +251,12 @@ impl Place {
         if same { Err("some are the same".to_owned()) } else { Ok(format!("run_ids {new:?}")) }
     }
 
-    async fn flush_all(&self) -> Seen {
+    async fn flush_all(&self) -> FaultEffect {
         let flushed = join_all(self.nodes.iter().map(|node| flush(node, "db0"))).await;
         flushed.into_iter().find(Result::is_ok).unwrap_or_else(|| Err(NOTHING.to_owned()))
     }
 
-    async fn set_clock_there_and_back(&self, time: Duration) -> Seen {
+    async fn set_clock_there_and_back(&self, time: Duration) -> FaultEffect {
         let ahead = self.set_clock(Some(time * 2)).await?;
         pass(time / 2).await;
         let back = self.set_clock(None).await?;
@@ -258,7 +264,7 @@ impl Place {
     }
 
     /// Sets the clock further forward, or to what it was, and looks at it.
-    async fn set_clock(&self, forward: Option<Duration>) -> Seen {
+    async fn set_clock(&self, forward: Option<Duration>) -> FaultEffect {
         let clock = self.clock.as_ref().map_err(String::clone)?;
         let ahead = forward.map_or(Duration::ZERO, |forward| clock.ahead() + forward);
         clock.set(ahead);
@@ -283,7 +289,7 @@ pub(super) fn hours(dice: &mut Dice) -> i64 {
     [-1, 1][dice.below(2) as usize]
 }
 
-async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
+async fn stop_node(node: &RedisServer, time: Duration) -> FaultEffect {
     node.pause();
     let silent = timeout(SILENCE, node.try_run::<String>(&["PING"])).await.is_err();
     pass(time.saturating_sub(SILENCE)).await;
@@ -292,7 +298,7 @@ async fn stop_node(node: &RedisServer, time: Duration) -> Seen {
 }
 
 /// Flushes scripts or keys, and looks whether there were some.
-async fn flush(node: &RedisServer, what: &str) -> Seen {
+async fn flush(node: &RedisServer, what: &str) -> FaultEffect {
     let before = fact(node, what).await;
     let command: &[&str] = if what == "db0" { &["FLUSHALL"] } else { &["SCRIPT", "FLUSH"] };
     // A master that has just become a replica cuts all its connections.

@@ -3,7 +3,8 @@
 //! Method: histories that are guilty of one thing each, and innocent ones beside them.
 
 use super::history::{
-    Ask, Event, Fault, Healing, History, Holder, Holding, Lease, Promotion, Taken, Told, Write,
+    AcceptedWrite, Ask, Event, Fault, History, Holder, Holding, Lease, LivenessBound, LockAnswer,
+    Promotion, Write,
 };
 use super::mode::{Mode, Share};
 use super::verdict::Invariant::{self, Exclusive, Fenced, Gapless, Honest, Live, Released, Rising};
@@ -17,22 +18,22 @@ type Change = fn(&mut History);
 const INNOCENT: [(&str, Change); 9] = [
     ("a grant when the one before has just ended", |history| {
         history.events[1].ask = Ask::Look;
-        history.events[1].told = Told::Unknown;
+        history.events[1].told = LockAnswer::Unknown;
         history.events[2].sent = 400_000;
         history.events[2].read = 501_001;
     }),
     ("a release that was sent, and then another's grant", |history| {
-        history.events[1] = event(2, 1, Ask::Release, [20_000, 300_000], Told::Nothing);
+        history.events[1] = event(2, 1, Ask::Release, [20_000, 300_000], LockAnswer::Nothing);
     }),
     ("a renewal that may make the lease shorter", |history| {
         let ask = Ask::Renew { ttl: 100_000 };
-        history.events[1] = event(2, 1, ask, [20_000, 900_000], Told::Nothing);
+        history.events[1] = event(2, 1, ask, [20_000, 900_000], LockAnswer::Nothing);
         history.events[2].sent = 115_000;
         history.events[2].read = 120_000;
         history.healings.clear();
     }),
     ("a repeat of what was not answered", |history| {
-        history.events[0].told = Told::Unknown;
+        history.events[0].told = LockAnswer::Unknown;
         history.events.push(event(9, 1, ACQUIRE, [30_000, 40_000], again(10, 90_000)));
     }),
     ("a grant that a look shows, sent before its request was refused", |history| {
@@ -42,7 +43,7 @@ const INNOCENT: [(&str, Change); 9] = [
             9,
             waited,
             [120_000, 190_000],
-            Told::Held(Holding::default()),
+            LockAnswer::Held(Holding::default()),
         ));
         history.events.push(look([150_000, 195_000], 11, 9));
     }),
@@ -53,7 +54,7 @@ const INNOCENT: [(&str, Change); 9] = [
         history.events.push(look([205_000, 215_000], 20, 3));
     }),
     ("a renewal by a client that may have got the lock unheard", |history| {
-        history.events.push(event(8, 8, ACQUIRE, [800_000, 850_000], Told::Nothing));
+        history.events.push(event(8, 8, ACQUIRE, [800_000, 850_000], LockAnswer::Nothing));
         history.events.push(renewed(9, 8, [860_000, 870_000], 30));
     }),
     ("a write that is late, refused", |history| {
@@ -63,12 +64,12 @@ const INNOCENT: [(&str, Change); 9] = [
 ];
 
 const GUILTY: [(Invariant, &str, Change); 24] = [
-    (Exclusive, "two at once", |history| history.events[1].told = Told::NotExecuted),
+    (Exclusive, "two at once", |history| history.events[1].told = LockAnswer::NotExecuted),
     (Exclusive, "the same token twice at once", |history| {
         history.events.push(granted(9, 3, [230_000, 240_000], 30));
     }),
     (Exclusive, "free while certain", |history| {
-        history.events.push(event(9, 0, Ask::Look, [230_000, 240_000], Told::NotHeld));
+        history.events.push(event(9, 0, Ask::Look, [230_000, 240_000], LockAnswer::NotHeld));
     }),
     (Exclusive, "another's while certain", |history| {
         history.events.push(look([230_000, 240_000], 21, 77));
@@ -79,12 +80,12 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
             9,
             ACQUIRE,
             [230_000, 240_000],
-            Told::Held(Holding::default()),
+            LockAnswer::Held(Holding::default()),
         ));
     }),
     (Exclusive, "not renewed while certain", |history| {
         let ask = Ask::Renew { ttl: 500_000 };
-        history.events.push(event(9, 3, ask, [230_000, 240_000], Told::Mismatch));
+        history.events.push(event(9, 3, ask, [230_000, 240_000], LockAnswer::Mismatch));
     }),
     (Exclusive, "a write refused while certain", |history| {
         let (token, fencing_token, sent, read) = (3, 20, 230_000, 240_000);
@@ -108,13 +109,13 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
         history.events.push(renewed(9, 1, [150_000, 160_000], 10));
     }),
     (Released, "freed by a wrong token", |history| {
-        history.events.push(event(9, 9, Ask::Release, [230_000, 240_000], Told::Released));
+        history.events.push(event(9, 9, Ask::Release, [230_000, 240_000], LockAnswer::Released));
     }),
     (Released, "renewed by a wrong token", |history| {
         history.events.push(renewed(9, 9, [230_000, 240_000], 20));
     }),
     (Gapless, "renewed after another's grant", |history| {
-        history.events[1].told = Told::Unknown;
+        history.events[1].told = LockAnswer::Unknown;
         history.events.push(renewed(9, 1, [230_000, 240_000], 10));
     }),
     (Gapless, "renewed under another fence", |history| {
@@ -122,14 +123,14 @@ const GUILTY: [(Invariant, &str, Change); 24] = [
     }),
     (Live, "not had in time", |history| history.healings[0].within = 30_000),
     (Honest, "held by a refused request", |history| {
-        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], Told::NotExecuted));
+        history.events.push(event(9, 9, ACQUIRE, [230_000, 240_000], LockAnswer::NotExecuted));
         history.events.push(look([250_000, 260_000], 20, 9));
     }),
     (Honest, "had already, and never got", |history| {
         history.events[2].told = again(20, 500_000);
     }),
     (Honest, "an answer that there is not", |history| {
-        history.events[1].told = Told::Odd("500".to_owned());
+        history.events[1].told = LockAnswer::Odd("500".to_owned());
     }),
 ];
 
@@ -160,7 +161,7 @@ fn checker_reports_each_kind_of_violation() {
 fn violation_lists_the_faults_around_it() {
     let fault = |kind, from, to, seen| Fault { kind, from, to, seen };
     let mut history = innocent();
-    history.events[1].told = Told::NotExecuted;
+    history.events[1].told = LockAnswer::NotExecuted;
     history.faults = vec![
         fault("before", 0, 500, Ok(String::new())),
         fault("skipped", 100_000, 150_000, Err(String::new())),
@@ -178,10 +179,10 @@ fn violation_lists_the_faults_around_it() {
 fn checker_separates_losses_by_failover_from_others() {
     let shown: Change = |history| history.events.push(look([150_000, 160_000], 10, 1));
     let renewed: Change = |history| {
-        history.events[1].told = Told::Unknown;
+        history.events[1].told = LockAnswer::Unknown;
         history.events.push(renewed(9, 1, [230_000, 240_000], 10));
     };
-    let both: Change = |history| history.events[1].told = Told::NotExecuted;
+    let both: Change = |history| history.events[1].told = LockAnswer::NotExecuted;
     let late: Change = |history| history.healings[0].within = 30_000;
     let all = [
         (Released, shown, 120_000),
@@ -206,17 +207,18 @@ fn innocent() -> History {
         let read = sent + 5000;
         Write { lock: 0, token, fencing_token, sent, read, taken: true }
     };
-    let taken = |token, fencing_token| Taken { lock: 0, token, share: alone(fencing_token) };
+    let taken =
+        |token, fencing_token| AcceptedWrite { lock: 0, token, share: alone(fencing_token) };
     History {
         events: vec![
             granted(1, 1, [1000, 10_000], 10),
-            event(2, 1, Ask::Release, [100_000, 110_000], Told::Released),
+            event(2, 1, Ask::Release, [100_000, 110_000], LockAnswer::Released),
             granted(3, 3, [200_000, 210_000], 20),
         ],
         writes: vec![write(1, 10, 20_000), write(3, 20, 220_000)],
         taken: vec![taken(1, 10), taken(3, 20)],
         faults: Vec::new(),
-        healings: vec![Healing { lock: 0, at: 150_000, within: 1_000_000 }],
+        healings: vec![LivenessBound { lock: 0, at: 150_000, within: 1_000_000 }],
         promotions: Vec::new(),
     }
 }
@@ -227,27 +229,27 @@ fn judged(change: Change) -> Vec<(Invariant, String)> {
     judge(&history).into_iter().map(|one| (one.invariant, one.what)).collect()
 }
 
-fn event(number: u64, token: u64, ask: Ask, [sent, read]: [u64; 2], told: Told) -> Event {
+fn event(number: u64, token: u64, ask: Ask, [sent, read]: [u64; 2], told: LockAnswer) -> Event {
     Event { number, lock: 0, token, mode: Mode::Exclusive, ask, sent, read, told }
 }
 
 fn granted(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
-    let told = Told::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
+    let told = LockAnswer::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
     event(number, token, ACQUIRE, when, told)
 }
 
 fn renewed(number: u64, token: u64, when: [u64; 2], fencing_token: u64) -> Event {
-    let told = Told::Renewed(Lease { fencing_token, valid_for: 500_000, slot: None });
+    let told = LockAnswer::Renewed(Lease { fencing_token, valid_for: 500_000, slot: None });
     event(number, token, Ask::Renew { ttl: 510_000 }, when, told)
 }
 
-fn again(fencing_token: u64, valid_for: u64) -> Told {
-    Told::Again(Lease { fencing_token, valid_for, slot: None })
+fn again(fencing_token: u64, valid_for: u64) -> LockAnswer {
+    LockAnswer::Again(Lease { fencing_token, valid_for, slot: None })
 }
 
 fn look(when: [u64; 2], fencing_token: u64, number: u64) -> Event {
     let holders = vec![Holder { share: alone(fencing_token), number, token: number }];
-    event(99, 0, Ask::Look, when, Told::Shown(Holding { holders, count: 1 }))
+    event(99, 0, Ask::Look, when, LockAnswer::Shown(Holding { holders, count: 1 }))
 }
 
 fn alone(fencing_token: u64) -> Share {
@@ -255,5 +257,5 @@ fn alone(fencing_token: u64) -> Share {
 }
 
 fn told_fence(event: &mut Event, fencing_token: u64) {
-    event.told = Told::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
+    event.told = LockAnswer::Granted(Lease { fencing_token, valid_for: 500_000, slot: None });
 }

@@ -4,7 +4,9 @@
 //! guilt is found under its invariant, and each history is innocent without it.
 
 use super::faults::CLOCK_THERE_AND_BACK;
-use super::history::{Ask, Event, Fault, History, Holder, Holding, Lease, Taken, Told, Write};
+use super::history::{
+    AcceptedWrite, Ask, Event, Fault, History, Holder, Holding, Lease, LockAnswer, Write,
+};
 use super::mode::Mode::{self, Counted, Exclusive, Shared};
 use super::mode::Share;
 use super::verdict::{Invariant, judge};
@@ -21,11 +23,11 @@ const INNOCENT: [Case; 16] = [
         history.events.push(granted(5, Shared, 10, None, [230, 240]));
     }),
     ("a reader that released, and one of its era", readers, |history| {
-        history.events.push(event(1, Shared, Ask::Release, [230, 240], Told::Released));
+        history.events.push(event(1, Shared, Ask::Release, [230, 240], LockAnswer::Released));
         history.events.push(shown(&[(10, 3, Shared, 1)], [250, 260]));
     }),
     ("a reader whose release an answer passed", readers, |history| {
-        history.events.push(event(1, Shared, Ask::Release, [230, 240], Told::Released));
+        history.events.push(event(1, Shared, Ask::Release, [230, 240], LockAnswer::Released));
         history.events.push(event(1, Shared, ACQUIRE, [220, 400], again(10, None)));
     }),
     ("a writer after the readers", readers, |history| {
@@ -36,37 +38,43 @@ const INNOCENT: [Case; 16] = [
     }),
     ("some of those that hold a lock, shown", counted, |history| {
         let mut look = shown(&[(10, 1, Counted(2), 0)], [230, 240]);
-        let Told::Shown(holding) = &mut look.told else { return };
+        let LockAnswer::Shown(holding) = &mut look.told else { return };
         holding.count = 2;
         history.events.push(look);
     }),
     ("a slot that is free again", counted, |history| {
-        history.events.push(event(1, Counted(2), Ask::Release, [230, 240], Told::Released));
+        history.events.push(event(1, Counted(2), Ask::Release, [230, 240], LockAnswer::Released));
         history.events.push(granted(5, Counted(2), 30, Some(0), [250, 260]));
     }),
     ("a reader beside workers, of an era before them", readers, |history| {
         history.events.push(granted(5, Counted(3), 20, Some(2), [230, 240]));
-        history.events.push(event(1, Shared, Ask::Release, [250, 260], Told::Released));
+        history.events.push(event(1, Shared, Ask::Release, [250, 260], LockAnswer::Released));
         history.events.push(granted(7, Shared, 10, None, [270, 280]));
     }),
     ("a lower write of another slot", counted, |history| history.taken.swap(0, 1)),
     ("a broken lease that lasts", broken, |_| {}),
     ("a broken lease that is refused a renewal", broken, |history| {
         let ask = Ask::Renew { ttl: 500_000 };
-        history.events.push(event(1, Exclusive, ask, [230, 240], Told::Broken));
+        history.events.push(event(1, Exclusive, ask, [230, 240], LockAnswer::Broken));
         history.events.push(event(1, Exclusive, ACQUIRE, [230, 240], again(10, None)));
-        let Some(Event { told: Told::Again(lease), .. }) = history.events.last_mut() else {
+        let Some(Event { told: LockAnswer::Again(lease), .. }) = history.events.last_mut() else {
             return;
         };
         lease.valid_for = 150_000;
     }),
     ("a broken lease that its holder releases", broken, |history| {
         history.events.push(event(1, Exclusive, ACQUIRE, [220, 230], again(10, None)));
-        if let Some(Event { told: Told::Again(lease), .. }) = history.events.last_mut() {
+        if let Some(Event { told: LockAnswer::Again(lease), .. }) = history.events.last_mut() {
             lease.valid_for = 150_000;
         }
-        history.events.push(event(1, Exclusive, Ask::Release, [240, 250], Told::Released));
-        history.events.push(event(0, Exclusive, BREAK, [260, 270], Told::Broke { ends_in: 0 }));
+        history.events.push(event(1, Exclusive, Ask::Release, [240, 250], LockAnswer::Released));
+        history.events.push(event(
+            0,
+            Exclusive,
+            BREAK,
+            [260, 270],
+            LockAnswer::Broke { ends_in: 0 },
+        ));
     }),
     ("a broken lease that lasts longer by a clock that is set", broken, |history| {
         history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
@@ -75,12 +83,12 @@ const INNOCENT: [Case; 16] = [
     }),
     ("another's grant after a break at once", broken, |history| {
         history.events[1].ask = BREAK_AT_ONCE;
-        history.events[1].told = Told::Broke { ends_in: 0 };
+        history.events[1].told = LockAnswer::Broke { ends_in: 0 };
         history.events.push(granted(5, Exclusive, 20, None, [230, 240]));
     }),
     ("a set that was refused", set, |history| {
-        history.events[0].told = Told::Refused;
-        history.events[1].told = Told::Held(Holding::default());
+        history.events[0].told = LockAnswer::Refused;
+        history.events[1].told = LockAnswer::Held(Holding::default());
     }),
     ("a set renewed by one of its locks", set, |history| {
         let ask = Ask::Renew { ttl: 500_000 };
@@ -204,7 +212,7 @@ const GUILTY: [(Invariant, Case); 23] = [
     (
         Invariant::Released,
         ("a reader shown after its release", readers, |history| {
-            history.events.push(event(1, Shared, Ask::Release, [230, 240], Told::Released));
+            history.events.push(event(1, Shared, Ask::Release, [230, 240], LockAnswer::Released));
             history.events.push(shown(&[(10, 1, Shared, 0), (10, 3, Shared, 1)], [250, 260]));
         }),
     ),
@@ -225,15 +233,15 @@ const GUILTY: [(Invariant, Case); 23] = [
         Invariant::Released,
         ("held after a break at once", broken, |history| {
             history.events[1].ask = BREAK_AT_ONCE;
-            history.events[1].told = Told::Broke { ends_in: 0 };
+            history.events[1].told = LockAnswer::Broke { ends_in: 0 };
             history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
         }),
     ),
     (
         Invariant::Honest,
         ("a set that got half", set, |history| {
-            history.events[0].told = Told::Refused;
-            history.events[1].told = Told::Held(Holding::default());
+            history.events[0].told = LockAnswer::Refused;
+            history.events[1].told = LockAnswer::Held(Holding::default());
             history.events.push(shown(&[(10, 1, Exclusive, 0)], [230, 240]));
         }),
     ),
@@ -263,7 +271,7 @@ fn checker_reports_each_violation_of_modes_sets_and_breaks() {
 #[test]
 fn set_that_holds_half_of_what_it_was_granted_is_found() {
     let mut history = set();
-    let free = Event { lock: 1, ..event(0, Exclusive, Ask::Look, [130, 140], Told::NotHeld) };
+    let free = Event { lock: 1, ..event(0, Exclusive, Ask::Look, [130, 140], LockAnswer::NotHeld) };
     history.events.push(free);
     let found = judge(&history);
     assert!(found.iter().any(|one| one.about[0].lock == 1), "{found:#?}");
@@ -291,7 +299,7 @@ fn counted() -> History {
 fn broken() -> History {
     let events = vec![
         granted(1, Exclusive, 10, None, [100, 110]),
-        event(0, Exclusive, BREAK, [200, 210], Told::Broke { ends_in: 400_000 }),
+        event(0, Exclusive, BREAK, [200, 210], LockAnswer::Broke { ends_in: 400_000 }),
     ];
     History { events, ..History::default() }
 }
@@ -304,23 +312,23 @@ fn set() -> History {
 }
 
 /// The times are in ms.
-fn event(token: u64, mode: Mode, ask: Ask, [sent, read]: [u64; 2], told: Told) -> Event {
+fn event(token: u64, mode: Mode, ask: Ask, [sent, read]: [u64; 2], told: LockAnswer) -> Event {
     let (sent, read) = (sent * 1000, read * 1000);
     Event { number: sent + token, lock: 0, token, mode, ask, sent, read, told }
 }
 
 /// The request that got it has the number of its token.
 fn granted(token: u64, mode: Mode, fencing_token: u64, slot: Option<u64>, when: [u64; 2]) -> Event {
-    let told = Told::Granted(lease(fencing_token, slot));
+    let told = LockAnswer::Granted(lease(fencing_token, slot));
     Event { number: token, ..event(token, mode, ACQUIRE, when, told) }
 }
 
-fn again(fencing_token: u64, slot: Option<u64>) -> Told {
-    Told::Again(lease(fencing_token, slot))
+fn again(fencing_token: u64, slot: Option<u64>) -> LockAnswer {
+    LockAnswer::Again(lease(fencing_token, slot))
 }
 
-fn renewed(fencing_token: u64) -> Told {
-    Told::Renewed(lease(fencing_token, None))
+fn renewed(fencing_token: u64) -> LockAnswer {
+    LockAnswer::Renewed(lease(fencing_token, None))
 }
 
 fn lease(fencing_token: u64, slot: Option<u64>) -> Lease {
@@ -333,13 +341,13 @@ fn shown(holders: &[(u64, u64, Mode, u64)], when: [u64; 2]) -> Event {
         Holder { share, number: token, token }
     };
     let holding = Holding { holders: holders.iter().map(holder).collect(), count: holders.len() };
-    event(0, Exclusive, Ask::Look, when, Told::Shown(holding))
+    event(0, Exclusive, Ask::Look, when, LockAnswer::Shown(holding))
 }
 
 fn write(token: u64, fencing_token: u64) -> Write {
     Write { lock: 0, token, fencing_token, sent: 215_000, read: 216_000, taken: true }
 }
 
-fn taken(token: u64, mode: Mode, fencing_token: u64, slot: Option<u64>) -> Taken {
-    Taken { lock: 0, token, share: Share { fencing_token, mode, slot } }
+fn taken(token: u64, mode: Mode, fencing_token: u64, slot: Option<u64>) -> AcceptedWrite {
+    AcceptedWrite { lock: 0, token, share: Share { fencing_token, mode, slot } }
 }

@@ -29,9 +29,9 @@ pub(super) struct History {
     pub(super) events: Vec<Event>,
     pub(super) writes: Vec<Write>,
     /// What the resource took, in its own order.
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<AcceptedWrite>,
     pub(super) faults: Vec<Fault>,
-    pub(super) healings: Vec<Healing>,
+    pub(super) healings: Vec<LivenessBound>,
     pub(super) promotions: Vec<Promotion>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Event {
     pub(super) ask: Ask,
     pub(super) sent: Micros,
     pub(super) read: Micros,
-    pub(super) told: Told,
+    pub(super) told: LockAnswer,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(super) enum Ask {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum LockAnswer {
     /// 201.
     Granted(Lease),
     /// The same token had it already.
@@ -146,7 +146,7 @@ pub(super) struct Write {
 
 /// A write that the resource took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct AcceptedWrite {
     pub(super) lock: usize,
     pub(super) token: u64,
     pub(super) share: Share,
@@ -164,13 +164,13 @@ pub(super) struct Fault {
 
 /// From `at` on nothing was wrong any more, so a lock can be had within a time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Healing {
+pub(super) struct LivenessBound {
     pub(super) lock: usize,
     pub(super) at: Micros,
     pub(super) within: Micros,
 }
 
-impl Told {
+impl LockAnswer {
     /// The lease of the client that asked.
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
@@ -289,7 +289,7 @@ impl History {
             let Share { fencing_token, .. } = share;
             let key = GrantKey { lock: event.lock, fencing_token, token: event.token };
             let sent = match event.told {
-                Told::Granted(_) => event.sent,
+                LockAnswer::Granted(_) => event.sent,
                 _ => first_sent.get(&(event.lock, event.token)).copied().unwrap_or(event.sent),
             };
             let first = Grant { share, sent, read: event.read, told: Vec::new() };

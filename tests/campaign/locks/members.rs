@@ -13,9 +13,9 @@ use keylatch_testkit::{Dice, Ensemble, EtcdCluster, PostgresPair, eventually};
 use tokio::time::timeout;
 
 use super::clock::pass;
-use super::faults::{Kind, LONG, SILENCE, Seen, hours, short};
+use super::faults::{FaultEffect, Kind, LONG, SILENCE, hours, short};
 use super::nodes::{Nodes, WHOLE};
-use super::place::Place;
+use super::place::Deployment;
 
 /// Longer than the session of an instance with ZooKeeper (6 s) and what the ensemble takes to end it.
 const SESSION: Duration = Duration::from_millis(7500);
@@ -115,7 +115,7 @@ impl Members {
     }
 
     /// Kills servers at once and, after a time, starts them again.
-    async fn kill(&mut self, these: &[usize], time: Duration) -> Seen {
+    async fn kill(&mut self, these: &[usize], time: Duration) -> FaultEffect {
         for one in these {
             self.signal(*one, "-KILL");
         }
@@ -130,7 +130,7 @@ impl Members {
         self.seen(these, silent)
     }
 
-    async fn stop(&self, one: usize, time: Duration) -> Seen {
+    async fn stop(&self, one: usize, time: Duration) -> FaultEffect {
         self.signal(one, "-STOP");
         let silent = self.is_silent(one).await;
         pass(time.saturating_sub(SILENCE)).await;
@@ -138,7 +138,7 @@ impl Members {
         self.seen(&[one], silent)
     }
 
-    fn seen(&self, these: &[usize], silent: bool) -> Seen {
+    fn seen(&self, these: &[usize], silent: bool) -> FaultEffect {
         let addresses = self.addresses();
         let these: Vec<_> = these.iter().map(|one| addresses[*one].as_str()).collect();
         let these = these.join(" and ");
@@ -153,9 +153,13 @@ impl Members {
     }
 }
 
-impl Place {
+impl Deployment {
     /// A fault of a server, or of what only such a store has; `None` where it is another store or fault.
-    pub(super) async fn strike_member(&mut self, kind: Kind, dice: &mut Dice) -> Option<Seen> {
+    pub(super) async fn strike_member(
+        &mut self,
+        kind: Kind,
+        dice: &mut Dice,
+    ) -> Option<FaultEffect> {
         use Kind as K;
         let Nodes::Members(members) = &mut self.nodes else { return None };
         let time = Duration::from_millis(50 + dice.below(700));
@@ -189,7 +193,7 @@ impl Place {
     }
 
     /// Cuts or stalls all ways of all instances to the server that leads, and to no other.
-    async fn cut_leader(&self, time: Duration, dice: &mut Dice) -> Seen {
+    async fn cut_leader(&self, time: Duration, dice: &mut Dice) -> FaultEffect {
         let Nodes::Members(members) = &self.nodes else { return Err("none leads".to_owned()) };
         let leader = members.leader().await;
         let links: Vec<_> = self.instances.iter().map(|one| &one.links[leader]).collect();
@@ -209,7 +213,7 @@ impl Place {
     }
 
     /// Kills the primary for good and promotes its standby.
-    async fn promote(&mut self) -> Seen {
+    async fn promote(&mut self) -> FaultEffect {
         let Nodes::Members(Members::Postgres(pair)) = &mut self.nodes else {
             return Err("there is no standby".to_owned());
         };
@@ -222,7 +226,7 @@ impl Place {
     }
 
     /// Sets the wall clocks of all servers wrong, and leaves them so.
-    fn set_store_clocks(&self, hours: i64) -> Seen {
+    fn set_store_clocks(&self, hours: i64) -> FaultEffect {
         let clock = self.clock.as_ref().map_err(String::clone)?;
         let Nodes::Members(Members::Zookeeper(ensemble)) = &self.nodes else {
             return Err("its clocks cannot be set".to_owned());
@@ -235,7 +239,7 @@ impl Place {
     }
 
     /// Stops an instance until the ensemble has ended its session.
-    async fn expire_session(&self, dice: &mut Dice) -> Seen {
+    async fn expire_session(&self, dice: &mut Dice) -> FaultEffect {
         let Nodes::Members(members) = &self.nodes else { return Err("there are none".to_owned()) };
         let instance = dice.below(self.instances.len() as u64) as usize;
         let process = &self.instances[instance].process;

@@ -37,9 +37,9 @@ use tokio_util::sync::CancellationToken;
 use client::{Client, Request};
 use clock::{micros, now, pass};
 use faults::{Kind, OUTSIDE_OF_PROMISES};
-use history::{Ask, Event, Fault, Healing, History, Micros, Told};
+use history::{Ask, Event, Fault, History, LivenessBound, LockAnswer, Micros};
 use masters::Masters;
-use place::{Build, Place, Store};
+use place::{Build, Deployment, Store};
 use report::report;
 use resource::Resource;
 use verdict::{Invariant, Violation, judge};
@@ -287,7 +287,7 @@ async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Eve
     loop {
         let answered = client.ask(&request, &mut dice).await;
         let told = &answered[0].told;
-        let said = !(told.is_ambiguous() || *told == Told::NotExecuted);
+        let said = !(told.is_ambiguous() || *told == LockAnswer::NotExecuted);
         events.extend(answered);
         if said || now() > until {
             break;
@@ -302,7 +302,7 @@ async fn probe(client: Client, lock: usize, ttl: u64, mut dice: Dice) -> Vec<Eve
 #[derive(Debug)]
 struct Campaign {
     plan: Plan,
-    place: Place,
+    place: Deployment,
     masters: Masters,
     resource: Resource,
     numbers: Arc<AtomicU64>,
@@ -314,7 +314,7 @@ struct Campaign {
 
 impl Campaign {
     async fn open(plan: Plan, build: &Build, seed: u64) -> Self {
-        let place = Place::open(plan.store, build).await;
+        let place = Deployment::open(plan.store, build).await;
         let masters = Masters::among(&place.nodes);
         let (resource, numbers) = (Resource::start().await, Arc::new(AtomicU64::new(1)));
         let (dice, history, places_left) = (Dice(seed), History::default(), 0);
@@ -379,7 +379,7 @@ impl Campaign {
                 NODE_TIME.. if self.plan.store.is_redlock() => micros(PATIENCE),
                 _ => (ttl * 1000).max(places) + micros(GRACE) + late * HOPS,
             };
-            self.history.healings.push(Healing { lock, at, within });
+            self.history.healings.push(LivenessBound { lock, at, within });
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use keylatch_testkit::{Cluster, RedisServer, Sentinels};
 
 use super::clock::pass;
-use super::faults::Seen;
+use super::faults::FaultEffect;
 use super::members::Members;
 use super::place::fact;
 
@@ -88,7 +88,7 @@ impl Nodes {
     }
 
     /// Ends a master, waits until another node is one in its place, and lets the old one come back.
-    pub(super) async fn fail_over(&mut self, pick: u64, end: End, time: Duration) -> Seen {
+    pub(super) async fn fail_over(&mut self, pick: u64, end: End, time: Duration) -> FaultEffect {
         let masters = self.masters().await;
         let old = masters[pick as usize % masters.len()];
         match end {

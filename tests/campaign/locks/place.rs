@@ -19,7 +19,7 @@ use reqwest::Method;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use super::faults::{Kind, Seen};
+use super::faults::{FaultEffect, Kind};
 use super::members::Members;
 use super::nodes::Nodes;
 use crate::KEYLATCH;
@@ -102,7 +102,7 @@ pub(super) struct Build {
 
 /// A store and the instances of keylatch over it, each behind a proxy and with proxies to the store.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Deployment {
     pub(super) store: Store,
     build: Build,
     pub(super) nodes: Nodes,
@@ -227,7 +227,7 @@ impl Store {
     }
 }
 
-impl Place {
+impl Deployment {
     pub(super) async fn open(store: Store, build: &Build) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = WallClock::new(directory.path());
@@ -338,7 +338,7 @@ impl Instance {
     }
 
     /// Sets its wall clock wrong, and leaves it so, for the processes that replace this one as well.
-    pub(super) fn set_clock(&self, hours: i64) -> Seen {
+    pub(super) fn set_clock(&self, hours: i64) -> FaultEffect {
         let clock = self.clock.as_ref().map_err(String::clone)?;
         clock.set_hours(hours);
         let seen = format!("{hours} hours ahead in process {}", self.process.id());

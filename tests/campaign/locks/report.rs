@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::history::{Event, Fault, History, Micros, Told};
+use super::history::{Event, Fault, History, LockAnswer, Micros};
 use super::place::Store;
 use super::verdict::{Invariant, Violation};
 
@@ -101,7 +101,8 @@ fn faults(history: &History) -> String {
 
 /// When clients read that a change was made, in order.
 fn changes(history: &History) -> Vec<Micros> {
-    let is_change = |event: &&Event| event.told.lease().is_some() || event.told == Told::Released;
+    let is_change =
+        |event: &&Event| event.told.lease().is_some() || event.told == LockAnswer::Released;
     let mut changes: Vec<_> = history.events.iter().filter(is_change).map(|one| one.read).collect();
     changes.sort_unstable();
     changes

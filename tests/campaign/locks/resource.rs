@@ -12,7 +12,7 @@ use keylatch_testkit::RedisServer;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
-use super::history::Taken;
+use super::history::AcceptedWrite;
 use super::mode::{Mode, SLOTS, Share};
 
 /// Takes a write unless a higher fencing token was here, or the same one from another grant. The
@@ -58,7 +58,7 @@ impl Resource {
     }
 
     /// What was taken, in order.
-    pub(super) async fn taken(&self) -> Vec<Taken> {
+    pub(super) async fn taken(&self) -> Vec<AcceptedWrite> {
         let log: Vec<String> = self.server.run(&["LRANGE", "log", "0", "-1"]).await;
         log.iter().map(|line| parse(line).expect("a line of the log")).collect()
     }
@@ -66,9 +66,9 @@ impl Resource {
 
 impl Access {
     /// Whether a write was taken; `None` when the resource did not say.
-    pub(super) async fn write(&mut self, write: Taken) -> Option<bool> {
+    pub(super) async fn write(&mut self, write: AcceptedWrite) -> Option<bool> {
         let mut call = self.script.prepare_invoke();
-        let Taken { lock, share: Share { fencing_token, .. }, .. } = write;
+        let AcceptedWrite { lock, share: Share { fencing_token, .. }, .. } = write;
         call.key(lock).arg(fencing_token).arg(write.grant()).arg(line(write));
         call.arg(write.registers().iter().map(ToString::to_string).collect::<Vec<_>>());
         let taken: Result<u8, _> = call.invoke_async(&mut self.connection).await;
@@ -93,7 +93,7 @@ impl fmt::Display for Register {
     }
 }
 
-impl Taken {
+impl AcceptedWrite {
     /// What is compared for it: an exclusive holder raises all, a counted one its slot's.
     pub(super) fn registers(&self) -> Vec<Register> {
         let slots = (0..u64::from(SLOTS)).map(Register::Slot);
@@ -116,16 +116,16 @@ impl Taken {
 }
 
 /// A write as the log has it.
-fn line(write: Taken) -> String {
-    let Taken { lock, token, share: Share { fencing_token, mode, slot } } = write;
+fn line(write: AcceptedWrite) -> String {
+    let AcceptedWrite { lock, token, share: Share { fencing_token, mode, slot } } = write;
     let slot = slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string());
     format!("{lock} {token} {fencing_token} {mode} {slot}")
 }
 
-fn parse(line: &str) -> Option<Taken> {
+fn parse(line: &str) -> Option<AcceptedWrite> {
     let mut words = line.split(' ');
     let (lock, token) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let (fencing_token, mode) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let slot = words.next()?.parse().ok();
-    Some(Taken { lock, token, share: Share { fencing_token, mode, slot } })
+    Some(AcceptedWrite { lock, token, share: Share { fencing_token, mode, slot } })
 }

@@ -12,7 +12,7 @@ use keylatch_testkit::{Cluster, RedisServer};
 use tokio::time::timeout;
 
 use super::clock::{micros, now, pass};
-use super::faults::Seen;
+use super::faults::FaultEffect;
 use super::nodes::{End, Nodes};
 use super::place::fact;
 
@@ -47,7 +47,7 @@ impl Nodes {
     }
 
     /// Kills one of the sentinels and, after a time, starts it again.
-    pub(super) async fn kill_sentinel(&mut self, pick: u64, time: Duration) -> Seen {
+    pub(super) async fn kill_sentinel(&mut self, pick: u64, time: Duration) -> FaultEffect {
         self.are_whole().await;
         let one = self.sentinel(pick)?;
         let old = fact(one, "run_id").await;
@@ -60,7 +60,7 @@ impl Nodes {
     }
 
     /// Stops one of the sentinels until another calls it down.
-    pub(super) async fn stop_sentinel(&mut self, pick: u64) -> Seen {
+    pub(super) async fn stop_sentinel(&mut self, pick: u64) -> FaultEffect {
         self.are_whole().await;
         let port = self.sentinel(pick)?.port().to_string();
         let others = ["SENTINEL", "SENTINELS", "mymaster"];
@@ -85,7 +85,7 @@ impl Nodes {
     }
 
     /// Fails over while one of the sentinels is paused. It resumes when the old master is back.
-    pub(super) async fn fail_over_unseen(&mut self, pick: u64, time: Duration) -> Seen {
+    pub(super) async fn fail_over_unseen(&mut self, pick: u64, time: Duration) -> FaultEffect {
         self.sentinel(pick)?.pause();
         let seen = self.fail_over(pick, End::Killed, time).await;
         let blind = self.sentinel(pick)?;
@@ -104,7 +104,7 @@ impl Nodes {
 
     /// Cuts all connections to a master again and again for some time, but not those by which it is
     /// watched: it is well.
-    pub(super) async fn cut(&self, pick: u64, time: Duration) -> Seen {
+    pub(super) async fn cut(&self, pick: u64, time: Duration) -> FaultEffect {
         self.are_whole().await;
         let masters = self.masters().await;
         let master = &self[masters[pick as usize % masters.len()]];
@@ -129,7 +129,12 @@ impl Nodes {
     }
 
     /// Moves the slots of two locks to another master while they are asked for, and back.
-    pub(super) async fn move_slots(&self, locks: [String; 2], pick: u64, time: Duration) -> Seen {
+    pub(super) async fn move_slots(
+        &self,
+        locks: [String; 2],
+        pick: u64,
+        time: Duration,
+    ) -> FaultEffect {
         self.are_whole().await;
         let Self::Cluster(cluster) = self else { return Err("there are no slots".to_owned()) };
         let masters = self.masters().await;

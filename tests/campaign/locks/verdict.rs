@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::exclusion;
-use super::history::{Ask, Event, Grant, GrantKey, History, Micros, Told};
+use super::history::{Ask, Event, Grant, GrantKey, History, LockAnswer, Micros};
 use super::mode::{Mode, Share};
 
 /// What the campaign holds every store to; the first one only those of the tier `strict`.
@@ -74,7 +74,7 @@ pub(super) fn judge(history: &History) -> Vec<Violation> {
     for key in grants.keys() {
         by_token.entry((key.lock, key.token)).or_default().push(*key);
     }
-    let case = Case { history, grants: &grants, by_token, seen: Seen::of(history) };
+    let case = Case { history, grants: &grants, by_token, seen: GrantTimes::of(history) };
     let mut found = exclusion::contradictions(history, &grants);
     found.extend(case.rising());
     found.extend(case.fenced());
@@ -88,9 +88,9 @@ pub(super) fn judge(history: &History) -> Vec<Violation> {
 }
 
 /// Which grants had been seen of a lock when.
-struct Seen(BTreeMap<usize, BTreeMap<Share, Micros>>);
+struct GrantTimes(BTreeMap<usize, BTreeMap<Share, Micros>>);
 
-impl Seen {
+impl GrantTimes {
     fn of(history: &History) -> Self {
         let mut seen = BTreeMap::<usize, BTreeMap<Share, Micros>>::new();
         for event in &history.events {
@@ -113,7 +113,7 @@ pub(super) struct Case<'a> {
     pub(super) history: &'a History,
     pub(super) grants: &'a BTreeMap<GrantKey, Grant>,
     by_token: BTreeMap<(usize, u64), Vec<GrantKey>>,
-    seen: Seen,
+    seen: GrantTimes,
 }
 
 impl Case<'_> {
@@ -153,7 +153,7 @@ impl Case<'_> {
     /// Whether it was new twice. A reader may have the token of its era again.
     fn is_granted_twice(&self, grant: &Grant) -> bool {
         let events = grant.told.iter().map(|&place| &self.history.events[place]);
-        let granted = events.filter(|event| matches!(event.told, Told::Granted(_)));
+        let granted = events.filter(|event| matches!(event.told, LockAnswer::Granted(_)));
         grant.share.mode != Mode::Shared && granted.count() > 1
     }
 
@@ -184,7 +184,7 @@ impl Case<'_> {
         let mut found = Vec::new();
         let doubtful = self.doubtful();
         for event in &self.history.events {
-            let Told::Renewed(lease) = event.told else { continue };
+            let LockAnswer::Renewed(lease) = event.told else { continue };
             let share = event.share();
             let mut above = self.seen.before(event.lock, event.sent).filter(|(other, _)| {
                 other.fencing_token > lease.fencing_token
@@ -214,7 +214,7 @@ impl Case<'_> {
         for healing in &self.history.healings {
             let had = self.history.events.iter().any(|event| {
                 event.lock == healing.lock
-                    && matches!(event.told, Told::Granted(_) | Told::Again(_))
+                    && matches!(event.told, LockAnswer::Granted(_) | LockAnswer::Again(_))
                     && event.sent >= healing.at
                     && event.read <= healing.at + healing.within
             });
@@ -235,8 +235,9 @@ impl Case<'_> {
 
     fn honest(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let refused =
-            |told: &Told| matches!(told, Told::Held(_) | Told::Refused | Told::NotExecuted);
+        let refused = |told: &LockAnswer| {
+            matches!(told, LockAnswer::Held(_) | LockAnswer::Refused | LockAnswer::NotExecuted)
+        };
         let acquires = self.history.events.iter().filter(|event| event.ask.is_acquire());
         let denied: BTreeMap<_, _> = acquires
             .filter(|event| refused(&event.told))
@@ -253,7 +254,7 @@ impl Case<'_> {
                 let by_forgetting = self.history.may_have_forgotten(*denied, event.read);
                 found.push(Violation { by_forgetting, ..wrong });
             }
-            let first = matches!(event.told, Told::Again(_))
+            let first = matches!(event.told, LockAnswer::Again(_))
                 && event.ask == Ask::Acquire { waits: false }
                 && before[&(event.lock, event.token)]
                     .iter()
@@ -262,7 +263,7 @@ impl Case<'_> {
                 let what = "had already what no request was said to have got";
                 found.push(self.event(Invariant::Honest, event, what));
             }
-            if let Told::Odd(answer) = &event.told {
+            if let LockAnswer::Odd(answer) = &event.told {
                 found.push(self.event(Invariant::Honest, event, answer));
             }
         }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{Client, Request};
 use super::clock::{now, pass};
-use super::history::{Ask, Event, Lease, Taken, Told, Write};
+use super::history::{AcceptedWrite, Ask, Event, Lease, LockAnswer, Write};
 use super::mode::{Mode, SLOTS, Share};
 use super::place::Abilities;
 use super::resource::Access;
@@ -198,7 +198,7 @@ impl Worker {
         let (lock, Lease { fencing_token, slot, .. }) = (claim.locks[place], held[place]);
         let share = Share { fencing_token, mode: claim.mode, slot };
         let sent = now();
-        let taken = self.resource.write(Taken { lock, token: claim.token, share }).await;
+        let taken = self.resource.write(AcceptedWrite { lock, token: claim.token, share }).await;
         let read = now();
         if let Some(taken) = taken {
             let token = claim.token;
@@ -303,7 +303,7 @@ fn leases(events: &[Event]) -> Option<Vec<Lease>> {
 
 /// Whether an answer to a request of the holder says that it is none, or will not be.
 fn is_lost(event: &Event) -> bool {
-    use Told as T;
+    use LockAnswer as T;
     let says_so =
         matches!(event.told, T::NotHeld | T::Mismatch | T::Held(_) | T::Refused | T::Broken);
     says_so && event.ask != Ask::Look
@@ -311,5 +311,5 @@ fn is_lost(event: &Event) -> bool {
 
 /// A request that was left.
 fn left(number: u64, request: &Request, sent: u64) -> Vec<Event> {
-    request.events(number, [sent, now()], |_| Told::Nothing)
+    request.events(number, [sent, now()], |_| LockAnswer::Nothing)
 }

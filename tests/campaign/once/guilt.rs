@@ -4,10 +4,10 @@
 
 use super::key::{Key, Kind};
 use super::ledger::Run;
-use super::shopper::{History, Told};
+use super::shopper::{History, ReadAnswer};
 use super::verdict::{Case, Tally};
 
-type Change = fn(&mut Vec<Run>, &mut Vec<Told>);
+type Change = fn(&mut Vec<Run>, &mut Vec<ReadAnswer>);
 
 #[test]
 fn checker_accepts_a_correct_history() {
@@ -16,10 +16,10 @@ fn checker_accepts_a_correct_history() {
         let tally = judge(rerun, |_, told| told[0].kept = false).expect("too late to be kept");
         assert_eq!(tally.unkept, 1);
     }
-    let again = |runs: &mut Vec<Run>, told: &mut Vec<Told>| {
+    let again = |runs: &mut Vec<Run>, told: &mut Vec<ReadAnswer>| {
         runs.push(ran(2));
         told[0].kept = false;
-        told[1] = Told { body: body(2), replayed: false, ..told[1].clone() };
+        told[1] = ReadAnswer { body: body(2), replayed: false, ..told[1].clone() };
     };
     assert_eq!(judge(true, again).expect("run again, since it could not be kept").rerun, 1);
     judge(false, |_, told| (told[0].kept, told[1]) = (false, unknown()))
@@ -47,11 +47,15 @@ fn checker_reports_each_kind_of_violation() {
 }
 
 /// The verdict on a run and its repeat, after a change of what was done and told.
-fn judge(rerun: bool, change: impl FnOnce(&mut Vec<Run>, &mut Vec<Told>)) -> Result<Tally, String> {
+fn judge(
+    rerun: bool,
+    change: impl FnOnce(&mut Vec<Run>, &mut Vec<ReadAnswer>),
+) -> Result<Tally, String> {
     let of_kind = |key: &Key| key.kind() == Kind::Plain && key.is_rerun() == rerun;
     let key = (0..).map(|number| Key { number }).find(of_kind).expect("such a key");
-    let first = Told { status: 201, body: body(1), kept: true, read: 1, ..Told::default() };
-    let repeat = Told { replayed: true, sent: 2, read: 3, ..first.clone() };
+    let first =
+        ReadAnswer { status: 201, body: body(1), kept: true, read: 1, ..ReadAnswer::default() };
+    let repeat = ReadAnswer { replayed: true, sent: 2, read: 3, ..first.clone() };
     let (mut runs, mut told) = (vec![ran(1)], vec![first, repeat]);
     change(&mut runs, &mut told);
     let history = History { told, ..History::default() };
@@ -67,7 +71,7 @@ fn body(fencing_token: u64) -> String {
     format!("fence {fencing_token}")
 }
 
-fn unknown() -> Told {
+fn unknown() -> ReadAnswer {
     let code = Some("outcome-unknown".to_owned());
-    Told { status: 409, code, kept: true, sent: 2, read: 3, ..Told::default() }
+    ReadAnswer { status: 409, code, kept: true, sent: 2, read: 3, ..ReadAnswer::default() }
 }

@@ -32,7 +32,7 @@ pub(super) struct Shopper {
 /// The answers under one key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
-    pub(super) told: Vec<Told>,
+    pub(super) told: Vec<ReadAnswer>,
     /// How many tries were broken off by the other side.
     pub(super) broken: usize,
     /// How many tries the shopper left.
@@ -41,7 +41,7 @@ pub(super) struct History {
 
 /// An answer that was read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+pub(super) struct ReadAnswer {
     /// The last step before it was sent, and when it was read.
     pub(super) sent: u64,
     pub(super) read: u64,
@@ -55,12 +55,12 @@ pub(super) struct Told {
 }
 
 enum Heard {
-    Told(Told),
+    ReadAnswer(ReadAnswer),
     Broken,
     Left,
 }
 
-impl Told {
+impl ReadAnswer {
     /// Whether every later answer is the same.
     pub(super) fn is_final(&self) -> bool {
         match (self.status, self.code.as_deref()) {
@@ -78,14 +78,14 @@ impl Told {
 impl History {
     fn note(&mut self, heard: Heard) {
         match heard {
-            Heard::Told(told) => self.told.push(told),
+            Heard::ReadAnswer(told) => self.told.push(told),
             Heard::Broken => self.broken += 1,
             Heard::Left => self.left += 1,
         }
     }
 
     fn is_final(&self) -> bool {
-        self.told.iter().any(Told::is_final)
+        self.told.iter().any(ReadAnswer::is_final)
     }
 }
 
@@ -117,7 +117,7 @@ impl Shopper {
     }
 
     /// Resolves an unknown outcome by what was done, and asks again.
-    pub(super) async fn resolve(&self, effect: Option<&str>) -> Told {
+    pub(super) async fn resolve(&self, effect: Option<&str>) -> ReadAnswer {
         let (record, _) = self.willing(|record| self.http.get(record), "").await;
         let fencing_token = record.json["fencing_token"].as_u64();
         let outcome = match effect.map(serde_json::from_str::<Value>) {
@@ -184,7 +184,7 @@ impl Shopper {
         let Ok(answer) = answer else { return Heard::Broken };
         let is_problem = answer.header("content-type") == "application/problem+json";
         let code = answer.json["code"].as_str().filter(|_| is_problem);
-        Heard::Told(Told {
+        Heard::ReadAnswer(ReadAnswer {
             sent,
             read: self.steps.now(),
             status: answer.status.as_u16(),

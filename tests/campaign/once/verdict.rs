@@ -8,7 +8,7 @@
 
 use super::key::{Key, Kind};
 use super::ledger::Run;
-use super::shopper::{History, Told};
+use super::shopper::{History, ReadAnswer};
 
 /// What the keys of a campaign came to.
 #[derive(Debug, Default, Clone, Copy)]
@@ -26,7 +26,7 @@ pub(super) struct Tally {
     pub(super) kept: u64,
     /// Run more than once, where the route says so.
     pub(super) rerun: u64,
-    /// Told, and said not to be kept, because the lease was over.
+    /// ReadAnswer, and said not to be kept, because the lease was over.
     pub(super) unkept: u64,
     /// Outcomes left unknown, by kills and by upstreams that fail.
     pub(super) unknown: u64,
@@ -84,7 +84,7 @@ impl Case<'_> {
     }
 
     /// The answer is one that this key may have, and says what was done.
-    fn answer(&self, told: &Told) -> Result<(), String> {
+    fn answer(&self, told: &ReadAnswer) -> Result<(), String> {
         let kind = self.key.kind();
         let may_be = match (told.status, told.code.as_deref()) {
             (409, Some("request-in-progress")) | (503, Some(_)) => true,
@@ -133,7 +133,7 @@ impl Case<'_> {
             return guilty("there is no end to it");
         };
         // Where the route says so, a request may run again when its answer was read and not kept.
-        let is_over = |told: &Told| told.is_final() && (told.kept || !self.key.is_rerun());
+        let is_over = |told: &ReadAnswer| told.is_final() && (told.kept || !self.key.is_rerun());
         let again = !last.replayed && !last.is_unknown();
         if again && self.history.told.iter().rev().skip(1).any(is_over) {
             return guilty("it was forgotten and done again");
@@ -150,7 +150,7 @@ impl Case<'_> {
     fn tally(&self) -> Tally {
         let told = &self.history.told;
         let one = u64::from;
-        let unknown = told.last().is_some_and(Told::is_unknown);
+        let unknown = told.last().is_some_and(ReadAnswer::is_unknown);
         let interrupted = unknown && !self.key.kind().is_doubtful();
         let (first, done) = (told.iter().any(|told| told.is_kept() && !told.replayed), !unknown);
         let unheard = done && !first && self.history.left == 0 && self.history.broken > 0;
@@ -173,7 +173,7 @@ impl Case<'_> {
     }
 
     /// The run whose answer this is.
-    fn run_of(&self, told: &Told) -> Option<&Run> {
+    fn run_of(&self, told: &ReadAnswer) -> Option<&Run> {
         let is_its = |run: &&Run| {
             run.answer.as_ref().is_some_and(|(status, body)| {
                 (*status, body.as_str()) == (told.status, told.body.as_str())
@@ -183,7 +183,7 @@ impl Case<'_> {
     }
 }
 
-impl Told {
+impl ReadAnswer {
     /// Whether it is the upstream's answer, and kept.
     fn is_kept(&self) -> bool {
         self.kept && self.code.is_none() && self.status < 500

@@ -34,7 +34,7 @@ fn entry(name: &str) -> Option<EntryName> {
     EntryName::parse(name).ok()
 }
 
-fn ask(number: u8, limit: Limit) -> AcquireCommand {
+fn acquire_command(number: u8, limit: Limit) -> AcquireCommand {
     let attempt = Attempt::new(number.into());
     AcquireCommand { limit, ..AcquireCommand::new(token(number), Ttl::DEFAULT, attempt) }
 }
@@ -68,7 +68,7 @@ impl Lock {
     }
 
     fn granted(&mut self, number: u8, limit: Limit) -> Lease {
-        match self.acquire(ask(number, limit)) {
+        match self.acquire(acquire_command(number, limit)) {
             AcquireReply::Granted(lease) => lease,
             other => panic!("{number} is not granted: {other:?}"),
         }
@@ -77,7 +77,7 @@ impl Lock {
     /// Asks in vain, and keeps a queue entry.
     fn waits(&mut self, number: u8, limit: Limit) {
         let queue = Some(Duration::from_secs(4));
-        let reply = self.acquire(AcquireCommand { queue, ..ask(number, limit) });
+        let reply = self.acquire(AcquireCommand { queue, ..acquire_command(number, limit) });
         assert!(matches!(reply, AcquireReply::Busy(_)), "{number} does not wait: {reply:?}");
     }
 
@@ -109,7 +109,7 @@ impl Lock {
     }
 
     fn is_refused(&mut self, number: u8, limit: Limit) {
-        let reply = self.acquire(ask(number, limit));
+        let reply = self.acquire(acquire_command(number, limit));
         assert!(matches!(reply, AcquireReply::Busy(_)), "{number} is not refused: {reply:?}");
     }
 }
@@ -207,7 +207,7 @@ fn entry_entered_again_changes_nothing_and_the_last_one_frees_the_lock() {
     let mut lock = Lock::free();
     lock.granted(1, EXCLUSIVE);
     for _ in 0..3 {
-        let again = AcquireCommand { entry: entry("step-2"), ..ask(1, EXCLUSIVE) };
+        let again = AcquireCommand { entry: entry("step-2"), ..acquire_command(1, EXCLUSIVE) };
         let AcquireReply::Repeated(lease) = lock.acquire(again) else { panic!("not repeated") };
         assert_eq!(lease.entries, [entry("step-2").expect("a name")]);
     }
@@ -223,7 +223,7 @@ fn withdrawal_of_an_entry_leaves_the_others() {
     let mut lock = Lock::free();
     lock.granted(1, EXCLUSIVE);
     let attempt = Attempt::new(77);
-    lock.acquire(AcquireCommand { entry: entry("late"), attempt, ..ask(1, EXCLUSIVE) });
+    lock.acquire(AcquireCommand { entry: entry("late"), attempt, ..acquire_command(1, EXCLUSIVE) });
     lock.run(&LockCommand::Withdraw { token: token(1), attempt });
     let holders: Vec<_> = lock.state.holders().collect();
     assert_eq!(holders.len(), 1, "the holder went with an entry of its own");
@@ -236,10 +236,10 @@ fn holder_has_a_bounded_number_of_entries() {
     lock.granted(1, EXCLUSIVE);
     for number in 2..=64 {
         let entry = entry(&format!("entry {number}"));
-        let reply = lock.acquire(AcquireCommand { entry, ..ask(1, EXCLUSIVE) });
+        let reply = lock.acquire(AcquireCommand { entry, ..acquire_command(1, EXCLUSIVE) });
         assert!(matches!(reply, AcquireReply::Repeated(_)), "{number}: {reply:?}");
     }
-    let command = AcquireCommand { entry: entry("one more"), ..ask(1, EXCLUSIVE) };
+    let command = AcquireCommand { entry: entry("one more"), ..acquire_command(1, EXCLUSIVE) };
     assert_eq!(lock.acquire(command), AcquireReply::Full);
 }
 
@@ -250,7 +250,7 @@ fn downgrade_is_at_once_and_lets_the_readers_in() {
     lock.waits(2, SHARED);
     lock.waits(3, SHARED);
     lock.waits(4, EXCLUSIVE);
-    let AcquireReply::Repeated(reader) = lock.acquire(ask(1, SHARED)) else {
+    let AcquireReply::Repeated(reader) = lock.acquire(acquire_command(1, SHARED)) else {
         panic!("a downgrade waits for nothing")
     };
     assert_eq!((reader.limit, reader.fencing_token), (SHARED, writer.fencing_token));
@@ -265,18 +265,18 @@ fn upgrade_is_for_the_sole_holder_with_none_in_line_and_is_a_grant_of_its_own() 
     lock.granted(2, SHARED);
     let queue = Some(Duration::from_secs(4));
     for number in [1, 2] {
-        let reply = lock.acquire(AcquireCommand { queue, ..ask(number, EXCLUSIVE) });
+        let reply = lock.acquire(AcquireCommand { queue, ..acquire_command(number, EXCLUSIVE) });
         assert!(matches!(reply, AcquireReply::NotAlone(_)), "{number}: {reply:?}");
     }
     assert!(lock.state.queue().entries().is_empty(), "an upgrade waits");
     lock.release(2, None);
     lock.waits(3, EXCLUSIVE);
-    let reply = lock.acquire(ask(1, EXCLUSIVE));
+    let reply = lock.acquire(acquire_command(1, EXCLUSIVE));
     assert!(matches!(reply, AcquireReply::NotAlone(_)), "passes a waiter: {reply:?}");
     lock.run(&LockCommand::Withdraw { token: token(3), attempt: Attempt::new(3) });
     let writer = lock.granted(1, EXCLUSIVE);
     assert!(writer.fencing_token > reader.fencing_token);
-    let AcquireReply::Repeated(again) = lock.acquire(ask(1, EXCLUSIVE)) else {
+    let AcquireReply::Repeated(again) = lock.acquire(acquire_command(1, EXCLUSIVE)) else {
         panic!("the same upgrade again is the same grant")
     };
     assert_eq!(again.fencing_token, writer.fencing_token);
@@ -289,10 +289,10 @@ fn as_many_as_may_hold_a_lock_and_no_more() {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         let token = TokenHash::from_bytes(bytes);
-        let reply = lock.acquire(AcquireCommand { token, ..ask(1, SHARED) });
+        let reply = lock.acquire(AcquireCommand { token, ..acquire_command(1, SHARED) });
         assert!(matches!(reply, AcquireReply::Granted(_)), "{number}: {reply:?}");
     }
-    assert_eq!(lock.acquire(ask(255, SHARED)), AcquireReply::Full);
+    assert_eq!(lock.acquire(acquire_command(255, SHARED)), AcquireReply::Full);
     assert_eq!(lock.state.holding(&lock.name, lock.now, 10).map(|it| it.others.len()), Some(9));
 }
 
@@ -397,7 +397,7 @@ fn history_is_in_the_order_of_the_ends_although_one_step_sees_them() {
     let mut lock = Lock::free();
     let ttl = |seconds: u64| Ttl::from_millis(seconds * 1000).expect("a TTL");
     for (number, seconds) in [(1, 150), (2, 90), (3, 120)] {
-        let command = AcquireCommand { ttl: ttl(seconds), ..ask(number, SHARED) };
+        let command = AcquireCommand { ttl: ttl(seconds), ..acquire_command(number, SHARED) };
         assert!(matches!(lock.acquire(command), AcquireReply::Granted(_)));
     }
     lock.now += Duration::from_secs(200);
