@@ -37,7 +37,7 @@ use failure::causes;
 use messages::Header;
 use txn::{Keyspace, carried_out, check_one_request, parts, requests, row, rows, version};
 use url::Address;
-use watch::{Listening, Subscription};
+use watch::{NoticeStream, Subscription};
 
 /// Opens the etcd at `url`.
 ///
@@ -225,7 +225,7 @@ impl ConditionalStore for Etcd {
 
     fn notices(&self) -> BoxStream<'static, Notice> {
         let live = self.subscription().take();
-        stream::unfold(Listening::new(self.clone(), live), Listening::next).boxed()
+        stream::unfold(NoticeStream::new(self.clone(), live), NoticeStream::next).boxed()
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

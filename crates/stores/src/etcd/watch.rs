@@ -100,14 +100,14 @@ impl Subscription {
 }
 
 /// The watch, made again whenever it is over, and what it said that was not passed on yet.
-pub(super) struct Listening {
+pub(super) struct NoticeStream {
     etcd: Etcd,
     live: Option<Subscription>,
     heard: VecDeque<Notice>,
     has_failed: bool,
 }
 
-impl Listening {
+impl NoticeStream {
     pub(super) fn new(etcd: Etcd, live: Option<Subscription>) -> Self {
         Self { etcd, live, heard: VecDeque::new(), has_failed: false }
     }
