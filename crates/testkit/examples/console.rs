@@ -155,11 +155,11 @@ const LOCKS: usize = 10_000;
 const CHANGES: u64 = 1000;
 const WINDOW: Duration = Duration::from_secs(15);
 
-async fn measure() {
-    let service = Arc::new(Service::start("memory:").await);
-    let held: Vec<_> = stream::iter(0..LOCKS)
+/// Creates all locks; gives their names and tokens.
+async fn hold(service: &Arc<Service>) -> Vec<(String, String)> {
+    stream::iter(0..LOCKS)
         .map(|number| {
-            let service = Arc::clone(&service);
+            let service = Arc::clone(service);
             async move {
                 let name = format!("jobs%2F{number:05}");
                 let body =
@@ -170,7 +170,12 @@ async fn measure() {
         })
         .buffered(32)
         .collect()
-        .await;
+        .await
+}
+
+async fn measure() {
+    let service = Arc::new(Service::start("memory:").await);
+    let held = hold(&service).await;
     let browser = Browser::start().await;
     let changes = AtomicU64::new(0);
     let look = async {
@@ -184,11 +189,7 @@ async fn measure() {
             CHANGING.store(u64::from(!view.starts_with("no")), Ordering::Relaxed);
             let page = browser.open(&format!("http://{}/{path}", service.address)).await;
             page.until("document.body.innerText.includes('10,000 ')").await;
-            if !sort.is_empty() {
-                page.eval(&format!("document.querySelector('#sort').value = '{sort}'")).await;
-                page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))")
-                    .await;
-            }
+            sort_by(&page, sort).await;
             sleep(Duration::from_secs(3)).await;
             let (began, before) = (Instant::now(), changes.load(Ordering::Relaxed));
             let (busy, cpu) = (page.busy_seconds().await, browser.cpu_seconds().await);
@@ -209,6 +210,13 @@ async fn measure() {
     tokio::select! {
         () = look => {}
         () = change(&service, &held, &changes) => {}
+    }
+}
+
+async fn sort_by(page: &Page, sort: &str) {
+    if !sort.is_empty() {
+        page.eval(&format!("document.querySelector('#sort').value = '{sort}'")).await;
+        page.eval("document.querySelector('#sort').dispatchEvent(new Event('change'))").await;
     }
 }
 
