@@ -17,8 +17,8 @@ use keylatch_core::lock::{
     RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
-    Backup, Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth,
-    StoreProfile, Topic,
+    Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
+    Topic,
 };
 use tokio::time::Instant;
 
@@ -133,10 +133,6 @@ impl Store for InstrumentedStore {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.measure(StoreOperation::Health, self.inner.health(), |_| StoreOutcome::Done).await
-    }
-
-    async fn back_up(&self) -> Result<Backup, StoreError> {
-        self.inner.back_up().await
     }
 
     fn profile(&self) -> StoreProfile {

@@ -116,21 +116,21 @@ async fn certificate_of_another_authority_is_refused_in_the_handshake() {
 
 #[tokio::test]
 async fn changed_authority_of_clients_is_followed() {
-    let place = Place::start().await;
-    let (old, other) = (place.authority.sign("ci", &[]), Authority::default());
+    let secure = SecureService::start().await;
+    let (old, other) = (secure.authority.sign("ci", &[]), Authority::default());
     let new = other.sign("ci", &[]);
     let status = async |certificate: &Certificate| {
-        let client = place.authority.client_of(&[&TLS12], &[], Some(certificate));
+        let client = secure.authority.client_of(&[&TLS12], &[], Some(certificate));
         // With TLS 1.2 the handshake ends on both sides at once.
-        let mut wire = RawConnection::over(handshake(place.service.address, &client).await.ok()?);
+        let mut wire = RawConnection::over(handshake(secure.service.address, &client).await.ok()?);
         Some(look(&mut wire, "own%2Fa", "").await.status.as_u16())
     };
     assert_eq!((status(&old).await, status(&new).await), (Some(404), None));
-    let mut open = place.connect(Some(&old)).await;
+    let mut open = secure.connect(Some(&old)).await;
     // A file that is none changes nothing.
-    std::fs::write(place.authority.ca_file(), "no certificate").expect("a file");
+    std::fs::write(secure.authority.ca_file(), "no certificate").expect("a file");
     assert_eq!((status(&old).await, status(&new).await), (Some(404), None));
-    std::fs::copy(other.ca_file(), place.authority.ca_file()).expect("a file");
+    std::fs::copy(other.ca_file(), secure.authority.ca_file()).expect("a file");
     eventually(async || (status(&new).await == Some(404)).then_some(())).await;
     assert_eq!(status(&old).await, None);
     look(&mut open, "own%2Fa", "").await.is_problem(404, "lock-not-held");
@@ -138,12 +138,12 @@ async fn changed_authority_of_clients_is_followed() {
 
 #[tokio::test]
 async fn change_of_the_identities_holds_for_open_connections() {
-    let place = SecureService::start().await;
-    let mut wire = place.connect(Some(&place.authority.sign("ci", &[]))).await;
+    let secure = SecureService::start().await;
+    let mut wire = secure.connect(Some(&secure.authority.sign("ci", &[]))).await;
     look(&mut wire, "own%2Fa", "").await.is_problem(404, "lock-not-held");
     let mut without = Keyring::default();
     without.add("admin", ALL);
-    place.keyring.write(without.text());
+    secure.keyring.write(without.text());
     eventually(async || (look(&mut wire, "own%2Fa", "").await.status == 401).then_some(())).await;
 }
 

@@ -61,7 +61,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store could not find out, or keeps no entries of this kind.
     async fn execute(&self, command: Command) -> Result<Reply, StoreError>;
 
-    /// Some of the held locks or of the records, and where the next page begins. `None` when the cursor is
+    /// Some of the held locks or of the records, or all that there is. Of some there is a page: what is on it, and where the next page begins. `None` when the cursor is
     /// not one that this store gave to a query of the same kind. Locks are in the order of the bytes of their
     /// names over all pages where the engine has such an order, and elsewhere, as records, in none.
     ///
@@ -71,7 +71,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The store could not find out, or keeps no records.
+    /// The store could not find out, keeps no records, has no copy to give or gives one already.
     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError>;
 
     /// Hints about an entry from now on. A hint may come too often and, where messages get lost, not
@@ -85,16 +85,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The store could not find out.
     async fn health(&self) -> Result<StoreHealth, StoreError>;
-
-    /// A copy of all that the store keeps, made while it serves. One that is its engine's to copy does
-    /// not do this.
-    ///
-    /// # Errors
-    ///
-    /// The store could not, is being copied already, or has no copies to give.
-    async fn back_up(&self) -> Result<Backup, StoreError> {
-        Err(StoreError::Unsupported)
-    }
 
     /// What the store can do, known without asking it.
     fn profile(&self) -> StoreProfile;
@@ -271,15 +261,19 @@ pub enum ListQuery {
     Locks(ListLocks),
     /// Records.
     Records(ListRecords),
+    /// All that the store keeps, while it serves. A store whose engine makes copies by itself does not give one.
+    All,
 }
 
-/// A page of what a [`ListQuery`] names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a [`ListQuery`] names, or a page of it.
+#[derive(Debug)]
 pub enum ListReply {
     /// Held locks.
     Locks(Page<Holding>),
     /// Records.
     Records(Page<RecordSummary>),
+    /// The copy.
+    All(Backup),
 }
 
 /// Which locks to list.
@@ -538,7 +532,19 @@ impl dyn Store + '_ {
         match self.list(&ListQuery::Locks(query.clone())).await? {
             None => Ok(None),
             Some(ListReply::Locks(page)) => Ok(Some(page)),
-            Some(ListReply::Records(_)) => Err(StoreError::mismatched_reply()),
+            Some(ListReply::Records(_) | ListReply::All(_)) => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// A copy of all that the store keeps.
+    ///
+    /// # Errors
+    ///
+    /// The store could not, is being copied already, or has no copies to give.
+    pub async fn back_up(&self) -> Result<Backup, StoreError> {
+        match self.list(&ListQuery::All).await? {
+            Some(ListReply::All(backup)) => Ok(backup),
+            _ => Err(StoreError::mismatched_reply()),
         }
     }
 
@@ -661,7 +667,7 @@ impl dyn Store + '_ {
         match self.list(&ListQuery::Records(query.clone())).await? {
             None => Ok(None),
             Some(ListReply::Records(page)) => Ok(Some(page)),
-            Some(ListReply::Locks(_)) => Err(StoreError::mismatched_reply()),
+            Some(ListReply::Locks(_) | ListReply::All(_)) => Err(StoreError::mismatched_reply()),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     /// Whether the executor can do its work.
     fn health(&self) -> impl Future<Output = Result<StoreHealth, StoreError>> + Send;
 
-    /// A copy of all that the executor keeps; see [`Store::back_up`].
+    /// A copy of all that the executor keeps; see [`ListQuery::All`].
     fn back_up(&self) -> impl Future<Output = Result<Backup, StoreError>> + Send {
         ready(Err(StoreError::Unsupported))
     }
@@ -118,6 +118,7 @@ impl<X: Executor> Store for Ruled<X> {
             ListQuery::Records(query) => {
                 self.executor.list_records(query).await?.map(ListReply::Records)
             }
+            ListQuery::All => Some(ListReply::All(self.executor.back_up().await?)),
         })
     }
 
@@ -127,10 +128,6 @@ impl<X: Executor> Store for Ruled<X> {
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
         self.executor.health().await
-    }
-
-    async fn back_up(&self) -> Result<Backup, StoreError> {
-        self.executor.back_up().await
     }
 
     fn profile(&self) -> StoreProfile {

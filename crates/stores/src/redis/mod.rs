@@ -138,6 +138,7 @@ impl Store for RedisStore {
             ListQuery::Records(query) => {
                 Ok(record_list::page(engine, query).await?.map(ListReply::Records))
             }
+            ListQuery::All => Err(StoreError::Unsupported),
         }
     }
 

@@ -123,7 +123,7 @@ impl Store for RedlockStore {
                 let page = list::page(&self.nodes, query).await?;
                 Ok(page.map(|page| ListReply::Locks(page.map(Holding::by_one))))
             }
-            ListQuery::Records(_) => Err(StoreError::Unsupported),
+            ListQuery::Records(_) | ListQuery::All => Err(StoreError::Unsupported),
         }
     }
 
