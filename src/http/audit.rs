@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use super::api::Api;
 use super::problem::{Code, Problem};
-use super::streams::loss_label;
 use crate::access::Identity;
 use crate::audit::AuditLog;
 use keylatch_core::lock::{FencingToken, HoldObserver, Lease, LockName, LossReason, Release};
@@ -205,6 +204,19 @@ impl Auditor {
     pub(super) fn hold_observer(&self, name: &LockName) -> Option<Arc<dyn HoldObserver>> {
         let (author, name) = (self.0.clone()?, name.clone());
         Some(Arc::new(HoldAuditor { author, name }))
+    }
+}
+
+/// Why a lock is lost, as the label `reason` and the audit log name it.
+pub(super) fn loss_label(lost: &LossReason) -> &'static str {
+    match lost {
+        LossReason::MaxHold => "max_hold",
+        LossReason::Shutdown => "shutdown",
+        LossReason::NotHeld => "not_held",
+        LossReason::TakenOver => "taken_over",
+        LossReason::Broken(_) => "broken",
+        LossReason::Unrenewed => "unrenewed",
+        _ => "other",
     }
 }
 

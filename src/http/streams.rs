@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::api::Api;
-use super::audit::Auditor;
+use super::audit::{Auditor, loss_label};
 use super::body::{break_note, held_lock, hold_request, in_millis, lease_body, public_lock};
 use super::caller::Caller;
 use super::extract::{LOCK_TOKEN, Name, OptionalJson, OptionalToken, WatchLimit, WatchedName};
@@ -118,19 +118,6 @@ fn count_hold_event(metrics: &Metrics, happened: &HoldEvent) {
         HoldEvent::Acquired(grant) => metrics.wait(grant.validity.waited()),
         HoldEvent::Lost(lost) => metrics.lost_hold(loss_label(lost)),
         _ => {}
-    }
-}
-
-/// Why a lock is lost, as the label `reason` and the audit log name it.
-pub(super) fn loss_label(lost: &LossReason) -> &'static str {
-    match lost {
-        LossReason::MaxHold => "max_hold",
-        LossReason::Shutdown => "shutdown",
-        LossReason::NotHeld => "not_held",
-        LossReason::TakenOver => "taken_over",
-        LossReason::Broken(_) => "broken",
-        LossReason::Unrenewed => "unrenewed",
-        _ => "other",
     }
 }
 

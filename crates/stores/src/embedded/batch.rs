@@ -7,13 +7,29 @@ use std::collections::BTreeMap;
 
 use super::row::AgeRow;
 use super::tables::BatchChanges;
-use super::writer::SweptKeys;
 use crate::table::{SetStep, Step, Table, TableEntry, step, step_of_set};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply,
 };
 use keylatch_core::store::{Command, Reply};
+
+/// Entries that a sweep has found.
+#[derive(Debug, Default)]
+pub(super) struct SweptKeys {
+    /// Locks that have expired.
+    pub(super) locks: Vec<LockName>,
+    /// Records that have.
+    pub(super) records: Vec<RecordKey>,
+    /// Records that have become older.
+    pub(super) aged: Vec<RecordKey>,
+}
+
+impl SweptKeys {
+    pub(super) fn len(&self) -> usize {
+        self.locks.len() + self.records.len() + self.aged.len()
+    }
+}
 
 /// What the requests so far would make of the table.
 pub(super) struct Batch<'a> {

@@ -29,6 +29,7 @@ use std::time::Duration;
 use crate::OpenError;
 use crate::ruled::{Executor, Ruled};
 use crate::table::Table;
+use batch::SweptKeys;
 use directory::{Directory, Medium};
 use engine::Engine;
 use keylatch_core::idempotency::{RecordState, RecordSummary};
@@ -37,7 +38,7 @@ use keylatch_core::store::{
     Backup, Command, EntryLimits, Hints, ListLocks, ListRecords, Page, Reply, Store, StoreError,
     StoreHealth, StoreProfile, Tier, Topic,
 };
-use writer::{SweptKeys, Writer};
+use writer::Writer;
 
 /// How many expired entries one transaction removes from the disk.
 const SWEEP_BATCH: usize = 4096;

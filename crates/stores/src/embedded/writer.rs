@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::batch::Batch;
+use super::batch::{Batch, SweptKeys};
 use super::engine::{Engine, Failure};
 use super::row::is_same_lock_at_rest;
 use super::snapshot::Snapshot;
@@ -65,23 +65,6 @@ impl WriteRequest {
 }
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
-
-/// Entries that a sweep has found.
-#[derive(Debug, Default)]
-pub(super) struct SweptKeys {
-    /// Locks that have expired.
-    pub(super) locks: Vec<LockName>,
-    /// Records that have.
-    pub(super) records: Vec<RecordKey>,
-    /// Records that have become older.
-    pub(super) aged: Vec<RecordKey>,
-}
-
-impl SweptKeys {
-    pub(super) fn len(&self) -> usize {
-        self.locks.len() + self.records.len() + self.aged.len()
-    }
-}
 
 /// The way to the file and the table.
 #[derive(Debug)]
