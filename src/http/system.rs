@@ -151,8 +151,10 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, caller: Caller) -> Resp
 async fn count_locks(api: &Api) -> LockCounts {
     let mut counts = api.locks.counts();
     if counts.held.is_none() {
-        counts.held = timeout(COUNT_LIMIT, count_held(&api.locks)).await.ok().flatten();
-        if timeout(COUNT_LIMIT, api.locks.health()).await.is_err() {
+        let held = timeout(COUNT_LIMIT, count_held(&api.locks));
+        let (held, health) = join(held, timeout(COUNT_LIMIT, api.locks.health())).await;
+        counts.held = held.ok().flatten();
+        if health.is_err() {
             api.metrics.store_is_silent();
         }
     }
