@@ -99,14 +99,9 @@ impl App {
     ) -> Result<Self, Error> {
         let (store, traces) = observed(&config, store, &metrics)?;
         let audit = audit_log(&config, &metrics)?;
-        let ends = EndReporter::new(&*store, Arc::clone(&metrics), audit.clone());
-        let ends = AbortOnDropHandle::new(tokio::spawn(ends.follow()));
-        let (timeout, waiters) = (store_timeout(&config), waiter_limits(&config));
-        let locks = Arc::new(LockService::start(Arc::clone(&store), timeout, waiters)?);
-        let records = records(&config, Arc::clone(&store), locks.waiter_room())?;
+        let (locks, records) = services(&config, &store)?;
         let authenticator = authenticator(&config)?;
-        let tls = tls_files(&config)?.map(Arc::new);
-        let closing = CancellationToken::new();
+        let (tls, closing) = (tls_files(&config)?.map(Arc::new), CancellationToken::new());
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
@@ -125,9 +120,10 @@ impl App {
         };
         let requests = request_layer(&config, &metrics)?
             .with_authenticator(authenticator.clone())
-            .with_audit_log(audit)
+            .with_audit_log(audit.clone())
             .with_tracer(traces.as_ref().map(Traces::tracer));
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
+        let _ends = follow_ends(&store, &metrics, audit);
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
             config,
@@ -137,7 +133,7 @@ impl App {
             authenticator,
             tls,
             metrics,
-            _ends: ends,
+            _ends,
             traces,
             closing,
         })
@@ -292,6 +288,25 @@ fn waiter_limits(config: &Config) -> WaiterLimits {
 
 fn store_timeout(config: &Config) -> Duration {
     Duration::from_millis(config.store_timeout_ms)
+}
+
+/// Reports how grants end, from now on.
+fn follow_ends(
+    store: &Arc<dyn Store>,
+    metrics: &Arc<Metrics>,
+    audit: Option<Arc<AuditLog>>,
+) -> AbortOnDropHandle<()> {
+    let ends = EndReporter::new(&**store, Arc::clone(metrics), audit);
+    AbortOnDropHandle::new(tokio::spawn(ends.follow()))
+}
+
+type Services = (Arc<LockService>, Option<Arc<IdempotencyService>>);
+
+fn services(config: &Config, store: &Arc<dyn Store>) -> Result<Services, Error> {
+    let (timeout, waiters) = (store_timeout(config), waiter_limits(config));
+    let locks = Arc::new(LockService::start(Arc::clone(store), timeout, waiters)?);
+    let records = records(config, Arc::clone(store), locks.waiter_room())?;
+    Ok((locks, records))
 }
 
 /// The records of the store, if it keeps any.

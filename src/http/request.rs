@@ -164,6 +164,43 @@ impl RequestLayer {
         Self { guard_access, ..self.clone() }
     }
 
+    /// Counts a request, and finds out whether it may pass: the service has room, and the request is one for this
+    /// route, of a page and an identity that may send it.
+    fn admit(&self, request: &mut Request<Body>) -> (RequestTicket, Result<(), Problem>) {
+        let (started, Self { shared, surface, .. }) = (Instant::now(), self);
+        let path = request.extensions().get::<MatchedPath>().cloned();
+        let route = path.as_ref().map(MatchedPath::as_str);
+        let urgency = Urgency::of(request, *surface, route);
+        let (in_flight, admitted) = shared.load.admit(urgency, Arrival::of(request));
+        let (method, id) = (method_label(request.method()), shared.ids.id_of(request));
+        let tracer = shared.tracer.as_ref();
+        let span = tracer.and_then(|tracer| start_span(tracer, request, method, route, &id));
+        let passed = admitted.and_then(|()| shared.origins.check(request, *surface));
+        let passed = passed.and_then(|()| self.find(request));
+        let passed = passed.and_then(|()| self.identify(request, route));
+        let (mut identity, mut subject) = (None, None);
+        if shared.audit.is_some() {
+            identity = request.extensions().get().cloned();
+            subject = route.and_then(|route| Subject::of(route, request.uri()));
+            request.extensions_mut().insert(RequestId(id.clone()));
+        }
+        let ticket = RequestTicket {
+            started,
+            method,
+            route: path,
+            id,
+            span,
+            identity,
+            subject,
+            shared: Arc::clone(shared),
+            _in_flight: in_flight,
+        };
+        if *surface != Surface::Api {
+            ticket.prepare_forwarding(request);
+        }
+        (ticket, passed)
+    }
+
     /// Whether the route is there for clients of the listener that the request came to.
     ///
     /// # Errors
@@ -257,38 +294,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> RequestFuture<S::Future> {
-        let RequestLayer { shared, deadline, surface, .. } = &self.layer;
-        let route = request.extensions().get::<MatchedPath>().cloned();
-        let urgency = Urgency::of(&request, *surface, route.as_ref().map(MatchedPath::as_str));
-        let (in_flight, admitted) = shared.load.admit(urgency, Arrival::of(&request));
-        let (method, id) = (method_label(request.method()), shared.ids.id_of(&request));
-        let span = shared.tracer.as_ref().and_then(|tracer| {
-            start_span(tracer, &request, method, route.as_ref().map(MatchedPath::as_str), &id)
-        });
-        let mut ticket = RequestTicket {
-            started: Instant::now(),
-            method,
-            route,
-            id,
-            span,
-            identity: None,
-            subject: None,
-            shared: Arc::clone(shared),
-            _in_flight: in_flight,
-        };
-        let passed = admitted.and_then(|()| shared.origins.check(&request, *surface));
-        let passed = passed.and_then(|()| self.layer.find(&request));
-        let route = ticket.route.as_ref().map(MatchedPath::as_str);
-        let passed = passed.and_then(|()| self.layer.identify(&mut request, route));
-        if shared.audit.is_some() {
-            ticket.identity = request.extensions().get().cloned();
-            ticket.subject = route.and_then(|route| Subject::of(route, request.uri()));
-            request.extensions_mut().insert(RequestId(ticket.id.clone()));
-        }
-        if *surface != Surface::Api {
-            ticket.prepare_forwarding(&mut request);
-        }
-        let deadline = Deadline::new(ticket.started + *deadline);
+        let (ticket, passed) = self.layer.admit(&mut request);
+        let deadline = Deadline::new(ticket.started + self.layer.deadline);
         match passed {
             Ok(()) => {
                 let inner = Some(self.inner.call(request));

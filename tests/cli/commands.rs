@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use keylatch_testkit::{Exit, RawConnection, RedisServer, eventually, post_head};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::KEYLATCH;
@@ -95,10 +96,16 @@ async fn healthcheck_times_out() {
 
 #[tokio::test]
 async fn healthcheck_fails_on_an_error_answer() {
-    let process = KEYLATCH.serve(&[], &[("KEYLATCH_SERVER_MAX_CONNECTIONS", "1")]).await;
-    let mut only = RawConnection::connect(process.address).await;
-    assert_eq!(only.get("/livez").await.status, 200);
-    let ended = KEYLATCH.run(&["healthcheck", "--listen", &process.address.to_string()]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let ill = async {
+        let (mut client, _) = listener.accept().await.expect("a client");
+        let _ = client.read(&mut [0; 1024]).await.expect("a request");
+        let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+        client.write_all(answer).await.expect("a client that reads");
+    };
+    let command = ["healthcheck", "--listen", &address];
+    let (ended, ()) = tokio::join!(KEYLATCH.run(&command), ill);
     is_refused(&ended, &["not healthy", "503"]);
 }
 

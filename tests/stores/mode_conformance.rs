@@ -165,7 +165,8 @@ async fn entry_entered_again_changes_nothing_and_the_last_one_frees_the_lock(sto
     let entry = EntryName::parse("step 2").unwrap();
     for _ in 0..2 {
         let again = AcquireCommand { entry: Some(entry.clone()), ..ask("one", Limit::Exclusive) };
-        assert_eq!(repeated(lock.acquire(again).await).entries, [entry.clone()]);
+        let entries = repeated(lock.acquire(again).await).entries;
+        assert_eq!(entries, std::slice::from_ref(&entry));
     }
     for _ in 0..2 {
         assert_eq!(lock.leave("one", "step 2").await, ReleaseReply::Entered(Vec::new()));
