@@ -1,4 +1,7 @@
 //! What it costs to find 100 unknown outcomes among a million records, next to a thousand.
+//!
+//! The list goes by the store's index, so the cost is to be that of the 100. The records are made over HTTP, on memory
+//! and on Redis.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

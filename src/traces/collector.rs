@@ -1,4 +1,7 @@
 //! The way to the collector: OTLP by HTTP and protobuf, over the HTTP client that the gateway uses.
+//!
+//! The library makes the messages; this sends them with the authorities that the settings name. An answer of the
+//! collector is read to a small limit. Tested in `tests/api/traces.rs`.
 
 use std::io;
 use std::time::Duration;

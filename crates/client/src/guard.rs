@@ -1,4 +1,7 @@
 //! What the program holds, one lock or several, with a [watchdog](crate::watchdog) that renews it.
+//!
+//! A guard that is dropped is released in the background. Invariant: what it says of the validity is never later than
+//! what the service promised. Tested in `tests/api/rust_client.rs` and by the scenarios of `clients/conformance`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Whether a lease is held, and why it is lost.
+//!
+//! A lease counts as lost a quarter of its TTL before another client can have the lock, so that the program can stop in
+//! time. Tested in `tests/api/rust_client.rs`.
 
 use std::fmt;
 

@@ -1,4 +1,7 @@
 //! How a lock is wanted.
+//!
+//! Every kind of lock is a set of options over the defaults, so that a new one breaks no caller. Tested over HTTP in
+//! `tests/api/rust_client.rs`.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Looks at the console with a browser. `pictures DIRECTORY` draws every view at two widths, in the light and in the
 //! dark (`make console-pictures`). `cost` says how busy 10,000 held locks with 1,000 changes a second keep a page.
+//! It prints and asserts nothing: what it found is in `docs/console.md`.
 #![expect(clippy::print_stdout, reason = "it prints what it measures")]
 #![expect(clippy::expect_used, reason = "it fails by panicking")]
 

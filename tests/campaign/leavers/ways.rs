@@ -1,4 +1,7 @@
 //! The ways in which a client goes away, each with what it had asked for.
+//!
+//! Goal: each way that an adversary found is among them. Method: a client sends its request by hand, leaves, and says
+//! nothing more; `mod.rs` looks at what the service has of it.
 
 use std::pin::pin;
 use std::sync::Arc;
