@@ -17,8 +17,8 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::lock::{FencingToken, Ttl};
 use keylatch_core::store::{EntryLimits, StoreError, StoreHealth, StoreProfile, Tier};
 use keylatch_stores::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, Reading, Removal, Row,
-    TOGETHER, Timeline, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Mark, Notice, ReadReply, Removal, Row,
+    TOGETHER, Timeline, Version, WriteReply,
 };
 use keylatch_stores::floor_row;
 use tokio::sync::{broadcast, watch};
@@ -264,7 +264,7 @@ impl FakeEngine {
 }
 
 impl FakeEngine {
-    async fn write_as(&self, changes: &[Change], unit: Unit) -> Result<Writing, StoreError> {
+    async fn write_as(&self, changes: &[Change], unit: Unit) -> Result<WriteReply, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
         engine.travel().await;
         if engine.happens(engine.faults.lost_batch) {
@@ -351,7 +351,7 @@ impl Engine {
         unit: Unit,
         asked: Instant,
         has_clock: bool,
-    ) -> (Writing, Version) {
+    ) -> (WriteReply, Version) {
         let mut state = self.state();
         state.batches += 1;
         let now = state.clock.now();
@@ -382,7 +382,7 @@ impl Engine {
             }
         }
         let revision = Version(state.last_version);
-        (Writing { versions, failed, found, asked, now }, revision)
+        (WriteReply { versions, failed, found, asked, now }, revision)
     }
 
     fn may_carry_out(&self, state: &State, change: &Change, has_clock: bool) -> bool {
@@ -491,7 +491,7 @@ fn lost(what: &str) -> StoreError {
 
 #[async_trait]
 impl ConditionalStore for FakeEngine {
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let (engine, asked) = (&*self.engine, Instant::now());
         engine.check_part(keys.iter());
         engine.travel().await;
@@ -502,7 +502,7 @@ impl ConditionalStore for FakeEngine {
             let mut state = engine.state();
             state.looks += keys.len() as u64;
             let rows = keys.iter().map(|key| state.row(key, engine.forgetful.is_some()));
-            let reading = Reading { rows: rows.collect(), asked, now: state.clock.now() };
+            let reading = ReadReply { rows: rows.collect(), asked, now: state.clock.now() };
             (reading, Version(state.last_version))
         };
         engine.travel().await;
@@ -512,12 +512,12 @@ impl ConditionalStore for FakeEngine {
         Ok(reading)
     }
 
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         self.engine.check_part(changes.iter().map(|change| &change.key));
         self.write_as(changes, Unit::Change).await
     }
 
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         assert!(changes.len() <= TOGETHER, "{} changes together", changes.len());
         assert!(self.writes_together(), "it writes no rows together");
         let mut writing = self.write_as(changes, Unit::Batch).await?;

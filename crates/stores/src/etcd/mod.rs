@@ -28,7 +28,8 @@ use keylatch_core::store::{Effect, Store, StoreError, StoreHealth, StoreProfile}
 use tokio::time::Instant;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Removal, Timeline, Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Timeline,
+    WriteReply,
 };
 use crate::optimistic::optimistic;
 use crate::{EtcdSettings, OpenError};
@@ -110,7 +111,7 @@ impl Etcd {
 
     /// Carries out as many changes as one request has. What their guards do not allow when it is sent is
     /// left out.
-    async fn write_at_once(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_at_once(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let mut allowed = Vec::new();
         let request = || {
             let now = self.timeline.now();
@@ -126,7 +127,7 @@ impl Etcd {
             let is_done = allowed && carried_out.next().unwrap_or_default();
             is_done.then(|| version(header.revision))
         });
-        Ok(Writing {
+        Ok(WriteReply {
             versions: versions.collect(),
             failed: Vec::new(),
             found: Vec::new(),
@@ -135,30 +136,31 @@ impl Etcd {
         })
     }
 
-    async fn read_at_once(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read_at_once(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let (answer, header, asked) = self.cluster.call(|| self.keys.read(keys)).await?;
         let rows = rows(answer, keys.len())?;
         let now = self.note(header, asked);
-        Ok(Reading { rows, asked, now })
+        Ok(ReadReply { rows, asked, now })
     }
 }
 
 #[async_trait]
 impl ConditionalStore for Etcd {
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let readings = try_join_all(parts(keys).map(|keys| self.read_at_once(keys))).await?;
         let together = readings.into_iter().reduce(|mut all, reading| {
             all.rows.extend(reading.rows);
-            Reading { asked: all.asked.min(reading.asked), now: all.now.min(reading.now), ..all }
+            ReadReply { asked: all.asked.min(reading.asked), now: all.now.min(reading.now), ..all }
         });
-        let nothing = || Reading { rows: vec![], asked: Instant::now(), now: self.timeline.now() };
+        let nothing =
+            || ReadReply { rows: vec![], asked: Instant::now(), now: self.timeline.now() };
         Ok(together.unwrap_or_else(nothing))
     }
 
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let parts = requests(changes);
         let writings = join_all(parts.iter().map(|part| self.write_at_once(part))).await;
-        let nothing = || Writing {
+        let nothing = || WriteReply {
             versions: vec![],
             failed: vec![],
             found: vec![],
@@ -168,7 +170,7 @@ impl ConditionalStore for Etcd {
         Ok(together(writings)?.unwrap_or_else(nothing))
     }
 
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         check_one_request(changes)?;
         let mut is_allowed = false;
         let request = || {
@@ -180,7 +182,7 @@ impl ConditionalStore for Etcd {
         let now = self.note(header, asked);
         let is_done = is_allowed && answer.succeeded;
         let versions = changes.iter().map(|_| is_done.then(|| version(header.revision)));
-        Ok(Writing {
+        Ok(WriteReply {
             versions: versions.collect(),
             failed: Vec::new(),
             found: Vec::new(),
@@ -251,8 +253,10 @@ impl ConditionalStore for Etcd {
 
 /// What became of a batch that went in several requests. If one of them failed and another did not, it is
 /// not known of the batch whether it was carried out.
-fn together(writings: Vec<Result<Writing, StoreError>>) -> Result<Option<Writing>, StoreError> {
-    let (mut all, mut failure): (Option<Writing>, Option<StoreError>) = (None, None);
+fn together(
+    writings: Vec<Result<WriteReply, StoreError>>,
+) -> Result<Option<WriteReply>, StoreError> {
+    let (mut all, mut failure): (Option<WriteReply>, Option<StoreError>) = (None, None);
     for writing in writings {
         match (writing, &mut all) {
             (Ok(writing), None) => all = Some(writing),

@@ -37,14 +37,14 @@ pub const TOGETHER: usize = 64;
 #[async_trait]
 pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     /// The rows of `keys`, in their order, and what the engine's clock showed.
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError>;
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError>;
 
     /// Carries out independent changes.
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError>;
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError>;
 
     /// Carries out all changes in one atomic step, or none: each has a version then, or none has. They are of
     /// locks, and none marks its row.
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError>;
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError>;
 
     /// Up to `limit` rows whose keys begin with `prefix` and come after `after`, in an order of the keys that
     /// is the engine's own. There are fewer only where no more follow.
@@ -196,7 +196,7 @@ pub struct Row {
 
 /// Rows that were read.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct ReadReply {
     /// The row of each key that was asked for; `None` where there is none.
     pub rows: Vec<Option<Row>>,
     /// When the engine was asked, over a connection that was there: its clock showed `now` after that.
@@ -289,7 +289,7 @@ impl Guard {
 
 /// What became of a batch.
 #[derive(Debug)]
-pub struct Writing {
+pub struct WriteReply {
     /// The new version of each change; `None` where its condition or its guard did not hold.
     pub versions: Vec<Option<Version>>,
     /// The changes that failed by themselves, by their place in the batch.
@@ -297,7 +297,7 @@ pub struct Writing {
     /// The rows that were there in place of those that changes named, by the place of the change, as far as
     /// the engine says so.
     pub found: Vec<(usize, Option<Row>)>,
-    /// When the engine was asked, as of a [`Reading`].
+    /// When the engine was asked, as of a [`ReadReply`].
     pub asked: Instant,
     /// What the engine's clock showed meanwhile.
     pub now: EngineTime,

@@ -40,10 +40,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::ruled::{Executor, Ruled};
 use conditional::{ConditionalStore, Notice};
 use hints::LocalHints;
-use sets::{SetWorker, WaitingSet};
+use sets::{PendingSet, SetWorker};
 use sweep::Sweep;
 use value::Kind;
-use worker::{Waiting, Worker};
+use worker::{PendingCommand, Worker};
 
 /// How many commands wait for the task of their kind; the callers of more wait for room.
 const QUEUE: usize = 1024;
@@ -61,10 +61,10 @@ pub(crate) struct Optimistic<S> {
     engine: Arc<S>,
     hints: Arc<LocalHints>,
     /// The tasks that run commands, one of each kind for each part of the engine.
-    locks: Vec<mpsc::Sender<Waiting<LockState>>>,
-    records: Vec<mpsc::Sender<Waiting<RecordState>>>,
+    locks: Vec<mpsc::Sender<PendingCommand<LockState>>>,
+    records: Vec<mpsc::Sender<PendingCommand<RecordState>>>,
     /// The task of steps on several locks, where the engine takes them.
-    sets: Option<mpsc::Sender<WaitingSet>>,
+    sets: Option<mpsc::Sender<PendingSet>>,
     lock_sweep: Mutex<Sweep<LockState>>,
     record_sweep: Mutex<Sweep<RecordState>>,
     /// Run commands for as long as the store lives.
@@ -113,7 +113,7 @@ impl<S: ConditionalStore> Optimistic<S> {
 fn with_sets<S: ConditionalStore>(
     engine: &Arc<S>,
     hints: &Arc<LocalHints>,
-) -> (Option<mpsc::Sender<WaitingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
+) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
     let notices = engine.notices();
     if !engine.writes_together() {
         return (None, None, notices);
@@ -171,12 +171,12 @@ async fn next_notice(
 
 /// Hands a command to the task of its kind, and waits for the reply.
 async fn ask<E: Kind>(
-    workers: &[mpsc::Sender<Waiting<E>>],
+    workers: &[mpsc::Sender<PendingCommand<E>>],
     key: E::Key,
     command: E::Command,
 ) -> Result<E::Reply, StoreError> {
     let worker = &workers[usize::from(E::bucket(&key)) % workers.len()];
-    deliver(worker, |reply| Waiting { key, command, reply }).await
+    deliver(worker, |reply| PendingCommand { key, command, reply }).await
 }
 
 /// Hands what `ask` makes to a task, and waits for the reply.
@@ -196,7 +196,7 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
             Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),
             Command::Set(set, command) => {
                 let sets = self.sets.as_ref().ok_or(StoreError::Unsupported)?;
-                let ask = |reply| WaitingSet { set, command, reply };
+                let ask = |reply| PendingSet { set, command, reply };
                 deliver(sets, ask).await.map(Reply::Set)
             }
             Command::Record(key, command) => {

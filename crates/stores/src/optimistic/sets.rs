@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use super::call::{encode, shared, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, Reading, TOGETHER, Version,
+    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, TOGETHER, Version,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -41,13 +41,13 @@ const DOUBLINGS: u32 = 4;
 
 /// A step whose caller waits for the reply.
 #[derive(Debug)]
-pub(super) struct WaitingSet {
+pub(super) struct PendingSet {
     pub(super) set: LockSet,
     pub(super) command: SetCommand,
     pub(super) reply: oneshot::Sender<Result<SetReply, StoreError>>,
 }
 
-impl WaitingSet {
+impl PendingSet {
     /// Whether it lets others have the locks: such a step rests for a quarter of the time.
     fn frees(&self) -> bool {
         matches!(self.command, SetCommand::Release { .. } | SetCommand::Withdraw { .. })
@@ -81,7 +81,7 @@ struct Rows {
 }
 
 /// What the steps of a batch come to.
-struct Decided {
+struct SetDecision {
     replies: Vec<SetReply>,
     changes: Vec<Change>,
     /// The locks that change, and as what.
@@ -98,7 +98,7 @@ impl<S: ConditionalStore> SetWorker<S> {
     }
 
     /// Runs until the store is dropped.
-    pub(super) async fn run(mut self, mut arrivals: mpsc::Receiver<WaitingSet>) {
+    pub(super) async fn run(mut self, mut arrivals: mpsc::Receiver<PendingSet>) {
         let mut waiting = VecDeque::new();
         let (mut most, mut conflicts) = (usize::MAX, 0_u32);
         while gather(&mut arrivals, &mut waiting).await {
@@ -118,7 +118,7 @@ impl<S: ConditionalStore> SetWorker<S> {
                     conflicts += 1;
                     if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
                         let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
-                        let is_urgent = batch.iter().any(WaitingSet::frees);
+                        let is_urgent = batch.iter().any(PendingSet::frees);
                         sleep(random_part_of(if is_urgent { rest / 4 } else { rest })).await;
                     }
                     continue;
@@ -140,10 +140,10 @@ impl<S: ConditionalStore> SetWorker<S> {
     }
 
     /// Tries to carry out all steps of a batch together.
-    async fn carry_out(&mut self, batch: &[WaitingSet]) -> Result<Try, StoreError> {
+    async fn carry_out(&mut self, batch: &[PendingSet]) -> Result<Try, StoreError> {
         let rows = self.read(batch).await?;
         let Some(now) = self.now() else { return Ok(Try::Conflict) };
-        let Some(Decided { replies, changes, after }) = self.decide(batch, &rows, now)? else {
+        let Some(SetDecision { replies, changes, after }) = self.decide(batch, &rows, now)? else {
             return Ok(Try::Conflict);
         };
         if changes.is_empty() {
@@ -168,7 +168,7 @@ impl<S: ConditionalStore> SetWorker<S> {
     }
 
     /// Reads the rows of all locks of a batch, and the floors of their buckets.
-    async fn read(&mut self, batch: &[WaitingSet]) -> Result<Rows, StoreError> {
+    async fn read(&mut self, batch: &[PendingSet]) -> Result<Rows, StoreError> {
         let names = names_of(batch);
         let buckets: BTreeSet<_> = names.iter().map(|name| name.bucket()).collect();
         let of_names = names.iter().map(|name| LockState::row_key(name));
@@ -176,7 +176,7 @@ impl<S: ConditionalStore> SetWorker<S> {
         let sent = Instant::now();
         // A read changes nothing, so its steps were not executed.
         let reading = within_limit(self.engine.read(&keys)).await;
-        let Reading { mut rows, asked, now } =
+        let ReadReply { mut rows, asked, now } =
             reading.map_err(|error| StoreError::Unreachable(error.into()))?;
         if rows.len() != keys.len() {
             return Err(StoreError::Unreachable("the engine left rows out".into()));
@@ -201,10 +201,10 @@ impl<S: ConditionalStore> SetWorker<S> {
     /// What the steps come to; `None` where a floor has to be read again.
     fn decide(
         &self,
-        batch: &[WaitingSet],
+        batch: &[PendingSet],
         rows: &Rows,
         mut now: EngineTime,
-    ) -> Result<Option<Decided>, StoreError> {
+    ) -> Result<Option<SetDecision>, StoreError> {
         while rows.values.values().any(|(_, value)| value.has_stamp_of(now)) {
             now += Duration::from_nanos(1);
         }
@@ -233,7 +233,7 @@ impl<S: ConditionalStore> SetWorker<S> {
         let after = after.collect();
         let changes = drafts.into_iter().map(|(name, draft)| self.change(name, draft, rows));
         let changes = changes.collect::<Result<_, _>>()?;
-        Ok(Some(Decided { replies, changes, after }))
+        Ok(Some(SetDecision { replies, changes, after }))
     }
 
     fn change(
@@ -266,7 +266,7 @@ impl<S: ConditionalStore> SetWorker<S> {
 
 /// Takes one step, and notes all locks of its set if it changes anything.
 fn step<'a>(
-    WaitingSet { set, command, .. }: &'a WaitingSet,
+    PendingSet { set, command, .. }: &'a PendingSet,
     drafts: &mut BTreeMap<&'a LockName, Draft<'_, LockState>>,
     changed: &mut BTreeSet<&'a LockName>,
 ) -> SetReply {
@@ -296,8 +296,8 @@ fn step<'a>(
 /// Has the steps that came wait with the others, and waits for one where there is none. Whether there may be
 /// any.
 async fn gather(
-    arrivals: &mut mpsc::Receiver<WaitingSet>,
-    waiting: &mut VecDeque<WaitingSet>,
+    arrivals: &mut mpsc::Receiver<PendingSet>,
+    waiting: &mut VecDeque<PendingSet>,
 ) -> bool {
     let (room, mut arrived) = (ARRIVALS.saturating_sub(waiting.len()), Vec::new());
     if !waiting.is_empty() {
@@ -312,13 +312,13 @@ async fn gather(
 }
 
 /// The locks of a batch, each once.
-fn names_of<'a>(batch: impl IntoIterator<Item = &'a WaitingSet>) -> Vec<&'a LockName> {
+fn names_of<'a>(batch: impl IntoIterator<Item = &'a PendingSet>) -> Vec<&'a LockName> {
     let names: BTreeSet<_> = batch.into_iter().flat_map(|waiting| waiting.set.names()).collect();
     names.into_iter().collect()
 }
 
 /// How many of the steps, the first ones, are on no more locks than one write has.
-fn that_fit_together(waiting: &VecDeque<WaitingSet>) -> usize {
+fn that_fit_together(waiting: &VecDeque<PendingSet>) -> usize {
     let (mut names, mut count) = (BTreeSet::new(), 0);
     for waiting in waiting {
         names.extend(waiting.set.names());

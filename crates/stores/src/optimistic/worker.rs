@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 use super::call::{encode, shared, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Mark, Notice, Reading, Row, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Mark, Notice, ReadReply, Row, Version, WriteReply,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -54,11 +54,11 @@ const ARRIVALS: usize = 1024;
 const RESTS_FROM: u32 = 2;
 
 /// A value as the engine is to keep it, or why it cannot.
-type Encoded = Result<Vec<u8>, StoreError>;
+type EncodedRow = Result<Vec<u8>, StoreError>;
 
 /// A command whose caller waits for the reply.
 #[derive(Debug)]
-pub(super) struct Waiting<E: Kind> {
+pub(super) struct PendingCommand<E: Kind> {
     pub(super) key: E::Key,
     pub(super) command: E::Command,
     pub(super) reply: oneshot::Sender<Result<E::Reply, StoreError>>,
@@ -75,7 +75,7 @@ pub(super) struct Worker<E: Kind, S> {
     /// The keys whose commands are to be decided from what is remembered.
     to_decide: VecDeque<E::Key>,
     to_read: VecDeque<E::Key>,
-    remembered: LruCache<E::Key, Remembered<E>>,
+    remembered: LruCache<E::Key, LastRow<E>>,
     under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
     reads: usize,
     writes: usize,
@@ -84,7 +84,7 @@ pub(super) struct Worker<E: Kind, S> {
 /// What is under way for a key, and what waits for it.
 #[derive(Debug)]
 struct Slot<E: Kind> {
-    waiting: Vec<Waiting<E>>,
+    waiting: Vec<PendingCommand<E>>,
     /// How many of them came before the row was read, and what the engine's clock showed then.
     covered: (usize, EngineTime),
     conflicts: u32,
@@ -94,7 +94,7 @@ struct Slot<E: Kind> {
 
 /// A row as this process saw it last.
 #[derive(Debug)]
-struct Remembered<E> {
+struct LastRow<E> {
     version: Option<Version>,
     value: Value<E>,
     seen: Instant,
@@ -105,7 +105,7 @@ struct Remembered<E> {
 /// A change that is under way, and what depends on it.
 struct Write<E: Kind> {
     key: E::Key,
-    commands: Vec<Waiting<E>>,
+    commands: Vec<PendingCommand<E>>,
     replies: Vec<E::Reply>,
     before: Value<E>,
     after: Value<E>,
@@ -148,10 +148,10 @@ enum Event<E: Kind> {
         keys: Vec<ReadKey<E>>,
         floors: Vec<u8>,
         sent: Instant,
-        result: Result<Reading, StoreError>,
+        result: Result<ReadReply, StoreError>,
     },
     /// A batch was written.
-    Written { writes: Vec<Write<E>>, sent: Instant, result: Result<Writing, StoreError> },
+    Written { writes: Vec<Write<E>>, sent: Instant, result: Result<WriteReply, StoreError> },
     /// The key has rested.
     Rested(E::Key),
 }
@@ -177,7 +177,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     /// Runs until the store is dropped.
     pub(super) async fn run(
         mut self,
-        mut arrivals: mpsc::Receiver<Waiting<E>>,
+        mut arrivals: mpsc::Receiver<PendingCommand<E>>,
         mut notices: BoxStream<'static, Notice>,
     ) {
         let mut arrived = Vec::new();
@@ -199,7 +199,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    fn receive(&mut self, waiting: Waiting<E>) {
+    fn receive(&mut self, waiting: PendingCommand<E>) {
         match self.slots.entry(waiting.key.clone()) {
             SlotEntry::Occupied(mut slot) => slot.get_mut().waiting.push(waiting),
             SlotEntry::Vacant(slot) => {
@@ -262,12 +262,10 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         match value {
             Ok(value) => {
                 let mark = Mark { was: before.state.is_marked(), is: after.state.is_marked() };
-                let key_of_row = E::row_key(key);
-                let was = version;
-                let change = Change { key: key_of_row, was, value, mark, guard, above, outline };
+                let (row_key, was, key) = (E::row_key(key), version, key.clone());
+                let change = Change { key: row_key, was, value, mark, guard, above, outline };
                 let is_new = version.is_none();
                 let is_gone = self.engine.forgets() && outline.lasts.is_zero();
-                let key = key.clone();
                 let write = Write { key, commands, replies, before, after, is_new, is_gone };
                 Step::Write(Box::new((write, change)))
             }
@@ -416,7 +414,13 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    fn have_read(&mut self, keys: Vec<ReadKey<E>>, floors: &[u8], sent: Instant, reading: Reading) {
+    fn have_read(
+        &mut self,
+        keys: Vec<ReadKey<E>>,
+        floors: &[u8],
+        sent: Instant,
+        reading: ReadReply,
+    ) {
         self.clock.note(reading.now, reading.asked);
         let mut rows = reading.rows;
         let floor_rows = rows.split_off(keys.len().min(rows.len()));
@@ -438,7 +442,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         match value.map(Option::unwrap_or_default) {
             Ok(value) => {
                 let outlived = value.is_over(now);
-                let seen = Remembered { version, value, seen: sent, outlived };
+                let seen = LastRow { version, value, seen: sent, outlived };
                 self.learn(&key, seen, is_heard, now);
                 if let Some(slot) = self.slots.get_mut(&key) {
                     slot.covered = (covered, now);
@@ -454,7 +458,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.to_decide.push_back(key);
     }
 
-    fn have_written(&mut self, writes: Vec<Write<E>>, sent: Instant, writing: Writing) {
+    fn have_written(&mut self, writes: Vec<Write<E>>, sent: Instant, writing: WriteReply) {
         self.clock.note(writing.now, writing.asked);
         let mut failed: HashMap<_, _> = writing.failed.into_iter().collect();
         let mut found: HashMap<_, _> = writing.found.into_iter().collect();
@@ -487,7 +491,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             after.settle(version);
         }
         let row = Some(version).filter(|_| !is_gone);
-        let seen = Remembered { version: row, value: after, seen: sent, outlived: false };
+        let seen = LastRow { version: row, value: after, seen: sent, outlived: false };
         self.remembered.put(key.clone(), seen);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.conflicts = 0;
@@ -499,7 +503,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     /// Decides again from the row that a change found in the place of its own, as if it had been read.
     fn meet_row(&mut self, write: Write<E>, row: Option<Row>, at: (EngineTime, Instant)) {
         let (covered, version) = (write.commands.len(), row.as_ref().map(|row| row.version));
-        let (key, slot) = self.take_back(write);
+        let (key, slot) = self.reclaim(write);
         if slot.conflicts >= RESTS_FROM {
             return self.rest(key);
         }
@@ -514,7 +518,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             self.floors.forget(E::bucket(&write.key));
         }
         self.floors.refuse(E::bucket(&write.key));
-        let (key, slot) = self.take_back(write);
+        let (key, slot) = self.reclaim(write);
         if slot.conflicts < RESTS_FROM {
             self.to_read.push_back(key);
         } else {
@@ -523,7 +527,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     }
 
     /// Has the commands of a change that was not carried out wait before those that came since.
-    fn take_back(&mut self, write: Write<E>) -> (E::Key, &mut Slot<E>) {
+    fn reclaim(&mut self, write: Write<E>) -> (E::Key, &mut Slot<E>) {
         let Write { key, commands, .. } = write;
         let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Vec::new()));
         slot.conflicts += 1;
@@ -557,7 +561,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     }
 
     /// Remembers a row that was read, and tells what it says to waiters and watchers here.
-    fn learn(&mut self, key: &E::Key, seen: Remembered<E>, is_heard: bool, now: EngineTime) {
+    fn learn(&mut self, key: &E::Key, seen: LastRow<E>, is_heard: bool, now: EngineTime) {
         let (version, new) = (seen.version, seen.value.clone());
         let mut before = E::default();
         match self.remembered.put(key.clone(), seen) {
@@ -591,7 +595,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         };
         let is_gone = self.engine.forgets() && E::is_empty(&value.state);
         let version = Some(row.version).filter(|_| !is_gone);
-        let seen = Remembered { version, value, seen: Instant::now(), outlived: false };
+        let seen = LastRow { version, value, seen: Instant::now(), outlived: false };
         self.learn(key, seen, true, now);
         true
     }
@@ -630,7 +634,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 }
 
 impl<E: Kind> Slot<E> {
-    fn new(waiting: Vec<Waiting<E>>) -> Self {
+    fn new(waiting: Vec<PendingCommand<E>>) -> Self {
         Self { waiting, covered: (0, Duration::ZERO), conflicts: 0, heard: None }
     }
 
@@ -655,10 +659,10 @@ impl<E: Kind> Slot<E> {
 fn decide_what_fits<E: Kind>(
     before: &Value<E>,
     key: &E::Key,
-    waiting: &[Waiting<E>],
+    waiting: &[PendingCommand<E>],
     moment: Moment,
     engine: &impl ConditionalStore,
-) -> (usize, Decision<E>, Option<Encoded>) {
+) -> (usize, Decision<E>, Option<EncodedRow>) {
     let (timeline, limit) = (engine.timeline(), engine.profile().limits.bytes);
     let mut taken = waiting.len();
     loop {
@@ -672,7 +676,7 @@ fn decide_what_fits<E: Kind>(
 }
 
 /// Gives every command of a call the call's error.
-fn fail<E: Kind>(commands: Vec<Waiting<E>>, error: &Arc<StoreError>) {
+fn fail<E: Kind>(commands: Vec<PendingCommand<E>>, error: &Arc<StoreError>) {
     for waiting in commands {
         // A caller that has gone reads no error.
         let _ = waiting.reply.send(Err(shared(error)));

@@ -29,7 +29,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Removal, Version, Writing,
+    Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Version, WriteReply,
     end_of_prefix,
 };
 use crate::optimistic::optimistic;
@@ -202,7 +202,7 @@ impl Postgres {
         link: &Link,
         sql: &str,
         changes: &[Change],
-    ) -> Result<Option<Writing>, StoreError> {
+    ) -> Result<Option<WriteReply>, StoreError> {
         let versions = changes.iter().map(|_| random_version()).collect::<Result<Vec<_>, _>>()?;
         let columns = WriteColumns::new(changes, versions);
         let WriteColumns { keys, versions, was, values, since, until, say, finished } = &columns;
@@ -220,13 +220,13 @@ impl Postgres {
             .zip(versions)
             .map(|(key, version)| written.contains(key).then(|| version_of(*version)));
         let (versions, now) = (versions.collect(), time_of(get(row, 0)?));
-        Ok(Some(Writing { versions, failed: Vec::new(), found: Vec::new(), asked, now }))
+        Ok(Some(WriteReply { versions, failed: Vec::new(), found: Vec::new(), asked, now }))
     }
 }
 
 #[async_trait]
 impl ConditionalStore for Postgres {
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let bytes: Vec<_> = keys.iter().map(Key::to_bytes).collect();
         let (sql, types) = (&*self.target.sql.read, &READ_TYPES);
         let query = Query { sql, types, values: &[&bytes], is_frequent: true };
@@ -234,10 +234,10 @@ impl ConditionalStore for Postgres {
         let asked = Instant::now();
         let (found, now) = self.reader.read(query).await?;
         let mut found: HashMap<_, _> = found.into_iter().collect();
-        Ok(Reading { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
+        Ok(ReadReply { rows: bytes.iter().map(|key| found.remove(key)).collect(), asked, now })
     }
 
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let link = match changes.first().map(|change| &change.key) {
             Some(Key::Record(_)) => &self.record_writer,
             _ => &self.lock_writer,
@@ -246,10 +246,10 @@ impl ConditionalStore for Postgres {
         writing.ok_or_else(|| StoreError::Lost("the batch had no answer".into()))
     }
 
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let asked = Instant::now();
         let writing = self.write_on(&self.set_writer, &self.target.sql.write_all, changes).await?;
-        let nothing = || Writing {
+        let nothing = || WriteReply {
             versions: vec![None; changes.len()],
             failed: Vec::new(),
             found: Vec::new(),

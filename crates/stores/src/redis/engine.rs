@@ -31,7 +31,8 @@ use super::row::{parse_row, row_bytes};
 use super::script::{Keys, Scripts};
 use super::topology::Topology;
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Listing, Notice, Reading, Removal, Version, Writing,
+    Change, ConditionalStore, EngineTime, Key, Listing, Notice, ReadReply, Removal, Version,
+    WriteReply,
 };
 
 /// The rows of one Redis, of a master that sentinels name, or of a cluster.
@@ -116,9 +117,9 @@ impl RedisEngine {
 
 #[async_trait]
 impl ConditionalStore for RedisEngine {
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let Some(bucket) = keys.first().map(Key::bucket) else {
-            return Ok(Reading { rows: vec![], asked: Instant::now(), now: Duration::ZERO });
+            return Ok(ReadReply { rows: vec![], asked: Instant::now(), now: Duration::ZERO });
         };
         let mut call = self.scripts.read.prepare_invoke();
         for key in keys {
@@ -126,17 +127,17 @@ impl ConditionalStore for RedisEngine {
         }
         let RowsReply { rows, now, asked } = self.topology.run(bucket, &call).await?;
         let rows = keys.iter().zip(rows).map(|(key, row)| parse_row(key, row, now));
-        Ok(Reading { rows: rows.collect(), asked, now })
+        Ok(ReadReply { rows: rows.collect(), asked, now })
     }
 
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let Some(bucket) = changes.first().map(|change| change.key.bucket()) else {
             return Ok(nothing());
         };
         let (legacy, order) = order_of(changes);
         let versions = self.versions(changes)?;
         let call = self.batch(&self.scripts.write, changes, &order, &versions);
-        let reply: WriteReply = self.topology.run(bucket, &call).await?;
+        let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let (mut versions, mut failed): (Vec<_>, _) =
             (versions.into_iter().map(Some).collect(), Vec::new());
         let older = |position| (position, StoreError::Refused(OLDER.into()));
@@ -156,10 +157,10 @@ impl ConditionalStore for RedisEngine {
                 Err(error) => failed.push((position, error)),
             }
         }
-        Ok(Writing { versions, failed, found, asked: reply.asked, now: reply.now })
+        Ok(WriteReply { versions, failed, found, asked: reply.asked, now: reply.now })
     }
 
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         if !self.writes_together() {
             return Err(StoreError::Unsupported);
         }
@@ -174,13 +175,19 @@ impl ConditionalStore for RedisEngine {
         order.reverse();
         let versions = self.versions(changes)?;
         let call = self.batch(&self.scripts.write_all, changes, &order, &versions);
-        let reply: WriteReply = self.topology.run(bucket, &call).await?;
+        let reply: BatchReply = self.topology.run(bucket, &call).await?;
         let is_done = are_all_done(&reply.outcomes, changes.len())?;
         if let Some(failure) = reply.unreplicated {
             return Err(StoreError::Lost(StoreError::from(failure).into()));
         }
         let versions = versions.into_iter().map(|version| is_done.then_some(version)).collect();
-        Ok(Writing { versions, failed: vec![], found: vec![], asked: reply.asked, now: reply.now })
+        Ok(WriteReply {
+            versions,
+            failed: vec![],
+            found: vec![],
+            asked: reply.asked,
+            now: reply.now,
+        })
     }
 
     async fn list(
@@ -249,8 +256,8 @@ impl ConditionalStore for RedisEngine {
 }
 
 /// What becomes of no change at all.
-fn nothing() -> Writing {
-    Writing {
+fn nothing() -> WriteReply {
+    WriteReply {
         versions: vec![],
         failed: vec![],
         found: vec![],
@@ -370,7 +377,7 @@ enum Outcome {
 
 /// The reply of `write`.
 #[derive(Debug)]
-pub(super) struct WriteReply {
+pub(super) struct BatchReply {
     outcomes: Vec<Outcome>,
     now: EngineTime,
     asked: Instant,
@@ -378,7 +385,7 @@ pub(super) struct WriteReply {
     unreplicated: Option<Failure>,
 }
 
-impl FromRedisValue for WriteReply {
+impl FromRedisValue for BatchReply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let mut fields = Vec::<Value>::from_redis_value(value)?.into_iter();
         let now = time_of(&mut fields)?;
@@ -394,7 +401,7 @@ impl FromRedisValue for WriteReply {
     }
 }
 
-impl ScriptReply for WriteReply {
+impl ScriptReply for BatchReply {
     fn needs_replicas(&self) -> bool {
         self.outcomes.contains(&Outcome::Promised)
     }

@@ -7,7 +7,7 @@ use bb8_redis::redis::{FromRedisValue as _, Value, parse_redis_value};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 
-use super::engine::{RowsReply, WriteReply};
+use super::engine::{BatchReply, RowsReply};
 use super::record_list::IndexEntries;
 use super::row::parse_row;
 use crate::optimistic::conditional::{EngineTime, Key};
@@ -16,7 +16,7 @@ use crate::optimistic::value;
 /// Reads bytes as a reply of Redis, as that of each script, and as the rows in it.
 pub fn read_redis_reply(bytes: &[u8]) {
     let Ok(reply) = parse_redis_value(bytes) else { return };
-    let _ = WriteReply::from_redis_value(reply.clone());
+    let _ = BatchReply::from_redis_value(reply.clone());
     let _ = IndexEntries::from_redis_value(reply.clone());
     match RowsReply::from_redis_value(reply.clone()) {
         Ok(rows) => rows.rows.into_iter().for_each(|row| read_row(row, rows.now)),

@@ -32,8 +32,8 @@ use tokio::time::Instant;
 use zookeeper_client::{Client, Error};
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, Reading, Removal, Row, Timeline, Version,
-    Writing,
+    Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Row, Timeline, Version,
+    WriteReply,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, ZookeeperSettings};
@@ -254,7 +254,7 @@ fn whole(
 
 #[async_trait]
 impl ConditionalStore for ZooKeeper {
-    async fn read(&self, keys: &[Key]) -> Result<Reading, StoreError> {
+    async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
         let session = self.link.session().await?;
         let (asked, now) = (Instant::now(), self.link.timeline.now());
         let reading = async {
@@ -265,16 +265,16 @@ impl ConditionalStore for ZooKeeper {
             rows
         };
         let rows = self.link.answer(&session, reading).await?;
-        Ok(Reading { rows, asked, now })
+        Ok(ReadReply { rows, asked, now })
     }
 
-    async fn write(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let session = self.link.session().await?;
         let asked = Instant::now();
         let writing = changes.iter().map(|change| self.carry_out(&session, change));
         let writing = async { whole(join_all(writing).await) };
         let versions = self.link.answer(&session, writing).await?;
-        Ok(Writing {
+        Ok(WriteReply {
             versions,
             failed: Vec::new(),
             found: Vec::new(),
@@ -283,7 +283,7 @@ impl ConditionalStore for ZooKeeper {
         })
     }
 
-    async fn write_all(&self, changes: &[Change]) -> Result<Writing, StoreError> {
+    async fn write_all(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let (bytes, limit) =
             (changes.iter().map(|change| change.value.len() + AROUND).sum(), LIMITS.bytes);
         if bytes > limit {
@@ -296,7 +296,7 @@ impl ConditionalStore for ZooKeeper {
             Some(versions) => versions.into_iter().map(Some).collect(),
             None => vec![None; changes.len()],
         };
-        Ok(Writing {
+        Ok(WriteReply {
             versions,
             failed: Vec::new(),
             found: Vec::new(),
