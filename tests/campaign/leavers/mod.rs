@@ -177,7 +177,7 @@ impl Scene {
             instance.falls_to("keylatch_http_in_flight ", 1).await;
             instance.falls_to("keylatch_http_connections ", OWN_CONNECTIONS).await;
             instance.falls_to("keylatch_http_streams{", 0).await;
-            instance.falls_to("keylatch_lock_waiters ", 0).await;
+            instance.falls_to("keylatch_waiters ", 0).await;
         }
         assert_eq!(api.release(HELD, HOLDER).await.status, 204);
         is_seen(api, HELD, |look| look.status == 404).await;
@@ -189,7 +189,10 @@ impl Scene {
         };
         eventually(none).await;
         self.upstream.resume();
-        self.instances[0].falls_to("keylatch_idempotency_records{", 0).await;
+        for state in ["unknown", "in_flight"] {
+            let unfinished = format!("keylatch_idempotency_records{{state=\"{state}\"}} ");
+            self.instances[0].falls_to(&unfinished, 0).await;
+        }
     }
 }
 
