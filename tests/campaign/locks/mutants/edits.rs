@@ -275,7 +275,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
         "        (None, Some(busy)) if command.queue.is_none() && mutant!() => {\n            (states, AcquireReply::Busy(busy))\n        }\n        (None, Some(busy)) if command.queue.is_none() => (live(members), AcquireReply::Busy(busy)),\n",
     ),
-    edit(
+    edit_for(
+        "modes::corners::counted_holders_have_the_lowest_free_slot_and_rising_fencing_tokens",
         "modes: two holders of one slot",
         Store::Embedded,
         "crates/core/src/lock/holders.rs",
