@@ -311,8 +311,8 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; 8192] })
     }
 
-    /// Creates a lock with a further line in the head, over and over and whatever the answer is, until it is told to
-    /// stop. How many of the requests were refused as above a quota.
+    /// Creates a lock with a further line in the head, over and over, until `stop` is set. It takes a grant and both
+    /// refusals for answers, and returns how many requests were above a quota.
     async fn press(mut self, header: &str, stop: &AtomicBool) -> Result<usize> {
         let pair = Pair::with_header(header, "");
         let mut refused = 0;

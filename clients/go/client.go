@@ -58,7 +58,7 @@ func Certificate(certificate, key string) Option {
 	return func(c *Client) { c.certificate, c.key = certificate, key }
 }
 
-// Silence is for how long nothing may come of a watch, not even a comment, until it is opened anew; 90 s by default. The
+// Silence is for how long nothing may come of a watch, not even a comment, until the client opens it again; 90 s by default. The
 // service sends a comment every 15 s unless it is configured otherwise.
 func Silence(silence time.Duration) Option { return func(c *Client) { c.silence = silence } }
 

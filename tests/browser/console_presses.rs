@@ -240,7 +240,7 @@ async fn press(page: &Page, scope: &str, label: &str) {
 }
 
 impl View {
-    /// Loads the view anew, and presses what comes before.
+    /// Loads the view again, and presses what comes before.
     async fn open(&self, console: &Console, page: &Page) {
         page.goto(&console.url("livez")).await;
         page.goto(&console.url(self.at)).await;

@@ -30,7 +30,7 @@ export interface ClientOptions extends PlatformOptions {
   traceparent?: () => string | undefined;
   /** Another `fetch` than the platform's. */
   fetch?: typeof fetch;
-  /** A watch on which nothing comes for so many milliseconds, not even a comment, is opened anew; 90 s by default. */
+  /** The client opens a watch again on which nothing comes for so many milliseconds, not even a comment; 90 s by default. */
   silence?: number;
 }
 

@@ -117,7 +117,7 @@ impl Client {
         Self { connection, ..self }
     }
 
-    /// The same client, whose watches are opened anew where nothing comes for so long, not even a comment: 90 s unless
+    /// The same client, which opens a watch again on which nothing comes for so long, not even a comment: 90 s unless
     /// this is called. The service sends a comment every 15 s unless it is configured otherwise.
     #[must_use]
     pub fn with_silence(self, silence: Duration) -> Self {

@@ -79,7 +79,7 @@ class _Client:
         `unix:PATH` is a Unix socket. `api_key`, `ca` (a file of authorities) and `cert` (the files of a
         certificate and its key) are `KEYLATCH_API_KEY`, `KEYLATCH_CA`, `KEYLATCH_CLIENT_CERT` and
         `KEYLATCH_CLIENT_KEY` of the environment unless they are given. `traceparent` is asked for each request.
-        A watch on which nothing comes for `silence` seconds, not even a comment, is opened anew.
+        The client opens a watch again on which nothing comes for `silence` seconds, not even a comment.
         """
         self._transport = Transport.from_environment(
             url, api_key, ca=ca, cert=cert, traceparent=traceparent, silence=silence
