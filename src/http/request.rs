@@ -164,8 +164,8 @@ impl RequestLayer {
         Self { guard_access, ..self.clone() }
     }
 
-    /// Counts a request, and finds out whether it may pass: the service has room, and the request is one for this
-    /// route, of a page and an identity that may send it.
+    /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
+    /// the page and the identity may send the request.
     fn admit(&self, request: &mut Request<Body>) -> (RequestTicket, Result<(), Problem>) {
         let (started, Self { shared, surface, .. }) = (Instant::now(), self);
         let path = request.extensions().get::<MatchedPath>().cloned();
@@ -318,7 +318,7 @@ pin_project! {
         #[pin]
         inner: Option<F>,
         refusal: Option<Problem>,
-        // Held back until the deadline, then.
+        // The refusal waits until the deadline where there is one.
         pause: Option<RefusalPause>,
         #[pin]
         deadline: Deadline,
@@ -361,7 +361,7 @@ struct RequestTicket {
     span: Option<RequestSpan>,
     /// Who sent it, where there is an audit log to say so.
     identity: Option<Arc<Identity>>,
-    /// What it is about, likewise.
+    /// The lock or key in its path, where there is an audit log to name it.
     subject: Option<Subject>,
     shared: Arc<Shared>,
     _in_flight: InFlight,
