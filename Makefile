@@ -151,11 +151,12 @@ msrv:
 	fi
 
 # Throughput and latency beside a bare handler and Redis alone, how soon a waiter gets a lock that is released,
-# and what a million locks cost. With ONE_CORE=1 the whole server side has one core, beside nginx and webdis.
+# and what a million locks cost, of the binary that `make dist` ships. With ONE_CORE=1 the whole server side has one core,
+# beside nginx and webdis.
 ONE_CORE =
 
 bench: redis-server $(if $(ONE_CORE),nginx webdis)
-	cargo bench --locked --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
+	cargo bench --locked --profile dist --target-dir target/dist-build --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document again from the code.
 openapi:
