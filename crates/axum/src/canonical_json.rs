@@ -5,8 +5,7 @@
 //! check first, and then one walk over what is known to be JSON. What is too deep, or has a member twice, has
 //! no canonical form. Tested in `fingerprint` and, over HTTP, in `tests/api/idempotency_fingerprint.rs`.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -19,7 +18,7 @@ pub(crate) fn canonical_json(body: &[u8], ignore: &[String]) -> Option<Vec<u8>> 
     let whole: &RawValue = parse(std::str::from_utf8(body).ok()?)?;
     let mut value = Walk { rest: whole.get() }.value(MAX_DEPTH)?;
     if let Value::Object(members) = &mut value {
-        members.retain(|name, _| !ignore.contains(name));
+        members.retain(|(name, _)| !ignore.iter().any(|ignored| ignored == name));
     }
     let mut canon = Vec::with_capacity(body.len());
     value.write(&mut canon)?;
@@ -35,9 +34,10 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
 
 /// A value of a text.
 enum Value<'a> {
-    Object(BTreeMap<String, Value<'a>>),
+    /// Its members by their names, each of which it has once.
+    Object(Vec<(Cow<'a, str>, Value<'a>)>),
     Array(Vec<Value<'a>>),
-    Text(String),
+    Text(Cow<'a, str>),
     /// A number or a word, as it is written.
     Written(&'a str),
 }
@@ -90,18 +90,20 @@ impl<'a> Walk<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Option<Value<'a>> {
-        let mut members = BTreeMap::new();
+        let mut members = Vec::new();
         self.take(1)?;
         while self.peek()? != b'}' {
-            let Entry::Vacant(member) = members.entry(self.text()?) else { return None };
+            let name = self.text()?;
             self.punctuation(b':')?;
-            member.insert(self.value(depth)?);
+            members.push((name, self.value(depth)?));
             if self.peek()? == b',' {
                 self.take(1)?;
             }
         }
         self.take(1)?;
-        Some(Value::Object(members))
+        members.sort_by(|one, other| one.0.cmp(&other.0));
+        let is_twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        (!is_twice).then_some(Value::Object(members))
     }
 
     fn array(&mut self, depth: usize) -> Option<Value<'a>> {
@@ -117,17 +119,22 @@ impl<'a> Walk<'a> {
         Some(Value::Array(values))
     }
 
-    fn text(&mut self) -> Option<String> {
+    fn text(&mut self) -> Option<Cow<'a, str>> {
         self.peek()?;
         let mut bytes = self.rest.bytes().enumerate().skip(1);
+        let mut has_escapes = false;
         let end = loop {
             match bytes.next()? {
                 (end, b'"') => break end,
-                (_, b'\\') => drop(bytes.next()?),
+                (_, b'\\') => {
+                    has_escapes = true;
+                    bytes.next()?;
+                }
                 _ => {}
             }
         };
-        parse(self.take(end + 1)?)
+        let text = self.take(end + 1)?;
+        if has_escapes { parse(text).map(Cow::Owned) } else { Some(Cow::Borrowed(&text[1..end])) }
     }
 
     fn punctuation(&mut self, byte: u8) -> Option<()> {

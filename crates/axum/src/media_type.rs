@@ -32,6 +32,10 @@ impl MediaType {
     }
 
     fn parse(written: String) -> Self {
+        if !written.contains(';') {
+            let essence = written.trim().to_ascii_lowercase();
+            return Self { canonical: essence.clone(), essence, written };
+        }
         let mut pieces = pieces(&written).into_iter();
         let essence = pieces.next().unwrap_or_default().trim().to_ascii_lowercase();
         let named = pieces.map(|piece| {
@@ -91,7 +95,10 @@ pub(crate) fn content_coding(headers: &HeaderMap) -> String {
 
 /// A value as text, no two of them as the same: each byte is a character.
 pub(crate) fn text_of(value: &HeaderValue) -> String {
-    value.as_bytes().iter().map(|byte| char::from(*byte)).collect()
+    match value.to_str() {
+        Ok(text) => text.to_owned(),
+        Err(_) => value.as_bytes().iter().map(|byte| char::from(*byte)).collect(),
+    }
 }
 
 /// What stands between the semicolons that are in no quotes.

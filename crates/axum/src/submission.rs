@@ -68,11 +68,11 @@ impl Submission {
                 return Ok(Self::Unkeyed(Request::from_parts(parts, Body::from(body))));
             }
         };
-        let prefers_wait = preferred_wait(&parts.headers).is_some();
-        let ask = run_request(policy, &parts, media_type, &body, &key).await;
+        let preferred = preferred_wait(&parts.headers);
+        let ask = run_request(policy, &parts, media_type, &body, &key, preferred).await;
         pass_key_on(&mut parts, &key);
         let request = Request::from_parts(parts, Body::from(body));
-        Ok(Self::Keyed { request, ask, prefers_wait })
+        Ok(Self::Keyed { request, ask, prefers_wait: preferred.is_some() })
     }
 }
 
@@ -83,6 +83,7 @@ async fn run_request(
     media_type: MediaType,
     body: &Bytes,
     key: &IdempotencyKey,
+    preferred: Option<Duration>,
 ) -> RunRequest {
     let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
     let principal = (policy.principal)(parts).unwrap_or_default();
@@ -90,7 +91,7 @@ async fn run_request(
     // A form without JavaScript is sent twice by a double click, and the page that comes of it
     // is that of the second.
     let page = media_type.is_form() && text(&parts.headers, &header::ACCEPT).contains("text/html");
-    let wait = preferred_wait(&parts.headers).or(page.then_some(policy.max_wait));
+    let wait = preferred.or(page.then_some(policy.max_wait));
     let scope = Scope { principal: &principal, method, path };
     let input = FingerprintInput {
         method: method.to_owned(),
