@@ -7,16 +7,16 @@ use std::io::{self, IsTerminal};
 
 use serde::Deserialize;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// What is logged, and how.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// A level, or `tracing` directives.
+    /// A level, or levels by module: `info,keylatch_stores=debug`.
     pub level: String,
     /// How lines look.
     pub format: Format,
@@ -60,10 +60,9 @@ impl Settings {
     /// Whether `level` is understood.
     pub fn has_valid_level(&self) -> bool {
         // A word that is no level would be the name of a target, and silence all others.
-        let words =
-            self.level.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ':']));
+        let words = self.level.split(',').map(str::trim).filter(|word| !word.contains(['=', ':']));
         let all_levels = words.into_iter().all(|word| word.parse::<LevelFilter>().is_ok());
-        all_levels && EnvFilter::try_new(&self.level).is_ok()
+        all_levels && self.level.parse::<Targets>().is_ok()
     }
 }
 
@@ -100,11 +99,12 @@ pub fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(&settings.level)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let filter: Targets = settings.level.parse()?;
+    // What is logged is for the filter alone to say.
+    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(writer);
     Ok(if json {
-        Box::new(lines.json().flatten_event(true).finish())
+        Box::new(lines.json().flatten_event(true).finish().with(filter))
     } else {
-        Box::new(lines.with_ansi(colours).finish())
+        Box::new(lines.with_ansi(colours).finish().with(filter))
     })
 }

@@ -300,7 +300,11 @@ impl Config {
         self.check_origins()?;
         self.check_listeners()?;
         self.check_guards()?;
-        check("log.level", self.log.has_valid_level(), "is not a level or a list of directives")
+        check(
+            "log.level",
+            self.log.has_valid_level(),
+            "is not a level or a list of levels by module",
+        )
     }
 
     /// How a server is used that instances share, and the names that they share there.
