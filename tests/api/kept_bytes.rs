@@ -1,11 +1,14 @@
-//! Goal: the answers that are kept in the memory of the process have a bound, and nothing runs whose answer
-//! could not be kept.
+//! Goal: the answers that a store of one process keeps have a bound, nothing runs whose answer could not be kept,
+//! and long ones are on disk where there is one.
 //!
 //! Method: a guard before an upstream with long answers, and calls of the API, on the stores of one process.
 
-use keylatch_testkit::{Answer, Service, Shop, TestStore, Upstream, config, store_test};
+use keylatch_testkit::{Answer, Api, Service, Shop, TestStore, Upstream, config, store_test};
 use reqwest::Method;
 use serde_json::json;
+
+use crate::KEYLATCH;
+use crate::slow_readers::memory;
 
 /// How much may be kept.
 const BOUND: u64 = 200_000;
@@ -71,6 +74,36 @@ async fn run_without_room_for_its_answer_is_refused_before_it_begins() {
     is_full(&shop.buy("another").await);
     assert_eq!(shop.buy("k-0").await.status, 200);
     assert_eq!(upstream.runs(), 0);
+}
+
+/// The memory of a process of its own, before and after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_answers_of_the_embedded_store_are_not_in_memory() {
+    const ANSWERS: usize = 100;
+    const LENGTH: usize = 900_000;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = format!("embedded:{}", directory.path().display());
+    let before = memory(&KEYLATCH.serve(&[], &[]).await);
+    for starts in 0..2 {
+        let process = KEYLATCH.serve(&["--store", &store], &[]).await;
+        let api = Api::at(process.address);
+        for number in 0..ANSWERS {
+            let body = format!("{number:06}").repeat(LENGTH / 6);
+            let path = format!("/v1/idempotency/k-{number}");
+            let begin = || Answer::of(api.request(Method::POST, &path).json(&json!({})));
+            if starts == 0 {
+                let token = begin().await.token();
+                let complete = api.request(Method::POST, &format!("{path}/complete"));
+                let complete = complete.header("Lock-Token", token).json(&json!({"body": &body}));
+                assert_eq!(Answer::of(complete).await.status, 200);
+            }
+            if starts > 0 || number.is_multiple_of(10) {
+                assert_eq!(begin().await.json["answer"]["body"], body);
+            }
+        }
+        let more = memory(&process).saturating_sub(before);
+        assert!(more * 1024 < ANSWERS * LENGTH / 2, "{more} KiB more with {starts} restarts");
+    }
 }
 
 /// Runs that are under way have room, although nothing of them is kept yet.

@@ -75,7 +75,7 @@ async fn watching(api: &Api) -> usize {
 }
 
 /// What the process has in memory, in KiB.
-fn memory(process: &Process) -> usize {
+pub(crate) fn memory(process: &Process) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()));
     let status = status.expect("its status");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

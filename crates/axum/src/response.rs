@@ -102,7 +102,7 @@ const OF_BODY: [&str; 9] = [
 pub fn has_body(stored: &StoredResponse) -> bool {
     match stored {
         StoredResponse::Answer(answer) => !has_mark(answer, WITHOUT_BODY),
-        StoredResponse::Mark(_) => false,
+        StoredResponse::Mark(_) | StoredResponse::Stub(_) => false,
     }
 }
 
@@ -164,6 +164,11 @@ pub fn repeat_response(view: RecordView) -> Response {
         RecordStatus::Done { kept: StoredResponse::Mark(status), .. } => refuse(Problem::new(
             Code::AnswerNotKept,
             format!("It was carried out and answered with {status}. The answer was not kept."),
+        )),
+        // The port has no such reply.
+        RecordStatus::Done { kept: StoredResponse::Stub(_), .. } => refuse(Problem::new(
+            Code::StoreUnavailable,
+            "It was carried out, and its answer was not read.",
         )),
         RecordStatus::InFlight { .. } => {
             let detail = "The same request is being carried out.";

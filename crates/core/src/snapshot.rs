@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize as _, Deserializer, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What no time in a snapshot reaches, so that the rules can add some of them: 35,000 years.
 const TIME_LIMIT: Duration = Duration::from_secs(1 << 40);
@@ -42,9 +42,9 @@ pub(crate) fn encode_parts(format: u8, parts: &impl Serialize) -> Result<Vec<u8>
     Ok(postcard::to_extend(parts, vec![format])?)
 }
 
-pub(crate) fn decode_parts<T: DeserializeOwned>(
+pub(crate) fn decode_parts<'a, T: Deserialize<'a>>(
     format: u8,
-    bytes: &[u8],
+    bytes: &'a [u8],
 ) -> Result<T, SnapshotError> {
     match bytes.split_first() {
         None => Err(SnapshotError::Empty),

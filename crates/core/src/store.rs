@@ -48,6 +48,8 @@ pub use backup::Backup;
 ///   name that it cannot be held together with, over release, expiry and restart, and also when the counter was lost, as long as the
 ///   store's wall clock did not go back. The same holds for the runs of a record.
 /// - An unknown outcome is kept for 30 days, so that a person can resolve it.
+/// - **A reply that shows an answer has all of it**, as it was completed or resolved, wherever the store keeps it;
+///   where it cannot be read, the store could not find out.
 /// - A store **never waits for a lock** and keeps no deadline: the services do. A future that is
 ///   dropped may leave its step executed or not. A withdrawal that is sent after that takes effect
 ///   after the step, or the step has no effect.
@@ -677,6 +679,9 @@ impl dyn Store + '_ {
         command: RecordCommand,
     ) -> Result<RecordReply, StoreError> {
         match self.execute(Command::Record(key, command)).await? {
+            Reply::Record(reply) if reply.has_stub() => {
+                Err(StoreError::Refused("the reply lacks the answer that it shows".into()))
+            }
             Reply::Record(reply) => Ok(reply),
             Reply::Lock(_) | Reply::Set(_) => Err(StoreError::mismatched_reply()),
         }

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::hints::{ChangeWatchers, EndListeners, Wakeups};
+#[cfg(feature = "test-medium")]
+use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{
     FencingToken, LockName, LockSet, LockState, Moment, SetCommand, SetMember, SetReply, TokenHash,
@@ -309,6 +311,20 @@ impl Table {
     pub(super) fn expired<E: TableEntry>(&self, bucket: u8) -> Vec<E::Key> {
         let shard = self.shard(bucket);
         shard.stale::<E>(&self.moment(shard.last_fencing_token))
+    }
+
+    /// How many bytes of answers the table itself has.
+    #[cfg(feature = "test-medium")]
+    pub(super) fn answer_bytes_in_memory(&self) -> u64 {
+        let of_shard = |bucket| {
+            let shard = self.shard(bucket);
+            let whole = shard
+                .records
+                .values()
+                .filter(|state| matches!(state.kept(), Some(StoredResponse::Answer(_))));
+            whole.map(RecordState::kept_bytes).sum::<u64>()
+        };
+        (0..=u8::MAX).map(of_shard).sum()
     }
 
     /// How many locks the table remembers, expired ones included.

@@ -99,6 +99,39 @@ async fn repeated_completion_is_the_same_completion(store: &Records) {
     assert_near(again.expires_in, RETENTION - LEASE * 2);
 }
 
+/// A store may keep no more than a summary of a long answer at hand.
+#[store_test(records)]
+async fn long_answers_are_compared_and_replayed_byte_for_byte(store: &Records) {
+    let long = |last: u8| {
+        let mut body = vec![b'a'; 8 * 1024];
+        body.push(last);
+        let (headers, body) = (Vec::new(), Bytes::from(body));
+        StoredResponse::Answer(Arc::new(Answer { status: 201, headers, body }))
+    };
+    let (one, two) = (RunEnd::Done(long(1)), RunEnd::Done(long(2)));
+    for (key, reason) in [(1, None), (2, Some(UnknownReason::Failed))] {
+        started(begin(store, &ask(key, "one")).await);
+        if let Some(reason) = reason {
+            kept(complete(store, key, "one", unknown(reason)).await);
+            let resolved = resolve(store, key, None, Some(long(1))).await;
+            assert!(matches!(resolved, ResolveReply::Completed(_)), "{resolved:?}");
+        }
+        let view = kept(complete(store, key, "one", one.clone()).await);
+        assert_ended(&view, &one);
+        assert_same(&kept(complete(store, key, "one", one.clone()).await), &view);
+        assert_same(&refused(complete(store, key, "one", two.clone()).await), &view);
+        let again = resolve(store, key, None, Some(long(1))).await;
+        assert!(matches!(&again, ResolveReply::Completed(told) if told.phase == view.phase));
+        let other = resolve(store, key, None, Some(long(2))).await;
+        assert!(matches!(&other, ResolveReply::Refused(told) if told.phase == view.phase));
+        assert_same(&found(begin(store, &ask(key, "two")).await), &view);
+        assert_same(&found_now(store, key).await, &view);
+        assert!(matches!(store.erase(&super::key(key)).await, Ok(EraseReply::Erased(_))));
+        let erased = RunEnd::Done(StoredResponse::Mark(201));
+        assert_ended(&found(begin(store, &ask(key, "two")).await), &erased);
+    }
+}
+
 #[store_test(records)]
 async fn other_completion_is_refused(store: &Records) {
     let ends = [

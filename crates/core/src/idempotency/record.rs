@@ -69,6 +69,32 @@ pub enum RecordReply {
     Look(Option<RecordView>),
 }
 
+impl RecordReply {
+    /// Whether it shows an answer that has only its stub: see [`StoredResponse::Stub`].
+    pub fn has_stub(&self) -> bool {
+        let phase = self.view().map(|view| &view.phase);
+        matches!(phase, Some(RecordStatus::Done { kept: StoredResponse::Stub(_), .. }))
+    }
+
+    fn view(&self) -> Option<&RecordView> {
+        match self {
+            Self::Begin(BeginReply::Found(view) | BeginReply::Reused(view))
+            | Self::Complete(CompleteReply::Kept(view) | CompleteReply::Refused(view))
+            | Self::Abandon(AbandonReply::Refused(view))
+            | Self::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
+            | Self::Erase(EraseReply::Erased(view) | EraseReply::Refused(view))
+            | Self::Look(Some(view)) => Some(view),
+            Self::Begin(BeginReply::Started(_) | BeginReply::Again(_))
+            | Self::Renew(_)
+            | Self::Complete(CompleteReply::Absent)
+            | Self::Abandon(AbandonReply::Abandoned | AbandonReply::Absent)
+            | Self::Resolve(ResolveReply::Freed(_) | ResolveReply::Absent)
+            | Self::Erase(EraseReply::Absent)
+            | Self::Look(None) => None,
+        }
+    }
+}
+
 /// What a caller wants when it begins.
 #[derive(Debug, Clone)]
 pub struct BeginCommand {
@@ -138,6 +164,17 @@ pub enum StoredResponse {
     Answer(Arc<Answer>),
     /// Only that it was given, with this HTTP status: it was too large, or a stream.
     Mark(u16),
+    /// All of it, and a store has this in memory in its place. No store replies with it: a store reads the answer first.
+    Stub(AnswerStub),
+}
+
+/// What a store has in memory of an answer that it keeps elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerStub {
+    /// The HTTP status of the answer.
+    pub status: u16,
+    /// How many bytes of it are kept, headers and body.
+    pub kept_bytes: u64,
 }
 
 impl StoredResponse {
@@ -146,25 +183,38 @@ impl StoredResponse {
         match self {
             Self::Answer(answer) => answer.status,
             Self::Mark(status) => *status,
+            Self::Stub(stub) => stub.status,
         }
+    }
+
+    /// What stands for it where the answer is kept elsewhere.
+    pub fn stub(&self) -> AnswerStub {
+        AnswerStub { status: self.status(), kept_bytes: self.kept_bytes() }
     }
 
     /// How many bytes of the answer are kept, headers and body.
     pub fn kept_bytes(&self) -> u64 {
-        let Self::Answer(answer) = self else { return 0 };
-        let headers = answer.headers.iter().map(|(name, value)| name.len() + value.len());
-        (headers.sum::<usize>() + answer.body.len()) as u64
+        match self {
+            Self::Answer(answer) => {
+                let headers = answer.headers.iter().map(|(name, value)| name.len() + value.len());
+                (headers.sum::<usize>() + answer.body.len()) as u64
+            }
+            Self::Mark(_) => 0,
+            Self::Stub(stub) => stub.kept_bytes,
+        }
     }
 
     /// What a store writes down.
     ///
     /// # Errors
     ///
-    /// The answer cannot be written, which no answer of HTTP is.
+    /// The answer cannot be written: it is a stub. No other is.
     pub fn to_bytes(&self) -> Result<Vec<u8>, MalformedResponse> {
         let written = match self {
             Self::Answer(answer) => StoredForm::Answer(Answer::clone(answer)),
             Self::Mark(status) => StoredForm::Mark(*status),
+            // What is read later would be another answer.
+            Self::Stub(_) => return Err(MalformedResponse(postcard::Error::WontImplement)),
         };
         postcard::to_allocvec(&written).map_err(MalformedResponse)
     }

@@ -105,10 +105,24 @@ impl RecordState {
 
     /// How many bytes of its answer are kept, headers and body.
     pub fn kept_bytes(&self) -> u64 {
+        self.kept().map_or(0, StoredResponse::kept_bytes)
+    }
+
+    /// What is kept of its answer, if it has one.
+    pub fn kept(&self) -> Option<&StoredResponse> {
         match self.record.as_ref().map(|record| &record.stage) {
-            Some(RecordStage::Done(_, kept)) => kept.kept_bytes(),
-            _ => 0,
+            Some(RecordStage::Done(_, kept)) => Some(kept),
+            _ => None,
         }
+    }
+
+    /// The same state, with its answer in another form.
+    #[must_use]
+    pub fn map_kept(mut self, form: impl FnOnce(StoredResponse) -> StoredResponse) -> Self {
+        if let Some(Record { stage: RecordStage::Done(_, kept), .. }) = &mut self.record {
+            *kept = form(std::mem::replace(kept, StoredResponse::Mark(0)));
+        }
+        self
     }
 
     /// How long the outcome is kept from [`Record::since`] on; `None` while a run is under way.

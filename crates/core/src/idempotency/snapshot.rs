@@ -9,6 +9,7 @@
 //! There is room as well for the person and the reason of a resolution. This version writes neither, and
 //! refuses a snapshot that has them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,12 +23,13 @@ use crate::snapshot::{SnapshotError, decode_parts, deserialize_time, encode_part
 const FORMAT: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Parts {
-    record: Option<RecordParts>,
+struct Parts<'a> {
+    #[serde(borrow)]
+    record: Option<RecordParts<'a>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct RecordParts {
+struct RecordParts<'a> {
     token: [u8; 32],
     fingerprint: [u8; 32],
     fencing_token: u64,
@@ -38,7 +40,8 @@ struct RecordParts {
     #[serde(deserialize_with = "deserialize_time")]
     retention: Duration,
     on_crash: OnCrash,
-    stage: StageParts,
+    #[serde(borrow)]
+    stage: StageParts<'a>,
     #[serde(deserialize_with = "deserialize_time")]
     since: Duration,
     /// What the key is of: principal, method, path and the client's own text.
@@ -48,10 +51,18 @@ struct RecordParts {
 }
 
 #[derive(Serialize, Deserialize)]
-enum StageParts {
+enum StageParts<'a> {
     InFlight,
-    Done { at_millis: u64, response: Vec<u8> },
-    Unknown { since_millis: u64, reason: UnknownReason },
+    /// A response that is read is a part of the snapshot, so that a large one is copied once.
+    Done {
+        at_millis: u64,
+        #[serde(borrow)]
+        response: Cow<'a, [u8]>,
+    },
+    Unknown {
+        since_millis: u64,
+        reason: UnknownReason,
+    },
 }
 
 impl RecordState {
@@ -76,7 +87,7 @@ impl RecordState {
     }
 }
 
-impl RecordParts {
+impl RecordParts<'_> {
     fn of(record: &Record) -> Result<Self, SnapshotError> {
         Ok(Self {
             token: *record.token.as_bytes(),
@@ -91,7 +102,7 @@ impl RecordParts {
                 RecordStage::InFlight => StageParts::InFlight,
                 RecordStage::Done(at_millis, kept) => {
                     let response = kept.to_bytes().map_err(|_| SnapshotError::Malformed)?;
-                    StageParts::Done { at_millis: *at_millis, response }
+                    StageParts::Done { at_millis: *at_millis, response: response.into() }
                 }
                 RecordStage::Unknown(since_millis, reason) => {
                     StageParts::Unknown { since_millis: *since_millis, reason: *reason }

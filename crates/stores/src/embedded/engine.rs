@@ -17,6 +17,7 @@ use super::snapshot::Snapshot;
 use super::tables::{self, BatchChanges, FileError};
 use crate::OpenError;
 use crate::table::Table;
+use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::FencingToken;
 
 /// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
@@ -111,6 +112,15 @@ impl Engine {
             path: self.medium.name.clone(),
             reason: error.to_string(),
         })
+    }
+
+    /// A record with all of its answer, as its row has it. It is read also where nothing can be written.
+    pub(super) fn record(&self, key: &RecordKey) -> Result<RecordState, FileError> {
+        let record = match &self.connection {
+            Some(connection) => tables::record(connection, key),
+            None => tables::record(&(self.medium.look)()?, key),
+        };
+        record?.ok_or_else(|| FileError::Damaged("a record has no row".to_owned()))
     }
 
     /// Puts the changes on disk. When this returns, they are, or it says that they are not.

@@ -1,6 +1,7 @@
 //! The default store: locks and records in one process, on disk before they are answered.
 //!
-//! The [`Table`] in memory serves every read and every refusal. A change goes to the writer
+//! The [`Table`] in memory serves every refusal, and every read but that of a long answer, which stays on disk
+//! (`answers.rs`). A change goes to the writer
 //! (`writer.rs`), which runs a batch of commands against the table, writes one transaction, syncs once,
 //! and only then makes it the table's and answers. Invariant: the table never says what the disk does
 //! not. While that is in doubt, after a failed commit, everything goes through the writer, which
@@ -10,6 +11,7 @@
 //! with the process, and how much of a lease is left, because no clock that runs while the process is
 //! away can be trusted. The tests `embedded`, `kills` and the fault disk hold all this.
 
+mod answers;
 mod batch;
 mod directory;
 mod engine;
@@ -96,14 +98,19 @@ impl Embedded {
 }
 
 impl Executor for Embedded {
-    /// Answers from memory what changes nothing, and from the disk what does. While the table may
+    /// Answers from memory what changes nothing and shows no answer that is on disk. While the table may
     /// lack what the disk has, everything goes to the writer, which settles that first.
     async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         if self.writer.is_certain()
             && !command.is_undo()
             && let Some(reply) = self.table.refuse(&command)
         {
-            return Ok(reply);
+            return match (command, reply) {
+                (Command::Record(key, command), Reply::Record(reply)) if reply.has_stub() => {
+                    self.writer.read(key, command).await
+                }
+                (_, reply) => Ok(reply),
+            };
         }
         self.writer.run(command).await
     }

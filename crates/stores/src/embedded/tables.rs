@@ -7,10 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
+use super::answers::in_memory;
 use super::row::{
     AgeRow, Head, RowError, append_checksum, decode_format4_lock, decode_format4_record,
     decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_key,
@@ -265,7 +267,7 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
     Ok(changes.probe.is_none())
 }
 
-/// Puts every lock and every record into `table`; gives the number of each.
+/// Puts every lock and every record into `table`, but for long answers; gives the number of each.
 pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64), FileError> {
     let now = table.now();
     let locks = each_row(connection, "SELECT key, value FROM locks", |key, value| {
@@ -273,7 +275,7 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         Ok(())
     })?;
     let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        table.install::<RecordState>(&record_key(key)?, decode_record(value, now)?);
+        table.install::<RecordState>(&record_key(key)?, in_memory(decode_record(value, now)?));
         Ok(())
     })?;
     let sql = "SELECT key, value FROM head WHERE substr(key, 1, 4) = CAST('age ' AS BLOB)";
@@ -286,6 +288,18 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         Ok(())
     })?;
     Ok((locks, records))
+}
+
+/// The record of a row, as it was when it was written; `None` where there is none.
+pub(super) fn record(
+    connection: &Connection,
+    key: &RecordKey,
+) -> Result<Option<RecordState>, FileError> {
+    let key = key.as_bytes();
+    let mut statement = connection.prepare_cached("SELECT value FROM records WHERE key = ?1")?;
+    let mut rows = statement.query([key])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some(decode_record(verify_checksum(key, blob(row, 0)?)?, Duration::ZERO)?))
 }
 
 fn age_key(key: &[u8]) -> Vec<u8> {

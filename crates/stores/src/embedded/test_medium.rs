@@ -85,6 +85,11 @@ impl TestStore {
         self.executor.sweep(true).await
     }
 
+    /// How many bytes of answers are in memory.
+    pub fn answer_bytes_in_memory(&self) -> u64 {
+        self.executor.table.answer_bytes_in_memory()
+    }
+
     /// Takes one step towards a file without room that it does not need. Whether there are more.
     ///
     /// # Errors

@@ -5,13 +5,16 @@
 //! writer's thread. Callers that come meanwhile share the next batch, which the thread leads. Why inline: to wake a
 //! thread, and the thread a task again, costs as much as half a sync of a quick disk. Why not always: a disk that hangs
 //! holds the worker that leads. It never holds a second one, and no deadline, because the callers wait in tasks of their
-//! own. So a task leads one batch and nothing more.
+//! own. So a task leads one batch and nothing more. The thread reads answers from the disk too (`writer/reads.rs`).
 //!
 //! Invariant: a request is answered once its batch is on disk, or is known not to be, or is in doubt; one that finds
 //! the queue full is refused at once. A batch that panics ends without answers, which its callers read as doubt. A
 //! thread that panics between two batches leaves a store that is dead and says so. Tested in `crates/stores/tests/faults`:
 //! `leader.rs`, `batches.rs` and the fault disk.
 
+mod reads;
+
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +25,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
+use super::answers::{AnswersInUse, in_memory};
 use super::batch::{Batch, SweptKeys};
 use super::engine::{Engine, Failure};
 use super::row::is_same_lock_at_rest;
@@ -31,6 +35,7 @@ use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{LockName, LockState};
 use keylatch_core::store::{Command, Reply, StoreError};
+use reads::ReadRequest;
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
@@ -91,6 +96,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     requests: Vec<WriteRequest>,
+    reads: VecDeque<ReadRequest>,
     leader: Leader,
     closed: bool,
 }
@@ -135,7 +141,7 @@ impl Writer {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             appointed: Condvar::new(),
-            committer: Mutex::new(Some(Committer { table, engine, state: Arc::clone(&state) })),
+            committer: Mutex::new(Some(Committer::new(table, engine, Arc::clone(&state)))),
             state,
             runtime: runtime.clone(),
             may_lead_inline: workers > 1,
@@ -219,12 +225,7 @@ impl Shared {
     /// Queues a request that a leader will commit, and appoints one where there is none.
     fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
         let mut queue = self.queue();
-        if queue.closed {
-            return Err(StoreError::Unreachable("the writer has ended".into()));
-        }
-        if queue.requests.len() >= QUEUE {
-            return Err(StoreError::Refused("too many changes wait for the disk".into()));
-        }
+        queue.check_room(queue.requests.len())?;
         let quick = self.state.quick.load(Ordering::Relaxed) && request.is_step();
         queue.requests.push(request);
         if queue.leader != Leader::None {
@@ -250,6 +251,7 @@ impl Shared {
         let mut queue = self.queue();
         queue.closed = true;
         queue.requests.clear();
+        queue.reads.clear();
     }
 
     /// Has the thread end after what is queued.
@@ -264,13 +266,14 @@ impl Shared {
     }
 
     /// Leads whenever it is appointed, until the writer is closed.
-    fn lead_as_thread(&self) {
+    fn lead_as_thread(self: &Arc<Self>) {
         while let Some(batch) = self.next_batch() {
             if let Some(committed) = self.commit(batch) {
                 // One wake-up of the runtime for the batch, and not one for each of its callers.
                 self.runtime.spawn(async move { committed.answer() });
             }
             self.shorten_log();
+            self.answer_reads();
             // If more is queued, this thread leads it.
             let _ = self.queue().resign(false);
         }
@@ -305,12 +308,21 @@ impl Shared {
         queue
     }
 
-    /// Commits a batch; `None` if that panicked.
+    /// Commits a batch; `None` if that panicked. Commands of it whose replies have to be read are queued.
     fn commit(&self, batch: Vec<WriteRequest>) -> Option<CommitResult> {
-        let committing = AssertUnwindSafe(|| Some(self.committer().as_mut()?.commit(batch)));
         // The rules run before anything is written, and the file is opened again where a transaction
         // was left open.
-        catch_unwind(committing).unwrap_or_else(|_| {
+        let mut committed = self.with_committer(|committer| committer.commit(batch))?;
+        if !committed.reads.is_empty() {
+            self.queue().reads.extend(committed.reads.drain(..));
+        }
+        Some(committed)
+    }
+
+    /// What `work` comes to; `None` if it panicked, or the writer has ended.
+    fn with_committer<T>(&self, work: impl FnOnce(&mut Committer) -> T) -> Option<T> {
+        let working = AssertUnwindSafe(|| self.committer().as_mut().map(work));
+        catch_unwind(working).unwrap_or_else(|_| {
             tracing::error!("a batch of changes ended by a panic");
             None
         })
@@ -332,6 +344,17 @@ impl Shared {
 }
 
 impl Queue {
+    /// Fails where no more may be queued beside so many.
+    fn check_room(&self, queued: usize) -> Result<(), StoreError> {
+        if self.closed {
+            return Err(StoreError::Unreachable("the writer has ended".into()));
+        }
+        if queued >= QUEUE {
+            return Err(StoreError::Refused("too many requests wait for the disk".into()));
+        }
+        Ok(())
+    }
+
     fn take_batch(&mut self) -> Vec<WriteRequest> {
         if self.requests.len() <= BATCH {
             return std::mem::take(&mut self.requests);
@@ -342,7 +365,7 @@ impl Queue {
     /// Ends a leader's term. The thread leads next if anything is queued, or more work is `due`.
     /// Whether it has to be woken.
     fn resign(&mut self, due: bool) -> bool {
-        let idle = self.requests.is_empty() && !due;
+        let idle = self.requests.is_empty() && self.reads.is_empty() && !due;
         self.leader = if idle { Leader::None } else { Leader::Thread };
         !idle || self.closed
     }
@@ -390,15 +413,27 @@ impl Drop for InlineTerm {
 struct Committer {
     table: Arc<Table>,
     engine: Engine,
+    answers: AnswersInUse,
     state: Arc<State>,
 }
 
 /// A batch that was committed, or was not, and its waiters.
 struct CommitResult {
     answers: Vec<PendingAnswer>,
+    /// Commands that changed nothing, and whose replies have to be read.
+    reads: Vec<ReadRequest>,
     kept: Result<(), Failure>,
     /// The copy of the file after the batch, if a request is for one.
     copied: Result<Option<Arc<Snapshot>>, Failure>,
+}
+
+/// What the requests of a batch come to beside changes.
+#[derive(Default)]
+struct BatchResults {
+    answers: Vec<PendingAnswer>,
+    reads: Vec<ReadRequest>,
+    probing: bool,
+    compacting: bool,
 }
 
 /// A waiter for a batch, and what it waits for.
@@ -438,32 +473,20 @@ fn copy_of(copied: &Result<Option<Arc<Snapshot>>, Failure>) -> Result<Arc<Snapsh
 }
 
 impl Committer {
+    fn new(table: Arc<Table>, engine: Engine, state: Arc<State>) -> Self {
+        Self { table, engine, answers: AnswersInUse::default(), state }
+    }
+
     /// Puts what the requests come to on disk and then in the table.
     fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
         let (started, is_alone) = (Instant::now(), requests.len() == 1);
         let settled = self.settle();
         let mut batch = Batch::on(&self.table);
-        let (mut answers, mut probing, mut compacting) = (Vec::new(), false, false);
+        let mut results = BatchResults::default();
         for request in requests {
-            answers.push(match request {
-                WriteRequest::Step(command, answer) => {
-                    PendingAnswer::Reply(batch.run(&command), answer)
-                }
-                WriteRequest::Sweep(swept, answer) => {
-                    batch.sweep(&swept);
-                    PendingAnswer::Done(answer)
-                }
-                WriteRequest::Probe(answer) => {
-                    probing |= self.state.unwell.load(Ordering::Acquire);
-                    PendingAnswer::Done(answer)
-                }
-                WriteRequest::Compact(answer) => {
-                    compacting = true;
-                    PendingAnswer::Done(answer)
-                }
-                WriteRequest::Copy(answer) => PendingAnswer::Copy(answer),
-            });
+            self.run(request, &mut batch, &mut results);
         }
+        let BatchResults { answers, reads, probing, compacting } = results;
         let changes = batch.finish();
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
@@ -477,7 +500,32 @@ impl Committer {
         let kept = kept.map(|_| ());
         let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
         let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };
-        CommitResult { answers, kept, copied }
+        CommitResult { answers, reads, kept, copied }
+    }
+
+    /// Runs a request of a batch.
+    fn run(&self, request: WriteRequest, batch: &mut Batch<'_>, results: &mut BatchResults) {
+        results.answers.push(match request {
+            WriteRequest::Step(command, answer) => match (batch.run(&command), command) {
+                (Reply::Record(reply), Command::Record(key, command)) if reply.has_stub() => {
+                    return results.reads.push(ReadRequest { key, command, answer });
+                }
+                (reply, _) => PendingAnswer::Reply(reply, answer),
+            },
+            WriteRequest::Sweep(swept, answer) => {
+                batch.sweep(&swept);
+                PendingAnswer::Done(answer)
+            }
+            WriteRequest::Probe(answer) => {
+                results.probing |= self.state.unwell.load(Ordering::Acquire);
+                PendingAnswer::Done(answer)
+            }
+            WriteRequest::Compact(answer) => {
+                results.compacting = true;
+                PendingAnswer::Done(answer)
+            }
+            WriteRequest::Copy(answer) => PendingAnswer::Copy(answer),
+        });
     }
 
     /// Finds out what became of the changes in doubt, if there are any.
@@ -530,7 +578,7 @@ impl Committer {
             self.table.install(&name, state);
         }
         for (key, state) in changes.records {
-            self.table.install(&key, state);
+            self.table.install(&key, in_memory(state));
         }
     }
 

@@ -406,8 +406,10 @@ fn expect<T: fmt::Debug>(
     Ok(after)
 }
 
+/// A short answer, or one that is not kept in memory.
 fn kept(number: u64) -> StoredResponse {
     let headers = vec![("location".to_owned(), Bytes::from_static(b"/orders/1"))];
-    let body = Bytes::from(format!("order {number}"));
+    let times = if number.is_multiple_of(2) { 1 } else { 400 };
+    let body = Bytes::from(format!("order {number}").repeat(times));
     StoredResponse::Answer(Arc::new(Answer { status: 201, headers, body }))
 }

@@ -264,6 +264,19 @@ impl Disk {
         self.state().sync_fails = true;
     }
 
+    /// Changes a bit of `bytes` wherever a file has them.
+    pub(crate) fn damage(&self, bytes: &[u8]) {
+        let mut places = 0;
+        for file in self.state().files.values_mut() {
+            let found = file.seen.windows(bytes.len()).position(|window| window == bytes);
+            if let Some(at) = found {
+                file.seen[at] ^= 1;
+                places += 1;
+            }
+        }
+        assert!(places > 0, "no file has these bytes");
+    }
+
     /// What a power cut would leave at least.
     pub(crate) fn durable(&self) -> Files {
         self.files(|file| &file.durable)

@@ -8,6 +8,7 @@
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answers;
 mod bad_disk;
 mod batches;
 mod client;

@@ -1,0 +1,100 @@
+//! Answers that stay on disk: what memory has in their place, and the way back.
+//!
+//! A store remembers every key for a day and reads few answers again, so memory has what the rules need to decide
+//! and a stub of each answer above [`IN_MEMORY`]. The whole record is in its row, which is written once: an answer
+//! never changes but to none. So it is read by its key and the fencing token of its run. Those who read the same
+//! answer at one time share it, or clients that read slowly would hold as many copies of it as they are.
+//!
+//! Invariants: no state of the table has an answer above the bound; an answer that is read is the one that was
+//! acknowledged. Tested in `crates/stores/tests/faults/answers.rs` and by the conformance of records.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+
+use super::engine::Engine;
+use super::tables::FileError;
+use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
+use keylatch_core::lock::FencingToken;
+
+/// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
+/// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
+pub(super) const IN_MEMORY: u64 = 1024;
+
+/// How many entries the map of answers in use has before those that are no longer in use are looked for.
+const ENTRIES: usize = 64;
+
+/// The state as memory has it.
+pub(super) fn in_memory(state: RecordState) -> RecordState {
+    state.map_kept(|kept| match kept {
+        StoredResponse::Answer(_) if kept.kept_bytes() > IN_MEMORY => {
+            StoredResponse::Stub(kept.stub())
+        }
+        kept => kept,
+    })
+}
+
+/// A run has one answer at most.
+type RunKey = (RecordKey, FencingToken);
+
+/// The answers that were read, for as long as any part of a copy is in use.
+#[derive(Debug, Default)]
+pub(super) struct AnswersInUse {
+    answers: HashMap<RunKey, Weak<Answer>>,
+    /// How many entries there may be before the dead are removed.
+    room: usize,
+}
+
+impl AnswersInUse {
+    /// The state of a record with its answer in the place of the stub, where it has one.
+    pub(super) fn complete(
+        &mut self,
+        key: &RecordKey,
+        state: RecordState,
+        engine: &Engine,
+    ) -> Result<RecordState, FileError> {
+        let (Some(StoredResponse::Stub(stub)), Some(fencing_token)) =
+            (state.kept(), state.fencing_token())
+        else {
+            return Ok(state);
+        };
+        let run = (*key, fencing_token);
+        if let Some(answer) = self.answers.get(&run).and_then(Weak::upgrade) {
+            return Ok(state.map_kept(|_| share(&answer)));
+        }
+        let row = engine.record(key)?;
+        match row.kept() {
+            Some(kept @ StoredResponse::Answer(answer))
+                if kept.stub() == *stub && row.fencing_token() == Some(fencing_token) =>
+            {
+                self.insert(run, answer);
+                Ok(state.map_kept(|_| share(answer)))
+            }
+            _ => Err(FileError::Damaged("a row has another answer".to_owned())),
+        }
+    }
+
+    fn insert(&mut self, run: RunKey, answer: &Arc<Answer>) {
+        if self.answers.len() >= self.room.max(ENTRIES) {
+            self.answers.retain(|_, answer| answer.strong_count() > 0);
+            self.room = 2 * self.answers.len();
+        }
+        self.answers.insert(run, Arc::downgrade(answer));
+    }
+}
+
+/// The answer with a body that keeps `answer`, be it a part or a clone of it.
+fn share(answer: &Arc<Answer>) -> StoredResponse {
+    let (status, headers) = (answer.status, answer.headers.clone());
+    let body = Bytes::from_owner(SharedBody(Arc::clone(answer)));
+    StoredResponse::Answer(Arc::new(Answer { status, headers, body }))
+}
+
+struct SharedBody(Arc<Answer>);
+
+impl AsRef<[u8]> for SharedBody {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.body
+    }
+}

@@ -1,0 +1,100 @@
+//! Commands whose replies show an answer that is on disk alone.
+//!
+//! SQLite lets no other connection read the file, so the writer's thread reads, after a batch and its answers, and some
+//! bytes at most before the next batch: changes wait for a read or two and no longer, and no worker of the runtime waits
+//! for the disk. The command runs on the record with its answer, and a record that has changed since the
+//! table was asked gives what it says now. Invariant: a reply has the answer that is on disk, or is an error.
+//! Tested in `crates/stores/tests/faults/answers.rs`.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::{Answer, Committer, Leader, Shared, WriteRequest, Writer, outcome};
+use crate::table::{Step, step};
+use keylatch_core::idempotency::{RecordCommand, RecordKey, RecordState};
+use keylatch_core::store::{Command, Reply, StoreError};
+
+/// How many bytes of answers are read between two batches, and one answer in any case.
+const READ_BYTES: u64 = 256 * 1024;
+
+/// A command whose reply shows an answer that is on disk alone.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    pub(super) key: RecordKey,
+    pub(super) command: RecordCommand,
+    pub(super) answer: Answer<Reply>,
+}
+
+impl Writer {
+    /// Runs a command whose reply shows an answer that is on disk alone.
+    pub(in crate::embedded) async fn read(
+        &self,
+        key: RecordKey,
+        command: RecordCommand,
+    ) -> Result<Reply, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.push_read(ReadRequest { key, command, answer })?;
+        answered.await.unwrap_or_else(|_| Err(StoreError::Lost("the read had no end".into())))
+    }
+}
+
+impl Shared {
+    /// Queues a command for the thread, and appoints it where there is no leader.
+    fn push_read(&self, read: ReadRequest) -> Result<(), StoreError> {
+        let mut queue = self.queue();
+        queue.check_room(queue.reads.len())?;
+        queue.reads.push_back(read);
+        if queue.leader == Leader::None {
+            queue.leader = Leader::Thread;
+            drop(queue);
+            self.appointed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Answers the first of the commands that are queued.
+    pub(super) fn answer_reads(self: &Arc<Self>) {
+        let mut bytes = 0;
+        while bytes < READ_BYTES {
+            let Some(ReadRequest { key, command, answer }) = self.queue().reads.pop_front() else {
+                return;
+            };
+            // A caller that has gone needs no answer.
+            if answer.is_closed() {
+                continue;
+            }
+            match self.with_committer(|committer| committer.read(&key, &command)) {
+                Some(Ok(Some((reply, length)))) => {
+                    bytes += length;
+                    drop(answer.send(Ok(reply)));
+                }
+                Some(Ok(None)) => {
+                    let command = Command::Record(key, command);
+                    drop(self.push(WriteRequest::Step(command, answer)));
+                }
+                Some(Err(error)) => drop(answer.send(Err(error))),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Committer {
+    /// Runs a command on a record with all of its answer. Gives the reply, and how many bytes the answer has; `None`
+    /// where the command would change the record, which is another one by now.
+    fn read(
+        &mut self,
+        key: &RecordKey,
+        command: &RecordCommand,
+    ) -> Result<Option<(Reply, u64)>, StoreError> {
+        outcome(&self.settle(), ())?;
+        let (state, _) = self.table.look::<RecordState>(key);
+        let state = self.answers.complete(key, state, &self.engine);
+        let state = state.map_err(|error| StoreError::Refused(error.into()))?;
+        // It may have expired meanwhile.
+        let (_, moment) = self.table.look::<RecordState>(key);
+        let Step { reply, change } = step(Some(&state), key, command, &moment);
+        Ok(change.is_none().then(|| (Reply::Record(reply), state.kept_bytes())))
+    }
+}

@@ -1,0 +1,235 @@
+//! Goal: a long answer stays on disk, is replayed as it was acknowledged, and is never another one.
+//!
+//! Method: a store on the fault disk says how many bytes of answers it has in memory. The long answers are longer
+//! than all that SQLite keeps of the file, so that each is read from the disk, which fails, hangs or has changed.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, poll};
+use keylatch_core::idempotency::{
+    Answer, BeginReply, CompleteReply, EraseReply, RecordStatus, RecordView, RunEnd, StoredResponse,
+};
+use keylatch_core::store::{Effect, Store, StoreError};
+use keylatch_stores::test_medium::TestStore;
+use tokio::time::advance;
+
+use crate::disk::Disk;
+use crate::requests::{Acquire, begin, key, token};
+
+/// Longer than SQLite's cache of 2 MB.
+const LONG: usize = 3 << 20;
+/// The most bytes of an answer that stay in memory.
+const IN_MEMORY: u64 = 1024;
+
+/// An answer of so many bytes, which differs from any other of another seed.
+fn answer(seed: u8, length: usize) -> StoredResponse {
+    let body = (0..length).map(|at| (at / 251) as u8 ^ at as u8 ^ seed).collect::<Vec<_>>();
+    let headers = vec![("location".to_owned(), Bytes::from_static(b"/orders/1"))];
+    StoredResponse::Answer(Arc::new(Answer { status: 201, headers, body: Bytes::from(body) }))
+}
+
+async fn complete(store: &dyn Store, record: &str, kept: &StoredResponse) -> CompleteReply {
+    let begin = begin(record, "one");
+    store.begin(&begin).await.unwrap();
+    store.complete(&begin.key, &begin.token, RunEnd::Done(kept.clone())).await.unwrap()
+}
+
+async fn replay(store: &dyn Store, record: &str) -> Result<BeginReply, StoreError> {
+    store.begin(&begin(record, "another")).await
+}
+
+#[track_caller]
+fn kept(view: &RecordView) -> &StoredResponse {
+    let RecordStatus::Done { kept, .. } = &view.phase else { panic!("done, not {view:?}") };
+    kept
+}
+
+#[track_caller]
+fn assert_replayed(reply: Result<BeginReply, StoreError>, answer: &StoredResponse) {
+    let Ok(BeginReply::Found(view)) = reply else { panic!("found, not {reply:?}") };
+    assert!(kept(&view) == answer, "it is another answer");
+}
+
+#[track_caller]
+fn body(reply: Result<BeginReply, StoreError>) -> Bytes {
+    let Ok(BeginReply::Found(view)) = reply else { panic!("found, not {reply:?}") };
+    let StoredResponse::Answer(answer) = kept(&view) else { panic!("an answer, not {view:?}") };
+    answer.body.clone()
+}
+
+/// A store with a long answer under "long" and a short one under "short".
+async fn store_with_answers(disk: &Disk) -> (TestStore, StoredResponse) {
+    let (opened, long) = (disk.open().unwrap(), answer(1, LONG));
+    complete(opened.port(), "long", &long).await;
+    complete(opened.port(), "short", &answer(2, 100)).await;
+    (opened, long)
+}
+
+#[tokio::test]
+async fn long_answers_are_on_disk_and_not_in_memory() {
+    let lengths = [0, 100, 1000, 1100, 5000, 100_000, 1 << 20, LONG];
+    let answers = lengths.map(|length| (length.to_string(), answer(1, length)));
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    for (record, answer) in &answers {
+        complete(store.port(), record, answer).await;
+    }
+    let bytes = answers.iter().map(|(_, answer)| answer.kept_bytes());
+    let (all, short) = (bytes.clone().sum(), bytes.filter(|bytes| *bytes <= IN_MEMORY).sum());
+    let again = Disk::new(disk.cut(), 1);
+    for store in [store, again.open().unwrap()] {
+        assert_eq!(store.port().profile().kept_bytes, Some(all));
+        assert_eq!(store.answer_bytes_in_memory(), short);
+        for (record, answer) in &answers {
+            assert_replayed(replay(store.port(), record).await, answer);
+            let found = store.port().find(&key(record)).await.unwrap().expect("a record");
+            assert!(kept(&found) == answer, "{record}");
+        }
+        // What was read does not stay.
+        assert_eq!(store.answer_bytes_in_memory(), short);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_replayed_to_many_is_in_memory_once() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    let one = body(replay(store.port(), "long").await);
+    disk.break_down();
+    // From the memory of the first client's answer.
+    let two = body(replay(store.port(), "long").await);
+    assert_eq!(one.as_ptr(), two.as_ptr());
+    drop(one);
+    let three = body(replay(store.port(), "long").await);
+    assert_eq!(two.as_ptr(), three.as_ptr());
+    drop((two, three));
+    replay(store.port(), "long").await.expect_err("no client has it any more");
+    disk.mend();
+    assert_replayed(replay(store.port(), "long").await, &long);
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_read_gives_an_error_and_no_other_answer() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    disk.break_down();
+    let error = replay(store.port(), "long").await.unwrap_err();
+    assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
+    store.port().find(&key("long")).await.unwrap_err();
+    assert_replayed(replay(store.port(), "short").await, &answer(2, 100));
+    disk.mend();
+    assert_replayed(replay(store.port(), "long").await, &long);
+    // One that cannot be written can still be read.
+    disk.turn_read_only();
+    Acquire::new("new", "one").run(store.port()).await.unwrap_err();
+    assert_replayed(replay(store.port(), "long").await, &long);
+}
+
+#[tokio::test]
+async fn an_answer_that_has_changed_on_disk_gives_an_error_and_no_other_answer() {
+    let disk = Disk::formatted(1);
+    let (store, _) = store_with_answers(&disk).await;
+    // Its first bytes are no longer in any cache.
+    disk.damage(&body_of(&answer(1, LONG))[..64]);
+    for _ in 0..2 {
+        let error = replay(store.port(), "long").await.unwrap_err();
+        assert_eq!(error.effect(), Effect::NotExecuted, "{error:?}");
+    }
+    assert_replayed(replay(store.port(), "short").await, &answer(2, 100));
+    // It can still be erased, and its key stays used.
+    let erased = store.port().erase(&key("long")).await.unwrap();
+    assert!(matches!(erased, EraseReply::Erased(_)), "{erased:?}");
+    assert_replayed(replay(store.port(), "long").await, &StoredResponse::Mark(201));
+}
+
+fn body_of(kept: &StoredResponse) -> Bytes {
+    let StoredResponse::Answer(answer) = kept else { panic!("an answer, not {kept:?}") };
+    answer.body.clone()
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_holds_a_long_answer_and_nothing_else() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    let store = Arc::new(store);
+    disk.hang();
+    let acquire = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { Acquire::new("new", "one").run(store.port()).await }
+    });
+    disk.until_it_hangs().await;
+    let mut replayed = pin!(replay(store.port(), "long"));
+    assert!(poll!(replayed.as_mut()).is_pending());
+    // Callers that have gone wait for nothing.
+    for _ in 0..100 {
+        assert!(replay(store.port(), "long").now_or_never().is_none());
+    }
+    let short = replay(store.port(), "short").now_or_never().expect("an answer at once");
+    assert_replayed(short, &answer(2, 100));
+    assert!(store.port().find(&key("none")).now_or_never().expect("an answer at once").is_ok());
+    disk.resume();
+    acquire.await.unwrap().unwrap();
+    assert_replayed(replayed.await, &long);
+}
+
+/// Requests that were decided while the disk hung, and read after what came before them.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    let store = Arc::new(store);
+    complete(store.port(), "erased", &long).await;
+    disk.hang();
+    let acquire = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { Acquire::new("new", "one").run(store.port()).await }
+    });
+    disk.until_it_hangs().await;
+    let port = store.port();
+    // It takes all that is read before the next batch.
+    let mut first = pin!(replay(port, "long"));
+    let mut erased = pin!(replay(port, "erased"));
+    let erasure = key("erased");
+    let mut erase = pin!(port.erase(&erasure));
+    assert!(poll!(first.as_mut()).is_pending() && poll!(erased.as_mut()).is_pending());
+    assert!(poll!(erase.as_mut()).is_pending());
+    disk.resume();
+    assert_replayed(first.await, &long);
+    assert_replayed(erased.await, &StoredResponse::Mark(201));
+    assert!(matches!(erase.await, Ok(EraseReply::Erased(_))));
+    acquire.await.unwrap().unwrap();
+
+    disk.hang();
+    let acquire = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { Acquire::new("newer", "one").run(store.port()).await }
+    });
+    disk.until_it_hangs().await;
+    let mut expired = pin!(replay(port, "long"));
+    assert!(poll!(expired.as_mut()).is_pending());
+    advance(Duration::from_secs(25 * 3600)).await;
+    disk.resume();
+    let begun = expired.await;
+    assert!(matches!(begun, Ok(BeginReply::Started(_))), "{begun:?}");
+    acquire.await.unwrap().unwrap();
+}
+
+/// Two answers of one length and status have the same stub.
+#[tokio::test]
+async fn a_completion_is_compared_with_the_answer_on_disk() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    let complete = async |kept: &StoredResponse| {
+        store.port().complete(&key("long"), &token("one"), RunEnd::Done(kept.clone())).await
+    };
+    assert!(matches!(complete(&long).await, Ok(CompleteReply::Kept(view)) if *kept(&view) == long));
+    for other in [answer(2, LONG), answer(1, LONG - 1), StoredResponse::Mark(201)] {
+        let reply = complete(&other).await;
+        assert!(matches!(&reply, Ok(CompleteReply::Refused(view)) if *kept(view) == long));
+    }
+    disk.break_down();
+    complete(&long).await.expect_err("it could not be compared");
+}
