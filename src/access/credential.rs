@@ -5,6 +5,7 @@
 //! `curl -u ci:KEY` and browsers do. The user is not looked at: the key says who it is. Two such headers are
 //! refused, because two parts of a system could believe one each.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName};
@@ -54,20 +55,29 @@ pub enum RefusedCredential {
     AmbiguousCertificate,
 }
 
-/// What proves an identity.
-#[derive(Debug)]
-pub(super) enum Credential {
-    /// An API key.
-    Key(ApiKey),
+/// What proves an identity. It prints without it.
+pub(super) enum Credential<'a> {
+    /// A text that looks like an API key, and need not be one.
+    Key(Cow<'a, [u8]>),
     /// A token, which is not looked at yet.
     Token(SignedToken),
+}
+
+impl fmt::Debug for Credential<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key(_) => "Key(..)",
+            Self::Token(_) => "Token(..)",
+        })
+    }
 }
 
 /// A JSON Web Token (RFC 7519) by its form: three parts with dots between them. It prints without them.
 pub(super) struct SignedToken(String);
 
 impl SignedToken {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
         let is_part = |part: &str| {
             let is_base64url = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
             !part.is_empty() && part.bytes().all(is_base64url)
@@ -89,31 +99,33 @@ impl fmt::Debug for SignedToken {
 }
 
 /// The credential in a header.
-pub(super) fn credential(
-    headers: &HeaderMap,
+pub(super) fn credential<'a>(
+    headers: &'a HeaderMap,
     header: &HeaderName,
-) -> Result<Credential, RefusedCredential> {
+) -> Result<Credential<'a>, RefusedCredential> {
     let mut values = headers.get_all(header).iter();
     let value = values.next().ok_or(RefusedCredential::Missing)?;
-    let only = if values.next().is_none() { value.to_str().ok() } else { None };
+    let only = values.next().is_none().then(|| value.as_bytes());
     only.and_then(read).ok_or(RefusedCredential::Malformed)
 }
 
-fn read(value: &str) -> Option<Credential> {
-    let (scheme, rest) = value.split_once(' ')?;
-    let rest = rest.trim_matches(' ');
-    if scheme.eq_ignore_ascii_case("bearer") {
-        return parse(rest);
+fn read(value: &[u8]) -> Option<Credential<'_>> {
+    let (scheme, rest) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
+    let rest = rest.trim_ascii();
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return parse(Cow::Borrowed(rest));
     }
-    if !scheme.eq_ignore_ascii_case("basic") {
+    if !scheme.eq_ignore_ascii_case(b"basic") {
         return None;
     }
-    let pair = STANDARD.decode(rest).ok()?;
-    let (_, password) = std::str::from_utf8(&pair).ok()?.split_once(':')?;
-    parse(password)
+    let mut pair = STANDARD.decode(rest).ok()?;
+    let user = pair.iter().position(|byte| *byte == b':')?;
+    parse(Cow::Owned(pair.split_off(user + 1)))
 }
 
-fn parse(text: &str) -> Option<Credential> {
-    let key = ApiKey::parse(text).ok().map(Credential::Key);
-    key.or_else(|| SignedToken::parse(text).map(Credential::Token))
+fn parse(text: Cow<'_, [u8]>) -> Option<Credential<'_>> {
+    if ApiKey::has_form(&text) {
+        return Some(Credential::Key(text));
+    }
+    SignedToken::parse(&text).map(Credential::Token)
 }

