@@ -447,7 +447,7 @@ fn render_subcommands(command: &clap::Command, text: &mut Vec<u8>) -> Result<(),
 fn print_openapi() -> Result<(), Error> {
     // The toy shop is no part of the API.
     let extras = Extras { guards: &[], sandbox: false };
-    let document = http::openapi(extras).to_pretty_json().map_err(std::io::Error::from)?;
+    let document = http::openapi(extras).to_pretty_json()?;
     Ok(writeln!(std::io::stdout(), "{document}")?)
 }
 

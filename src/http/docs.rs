@@ -1,4 +1,4 @@
-//! Swagger UI at `/docs`, on a page of the service's own: its title, its order of the operations, and a width
+//! Swagger UI at `/docs`, on a page of the service's own: its title, and a width
 //! that fits a phone.
 //!
 //! Everything is in the binary, and the page's policy loads nothing from elsewhere. Tested in `tests/api/system.rs` and
@@ -12,15 +12,15 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::map_response;
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
-use utoipa::openapi::OpenApi;
 use utoipa_swagger_ui::Config;
 
 use super::assets::{DOCS_POLICY, File, JAVASCRIPT, file};
 use super::body::Json;
+use super::openapi::Document;
 use super::problem::{Code, Problem};
 
 /// The Swagger UI, and the document that it shows.
-pub(super) fn pages(document: OpenApi) -> Router {
+pub(super) fn pages(document: Document) -> Router {
     let document = Arc::new(document);
     Router::new()
         .route("/docs", get(async || Redirect::to("/docs/")))

@@ -50,6 +50,7 @@ use keylatch_core::idempotency::IdempotencyService;
 pub use api::{Api, Streams};
 pub use idempotency::{Guard, GuardAccess};
 pub use keylatch_axum::BodyLimits;
+pub use openapi::Document;
 pub use origin::{Cors, CrossOrigin, OriginPolicy};
 pub use parts::{Part, Parts};
 pub use problem::{Code, Problem};
@@ -149,7 +150,7 @@ fn layered(router: Router, requests: RequestLayer) -> Router {
 }
 
 /// The OpenAPI document of the service with these routes beside its own.
-pub fn openapi(extras: Extras<'_>) -> OpenApi {
+pub fn openapi(extras: Extras<'_>) -> Document {
     extras.document(long_poll_routes().into_openapi().merge_from(short_routes().into_openapi()))
 }
 
@@ -159,7 +160,7 @@ impl Extras<'_> {
     }
 
     /// The whole document, where `own` is that of the API itself.
-    fn document(&self, own: OpenApi) -> OpenApi {
+    fn document(&self, own: OpenApi) -> Document {
         let shop = sandbox::document(|path| !self.serves_shop_at(path));
         openapi::complete(own.merge_from(idempotency::document(self.guards)).merge_from(shop))
     }

@@ -7,11 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use keylatch::config::Config;
-use keylatch::http::{Extras, Guard, GuardAccess};
+use keylatch::http::{Document, Extras, Guard, GuardAccess};
 use keylatch_testkit::{Answer, Keyring, Service, config};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
-use utoipa::openapi::OpenApi;
 
 /// Every operation with every status that it can give, those of the layers around it included.
 const STATUSES: [(&str, &str, &[&str]); 32] = [
@@ -426,7 +425,7 @@ async fn docs_are_served_from_the_binary() {
 }
 
 /// The document of the service with its built-in shop.
-fn openapi(config: &Config) -> OpenApi {
+fn openapi(config: &Config) -> Document {
     keylatch::http::openapi(Extras { guards: &config.guard, sandbox: true })
 }
 

@@ -4,6 +4,7 @@
 //! alone decides, for every schema and every parameter that has it, is in `members.rs` and `parameters.rs`.
 //! `tests/api/openapi.rs` holds the service to it.
 
+mod document;
 mod events;
 mod held_lock;
 mod members;
@@ -21,6 +22,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+pub use self::document::Document;
 use super::system::PROMISE;
 use crate::access::KEYLATCH_AUTHORIZATION;
 use keylatch_wire::{HeldLock, ProblemDocument, SharedLock};
@@ -34,7 +36,7 @@ const TAGS: [(&str, &str); 4] = [
 ];
 
 /// The document of all routes, with what holds for all of them.
-pub(super) fn complete(mut document: OpenApi) -> OpenApi {
+pub(super) fn complete(mut document: OpenApi) -> Document {
     document.info = info();
     let server = ServerBuilder::new().url("/").description(Some("The service with this document"));
     document.servers = Some(vec![server.build()]);
@@ -66,7 +68,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     for (name, schema) in &mut components.schemas {
         members::describe(name, schema);
     }
-    document
+    document.into()
 }
 
 fn info() -> Info {
