@@ -39,8 +39,5 @@ python3 clients/fencing.py "$keylatch" "$tools/bin/python" "$built" "$examples/f
 	"deno=$javascript/deno run --quiet --allow-all clients/typescript/conformance.mjs" \
 	"bun=$javascript/bun clients/typescript/conformance.mjs" \
 	"go=$built/go-conformance" \
-	"rust=$examples/conformance"
-# In a page, what a browser does otherwise is left out: it repeats a request whose kept connection is cut, does not say
-# whether one was sent, takes certificates from its own settings, and has no path for the name `..`.
-"$tools/bin/python" clients/conformance/run.py "$keylatch" "chromium=node clients/typescript/browser.mjs" --only \
-	grant,held_names_the_holder,waiter_is_served,lost_create,lease_is_renewed,paused_service_ends_lease,broken_lease,readers_share,set_is_all_or_none,hold_is_renewed,lost_hold_is_exclusive_until_its_end,paused_service_opens_no_hold,silent_watch_continues,binary_answer,once,traceparent
+	"rust=$examples/conformance" \
+	--page "chromium=node clients/typescript/browser.mjs"

@@ -1,8 +1,10 @@
 """Runs every scenario with every client, and prints one table.
 
-    run.py KEYLATCH NAME=COMMAND... [--only SCENARIO,...]
+    run.py KEYLATCH NAME=COMMAND... [--page NAME=COMMAND] [--only SCENARIO,...]
 
-KEYLATCH is the binary of the service; COMMAND starts the program of a client, which `README.md` describes.
+KEYLATCH is the binary of the service; COMMAND starts the program of a client, which `README.md` describes. That of `--page`
+has its client in a web page; where no page can play a scenario, the table has a number in place of a result, and below it
+says why.
 """
 
 import argparse
@@ -37,28 +39,37 @@ async def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("keylatch")
     arguments.add_argument("clients", nargs="+")
+    arguments.add_argument("--page", action="append", default=[])
     arguments.add_argument("--only")
     arguments = arguments.parse_args()
     keylatch = str(Path(arguments.keylatch).resolve())
-    clients = dict(client.split("=", 1) for client in arguments.clients)
+    pages = dict(client.split("=", 1) for client in arguments.page)
+    clients = dict(client.split("=", 1) for client in arguments.clients) | pages
     only = arguments.only.split(",") if arguments.only else [each.__name__ for each in SCENARIOS]
     scenarios = [each for each in SCENARIOS if each.__name__ in only]
+    reasons = sorted({each.not_in_a_page for each in scenarios if pages and hasattr(each, "not_in_a_page")})
     turns = asyncio.Semaphore(AT_ONCE)
-    pairs = [(scenario, name) for scenario in scenarios for name in clients]
-    results = dict(
-        zip(
-            pairs,
-            await asyncio.gather(
-                *(play(scenario, keylatch, shlex.split(clients[name]), turns) for scenario, name in pairs)
-            ),
-        )
-    )
+    pairs = [
+        (scenario, name)
+        for scenario in scenarios
+        for name in clients
+        if name not in pages or not hasattr(scenario, "not_in_a_page")
+    ]
+    plays = (play(scenario, keylatch, shlex.split(clients[name]), turns) for scenario, name in pairs)
+    results = dict(zip(pairs, await asyncio.gather(*plays)))
+
+    def cell(pair):
+        if pair not in results:
+            return f"[{reasons.index(pair[0].not_in_a_page) + 1}]"
+        return "red" if results[pair] else "ok"
+
     width = max(len(scenario.__doc__.splitlines()[0]) for scenario in scenarios)
     print(" " * width, *clients, sep=" | ")
     for scenario in scenarios:
-        cells = ["red" if results[scenario, name] else "ok" for name in clients]
-        cells = [cell.ljust(len(name)) for cell, name in zip(cells, clients)]
+        cells = [cell((scenario, name)).ljust(len(name)) for name in clients]
         print(scenario.__doc__.splitlines()[0].ljust(width), *cells, sep=" | ")
+    for number, reason in enumerate(reasons, 1):
+        print(f"[{number}] {reason}")
     red = {pair: failure for pair, failure in results.items() if failure}
     for (scenario, name), failure in red.items():
         print(f"\n{scenario.__name__} with {name}:\n{failure}", file=sys.stderr)

@@ -42,12 +42,18 @@ function call(method, params = {}) {
   return new Promise((resolve) => waiting.set(id, resolve));
 }
 
-/** Serves a file of this package to the page. */
+/** Serves a file of this package to the page, and lets other requests pass. */
 function fulfil({ requestId, request }) {
+  if (!request.url.startsWith(here)) return call('Fetch.continueRequest', { requestId });
   const name = request.url.slice(here.length);
   const text = name ? readFileSync(fileURLToPath(new URL(name, import.meta.url))) : Buffer.from(page);
   const type = { name: 'content-type', value: name ? 'text/javascript' : 'text/html' };
   return call('Fetch.fulfillRequest', { requestId, responseCode: 200, responseHeaders: [type], body: text.toString('base64') });
+}
+
+/** Without an API key the browser asks its user for a password, and this one knows none. */
+function cancel({ requestId }) {
+  return call('Fetch.continueWithAuth', { requestId, authChallengeResponse: { response: 'CancelAuth' } });
 }
 
 const ready = new Promise((resolve) => {
@@ -57,6 +63,7 @@ const ready = new Promise((resolve) => {
     for (const { id, method, params, result } of messages.map((message) => JSON.parse(message))) {
       waiting.get(id)?.(result);
       if (method === 'Fetch.requestPaused') void fulfil(params);
+      if (method === 'Fetch.authRequired') void cancel(params);
       if (method === 'Runtime.bindingCalled') params.payload === 'ready' ? resolve() : process.stdout.write(`${params.payload}\n`);
     }
   });
@@ -66,7 +73,7 @@ const { targetId } = await call('Target.createTarget', { url: 'about:blank' });
 session.sessionId = (await call('Target.attachToTarget', { targetId, flatten: true })).sessionId;
 await call('Runtime.enable');
 await call('Runtime.addBinding', { name: 'said' });
-await call('Fetch.enable', { patterns: [{ urlPattern: `${here}*` }] });
+await call('Fetch.enable', { handleAuthRequests: !apiKey });
 await call('Page.navigate', { url: here });
 await ready;
 for await (const line of createInterface({ input: process.stdin })) {

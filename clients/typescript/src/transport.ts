@@ -121,7 +121,9 @@ export class Transport {
       ...(trace && { traceparent: trace }),
     };
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
-    return [this.#url + path, { method, headers, ...content, signal }];
+    // With a key of the program's own, a browser neither sends what it has of its user nor asks for a password.
+    const credentials = this.#apiKey ? 'omit' : 'same-origin';
+    return [this.#url + path, { method, headers, credentials, ...content, signal }];
   }
 }
 
