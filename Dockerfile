@@ -31,6 +31,7 @@ ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="keylatch" \
       org.opencontainers.image.description="Locks and idempotency keys over HTTP: leases, fencing tokens, honest answers" \
+      org.opencontainers.image.source="https://github.com/keylatch/keylatch" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
