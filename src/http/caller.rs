@@ -14,6 +14,7 @@ use axum::http::request::Parts;
 
 use super::api::Api;
 use super::body::invalid;
+use super::origin::Arrival;
 use super::problem::{Problem, forbidden, quota_exceeded, unauthenticated};
 use crate::access::{
     Identity, KeyAct, LockAct, LockClaim, Meter, Permissions, QuotaPermit, QuotaRefusal,
@@ -67,7 +68,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        match parts.extensions.get::<Arc<Identity>>() {
+        match Arrival::identity(&parts.extensions) {
             Some(identity) => Ok(Self::Known(Arc::clone(identity))),
             None if api.authenticator.is_some() => {
                 Err(unauthenticated(RefusedCredential::Missing, "Authorization"))

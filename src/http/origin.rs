@@ -15,10 +15,13 @@
 //! store, no clock. Tested over HTTP in `tests/api/hosts.rs`, `foreign_pages.rs` and `cors.rs`.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header};
+use axum::http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Version, header,
+};
 use axum::response::Response;
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -27,6 +30,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::parts::Parts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
+use crate::access::Identity;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -34,8 +38,8 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// How long a browser may remember what it is allowed.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// How a request came in; an extension of each request that came over a connection.
-#[derive(Debug, Clone, Copy)]
+/// How a request came in, and of whom; an extension of each request that came over a connection.
+#[derive(Debug, Clone)]
 pub(super) struct Arrival {
     /// Whether only programs of this machine reach the listener.
     pub(super) is_local: bool,
@@ -47,12 +51,20 @@ pub(super) struct Arrival {
     pub(super) serves: Parts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
+    /// Who sends the request, once the layer around all routes has found that out. It is here because an extension of
+    /// its own would be the fourth, for which the map of extensions is made anew.
+    pub(super) identity: Option<Arc<Identity>>,
 }
 
 impl Arrival {
     /// How this request came in.
     pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
         request.extensions().get()
+    }
+
+    /// Who sends the request with these extensions, if that is known.
+    pub(super) fn identity(extensions: &Extensions) -> Option<&Arc<Identity>> {
+        extensions.get::<Self>()?.identity.as_ref()
     }
 
     /// The scheme by which the client asked.

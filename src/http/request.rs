@@ -180,7 +180,7 @@ impl RequestLayer {
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);
         if shared.audit.is_some() {
-            identity = request.extensions().get().cloned();
+            identity = Arrival::identity(request.extensions()).cloned();
             subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(id.clone()));
         }
@@ -219,7 +219,7 @@ impl RequestLayer {
         if is_served { Ok(()) } else { Err(system::no_resource()) }
     }
 
-    /// Finds out which identity sends the request, and leaves it in the extensions.
+    /// Finds out which identity sends the request, and leaves it with its arrival.
     ///
     /// # Errors
     ///
@@ -253,7 +253,10 @@ impl RequestLayer {
             // The service behind a guard is not to read the key.
             request.headers_mut().remove(&header);
         }
-        request.extensions_mut().insert(identity);
+        // Every request comes over a connection. Without an arrival it would have no identity, and be refused.
+        if let Some(arrival) = request.extensions_mut().get_mut::<Arrival>() {
+            arrival.identity = Some(identity);
+        }
         Ok(())
     }
 }

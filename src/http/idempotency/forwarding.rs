@@ -24,8 +24,8 @@ const OTHERS: [&str; 5] =
 /// Writes down where a request comes from, for the upstream.
 pub(super) fn write_source(request: &mut Request) {
     let is_trusted = request.extensions().get::<TrustedProxy>().is_some();
-    let arrival = Arrival::of(request).copied();
-    let scheme = arrival.map_or("http", |arrival| arrival.scheme());
+    let arrival = Arrival::of(request);
+    let scheme = arrival.map_or("http", Arrival::scheme);
     let peer = arrival.and_then(|arrival| arrival.peer);
     let peer = peer.map_or_else(|| "unknown".to_owned(), |peer: IpAddr| peer.to_string());
     let host = request.uri().authority().map(|host| host.as_str().to_owned());

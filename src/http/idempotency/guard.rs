@@ -18,8 +18,8 @@ use super::admission::{Admission, admit};
 use super::gateway::{AnswerTimes, Gateway};
 use super::list::resolve_url;
 use super::principal::{Principal, PrincipalHeader};
-use crate::access::Identity;
 use crate::http::CrossOrigin;
+use crate::http::origin::Arrival;
 use keylatch_axum::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, OnCrash};
@@ -190,7 +190,7 @@ impl Guard {
         let is_identity = self.access == GuardAccess::Identity;
         let principal = move |parts: &Parts| {
             if is_identity {
-                let identity = parts.extensions.get::<Arc<Identity>>()?;
+                let identity = Arrival::identity(&parts.extensions)?;
                 return Some(identity.name.as_str().to_owned());
             }
             Some(parts.extensions.get::<Principal>()?.0.clone())

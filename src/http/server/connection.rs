@@ -94,7 +94,8 @@ impl Connections {
         let phases = Arc::new(ConnectionPhases::new());
         let Entrance { is_local, tls, serves } = &self.entrance;
         let (is_local, serves) = (*is_local, *serves);
-        let arrival = Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer };
+        let arrival =
+            Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer, identity: None };
         let mut events = self.events(closed);
         let mut serving = ConnectionTask { all: &self, phases, events: &mut events };
         let Some(tls) = tls else {
@@ -259,7 +260,7 @@ struct Client {
 impl Client {
     /// Says who sends a request.
     fn introduce<B>(&self, request: &mut Request<B>) {
-        request.extensions_mut().insert(self.arrival);
+        request.extensions_mut().insert(self.arrival.clone());
         if let Some(certificate) = &self.certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }
