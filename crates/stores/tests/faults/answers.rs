@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, poll};
 use keylatch_core::idempotency::{
-    Answer, BeginReply, CompleteReply, EraseReply, RecordStatus, RecordView, RunEnd, StoredResponse,
+    AbandonReply, Answer, BeginReply, CompleteReply, EraseReply, RecordStatus, RecordView, RunEnd,
+    StoredResponse,
 };
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::test_medium::TestStore;
@@ -214,6 +215,8 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
     disk.resume();
     let begun = expired.await;
     assert!(matches!(begun, Ok(BeginReply::Started(_))), "{begun:?}");
+    let found = port.find(&key("long")).await.unwrap().expect("a record");
+    assert!(matches!(found.phase, RecordStatus::InFlight { .. }), "{found:?}");
     acquire.await.unwrap().unwrap();
 }
 
@@ -230,6 +233,9 @@ async fn a_completion_is_compared_with_the_answer_on_disk() {
         let reply = complete(&other).await;
         assert!(matches!(&reply, Ok(CompleteReply::Refused(view)) if *kept(view) == long));
     }
+    // It undoes a step that may be on its way, so the writer decides it.
+    let abandoned = store.port().abandon(&key("long"), &token("one")).await;
+    assert!(matches!(&abandoned, Ok(AbandonReply::Refused(view)) if *kept(view) == long));
     disk.break_down();
     complete(&long).await.expect_err("it could not be compared");
 }
