@@ -235,7 +235,7 @@ async fn a_completion_is_compared_with_the_answer_on_disk() {
     }
     // It undoes a step that may be on its way, so the writer decides it.
     let abandoned = store.port().abandon(&key("long"), &token("one")).await;
-    assert!(matches!(&abandoned, Ok(AbandonReply::Refused(view)) if *kept(view) == long));
+    assert!(matches!(abandoned, Ok(AbandonReply::Refused(view)) if *kept(&view) == long));
     disk.break_down();
     complete(&long).await.expect_err("it could not be compared");
 }
