@@ -85,9 +85,6 @@ fn in_order(paths: Paths) -> Vec<(String, Operations)> {
     paths
 }
 
-fn as_map<S: Serializer>(
-    paths: &[(String, Operations)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn as_map<S: Serializer>(paths: &[(String, Operations)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(paths.iter().map(|(path, operations)| (path, operations)))
 }
