@@ -237,9 +237,9 @@ clients: go node postgresql chromium $(CLIENT_TOOLS)/.installed $(KEYLATCH)
 	cargo build --locked --workspace --example conformance --example fencing
 	clients/check.sh $(KEYLATCH) $(CLIENT_TOOLS) target/debug/examples
 
-# What is published of the clients, installed from there, with its README run.
-dist-clients: go node $(CLIENT_TOOLS)/.installed $(KEYLATCH)
-	clients/dist.sh $(KEYLATCH) $(CLIENT_TOOLS)
+# What is published of the clients and the crates, built and installed from there, with its README run.
+dist-clients: go node $(CLIENT_TOOLS)/.installed
+	clients/dist.sh $(CLIENT_TOOLS)
 
 $(CLIENT_TOOLS)/.installed: Makefile | venv
 	python3 -m venv --clear $(CLIENT_TOOLS)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # What is published of the clients, in target/dist/clients: wheel and sdist, npm tarball, crates, Go module. Then each is
 # installed from there where nothing else is, and runs its README. `make dist-clients` calls it.
-# Usage: dist.sh KEYLATCH TOOLS, from the top of the repository: the binary, and a virtual environment with `build`.
+# Usage: dist.sh TOOLS, from the top of the repository: a virtual environment with `build`.
 set -euo pipefail
-keylatch=$(realpath "$1") tools=$(realpath "$2") top=$PWD
+tools=$(realpath "$1") top=$PWD
 dist=$top/target/dist/clients fresh=$top/target/dist-clients
+export CARGO_TARGET_DIR=$top/target/dist-clients-rust CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 module=github.com/keylatch/keylatch/clients/go
 crates="keylatch-core keylatch-wire keylatch-client keylatch-stores keylatch-axum keylatch"
@@ -30,15 +31,20 @@ echo "{\"Version\":\"v$version\",\"Time\":\"$(git log -1 --format=%cI)\"}" > "$p
 git archive --format=zip --prefix="$module@v$version/" --output="$proxy/v$version.zip" HEAD:clients/go
 printf 'module readme\n\ngo 1.19\n\nrequire %s v%s\n' "$module" "$version" > "$fresh/go/go.mod"
 
-echo "Rust: crates"
+# cargo builds each crate from its package and the packages of the others; so this binary is what crates.io would give.
+echo "Rust: crates, and the binary from its package"
 # shellcheck disable=SC2086
-cargo package --locked --quiet --no-verify --allow-dirty $(printf -- '-p %s ' $crates)
+cargo package --locked --quiet --allow-dirty $(printf -- '-p %s ' $crates)
+keylatch=$CARGO_TARGET_DIR/debug/keylatch
+test "$("$keylatch" --version)" = "keylatch $version"
 mkdir "$dist/crates"
 for crate in $crates; do
-    cp "target/package/$crate-$version.crate" "$dist/crates/"
+    cp "$CARGO_TARGET_DIR/package/$crate-$version.crate" "$dist/crates/"
     tar -C "$fresh/rust" -xzf "$dist/crates/$crate-$version.crate"
 done
 mkdir "$fresh/rust/src"
+# The versions that were just built.
+cp Cargo.lock "$fresh/rust/"
 cat > "$fresh/rust/Cargo.toml" << TOML
 [package]
 name = "readme"
@@ -59,3 +65,5 @@ keylatch-wire.path = "keylatch-wire-$version"
 TOML
 
 python3 clients/readme.py "$keylatch" "$fresh" "file://$dist/go"
+# Some 1 GB, of which nothing else makes use.
+rm -rf "$CARGO_TARGET_DIR"

@@ -106,8 +106,7 @@ def prepare():
 
 
 def environment():
-    # The crates of the registry are compiled once.
-    return {**os.environ, **GO, "KEYLATCH_URL": URL, "CARGO_TARGET_DIR": str(INSTALLED.parent / "dist-clients-rust")}
+    return {**os.environ, **GO, "KEYLATCH_URL": URL}
 
 
 def main():
