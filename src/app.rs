@@ -23,6 +23,7 @@ use crate::http::{
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
+use crate::past_grants::PastGrants;
 use crate::traces::Traces;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
@@ -97,8 +98,8 @@ impl App {
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
-        let (store, traces) = observed(&config, store, &metrics)?;
-        let audit = audit_log(&config, &metrics)?;
+        let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
+        let (store, traces) = observed(&config, store, &metrics, &past_grants)?;
         let (locks, records) = services(&config, &store)?;
         let authenticator = authenticator(&config)?;
         let (tls, closing) = (tls_files(&config)?.map(Arc::new), CancellationToken::new());
@@ -107,6 +108,7 @@ impl App {
             records: records.clone(),
             record_counter: RecordCounter::default(),
             metrics: Arc::clone(&metrics),
+            past_grants: Arc::clone(&past_grants),
             store_kind: store.profile().kind,
             body_limits: body_limits(&config),
             authenticator: authenticator.clone(),
@@ -123,7 +125,6 @@ impl App {
             .with_audit_log(audit.clone())
             .with_tracer(traces.as_ref().map(Traces::tracer));
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
-        let _ends = follow_ends(&store, &metrics, audit);
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
             config,
@@ -132,8 +133,8 @@ impl App {
             records,
             authenticator,
             tls,
+            _ends: follow_ends(&store, &metrics, past_grants, audit),
             metrics,
-            _ends,
             traces,
             closing,
         })
@@ -270,16 +271,18 @@ pub async fn bind(config: &mut Config) -> Result<Vec<BoundListener>, Error> {
     Ok(bound)
 }
 
-/// The store with its metrics, and with its spans where there are traces.
+/// The store with its metrics and past grants, and with its spans where there are traces.
 fn observed(
     config: &Config,
     store: Arc<dyn Store>,
     metrics: &Arc<Metrics>,
+    past_grants: &Arc<PastGrants>,
 ) -> Result<(Arc<dyn Store>, Option<Traces>), Error> {
     let start = |settings| Traces::start(settings, metrics.dropped_spans.clone());
     let traces = config.traces.as_ref().map(start).transpose()?;
     let tracer = traces.as_ref().map(Traces::tracer);
-    Ok((Arc::new(InstrumentedStore::new(store, Arc::clone(metrics), tracer)), traces))
+    let (metrics, past_grants) = (Arc::clone(metrics), Arc::clone(past_grants));
+    Ok((Arc::new(InstrumentedStore::new(store, metrics, past_grants, tracer)), traces))
 }
 
 fn waiter_limits(config: &Config) -> WaiterLimits {
@@ -294,9 +297,10 @@ fn store_timeout(config: &Config) -> Duration {
 fn follow_ends(
     store: &Arc<dyn Store>,
     metrics: &Arc<Metrics>,
+    past_grants: Arc<PastGrants>,
     audit: Option<Arc<AuditLog>>,
 ) -> AbortOnDropHandle<()> {
-    let ends = EndReporter::new(&**store, Arc::clone(metrics), audit);
+    let ends = EndReporter::new(&**store, Arc::clone(metrics), past_grants, audit);
     AbortOnDropHandle::new(tokio::spawn(ends.follow()))
 }
 

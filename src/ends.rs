@@ -1,5 +1,5 @@
-//! The ends of grants that no client sent a release for: what the store says of them is counted, and expiries are
-//! in the audit log.
+//! The ends of grants that no client sent a release for: what the store says of them is counted and remembered, and
+//! expiries are in the audit log.
 //!
 //! An expiry is the store's own affair, and no request is answered when it comes. An instance sees it when a step
 //! of its own, or its sweep, is the first to write down that the lease is over; so each expiry is counted by
@@ -16,11 +16,13 @@ use serde::Serialize;
 
 use crate::audit::AuditLog;
 use crate::metrics::Metrics;
+use crate::past_grants::PastGrants;
 
 /// Reports how grants end, for as long as it is followed.
 pub(crate) struct EndReporter {
     hints: Hints,
     metrics: Arc<Metrics>,
+    past_grants: Arc<PastGrants>,
     audit: Option<Arc<AuditLog>>,
 }
 
@@ -41,31 +43,32 @@ impl EndReporter {
     pub(crate) fn new(
         store: &dyn Store,
         metrics: Arc<Metrics>,
+        past_grants: Arc<PastGrants>,
         audit: Option<Arc<AuditLog>>,
     ) -> Self {
-        Self { hints: store.subscribe(Topic::Ends), metrics, audit }
+        Self { hints: store.subscribe(Topic::Ends), metrics, past_grants, audit }
     }
 
     /// Reports until the store is dropped.
     pub(crate) async fn follow(mut self) {
         while let Some(hint) = self.hints.next().await {
             match hint {
-                Hint::Ended(name, end) => self.report(&name, &end),
+                Hint::Ended(name, end) => self.report(&name, end),
                 Hint::Missed => tracing::warn!("more leases ended at once than could be counted"),
                 Hint::Wakeup | Hint::Changed(_) => {}
             }
         }
     }
 
-    fn report(&self, name: &LockName, end: &GrantEnd) {
+    fn report(&self, name: &LockName, end: GrantEnd) {
         self.metrics.held(end.held_for());
-        if end.cause != EndCause::Expiry {
-            return;
+        if end.cause == EndCause::Expiry {
+            self.metrics.expiries.inc();
+            if let Some(audit) = &self.audit {
+                audit.write(&expiry_line(name, &end));
+            }
         }
-        self.metrics.expiries.inc();
-        if let Some(audit) = &self.audit {
-            audit.write(&expiry_line(name, end));
-        }
+        self.past_grants.add_end(name, end);
     }
 }
 

@@ -13,8 +13,8 @@ use keylatch_core::idempotency::{
     ResolveReply, RunRenewal,
 };
 use keylatch_core::lock::{
-    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockReply, Release, ReleaseReply,
-    RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
+    AcquireReply, BreakReply, Lease, LockCommand, LockLoss, LockName, LockReply, Release,
+    ReleaseReply, RenewReply, SetCommand, SetRelease, SetRenewReply, SetReply,
 };
 use keylatch_core::store::{
     Command, Hints, ListQuery, ListReply, Reply, Store, StoreError, StoreHealth, StoreProfile,
@@ -23,6 +23,7 @@ use keylatch_core::store::{
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, StoreOperation, StoreOutcome};
+use crate::past_grants::PastGrants;
 use crate::traces::Tracer;
 
 /// A [`Store`] whose steps are measured.
@@ -30,6 +31,7 @@ use crate::traces::Tracer;
 pub(crate) struct InstrumentedStore {
     inner: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    past_grants: Arc<PastGrants>,
     /// The store as spans name it, where there are any.
     kind: &'static str,
     tracer: Option<Tracer>,
@@ -39,9 +41,10 @@ impl InstrumentedStore {
     pub(crate) fn new(
         inner: Arc<dyn Store>,
         metrics: Arc<Metrics>,
+        past_grants: Arc<PastGrants>,
         tracer: Option<Tracer>,
     ) -> Self {
-        Self { kind: inner.profile().kind, inner, metrics, tracer }
+        Self { kind: inner.profile().kind, inner, metrics, past_grants, tracer }
     }
 
     /// Counts a request that found its key used.
@@ -64,12 +67,14 @@ impl InstrumentedStore {
         }
     }
 
-    /// Counts the ends of grants.
-    fn count_end(&self, reply: &Reply) {
+    /// Counts the ends of grants. `released` is the lock of a release.
+    fn count_end(&self, released: Option<&LockName>, reply: &Reply) {
         match reply {
-            Reply::Lock(LockReply::Release(_, release)) => self.count_release(release),
+            Reply::Lock(LockReply::Release(_, release)) => {
+                released.into_iter().for_each(|name| self.count_release(name, release));
+            }
             Reply::Set(SetReply::Release(SetRelease { released, .. })) => {
-                released.iter().for_each(|(_, release)| self.count_release(release));
+                released.iter().for_each(|(name, release)| self.count_release(name, release));
             }
             Reply::Lock(LockReply::Break(BreakReply::Broken { .. })) => {
                 self.metrics.breaks.inc();
@@ -78,10 +83,11 @@ impl InstrumentedStore {
         }
     }
 
-    fn count_release(&self, release: &Release) {
-        if let Some(held_for) = release.held_for {
-            self.metrics.held(held_for);
+    fn count_release(&self, name: &LockName, release: &Release) {
+        if let Some(span) = release.span {
+            self.metrics.held(span.held_for());
         }
+        self.past_grants.add_release(name, release);
     }
 
     async fn measure<T>(
@@ -114,11 +120,11 @@ impl Store for InstrumentedStore {
         'store: 'step,
         Self: 'step,
     {
-        let operation = operation(&command);
-        Box::pin(self.measure(operation, self.inner.execute(command), |reply| {
+        let (operation, released) = (operation(&command), released(&command));
+        Box::pin(self.measure(operation, self.inner.execute(command), move |reply| {
             granted(reply).iter().for_each(|lease| self.metrics.grant(lease.limit));
             self.count_repeat(reply);
-            self.count_end(reply);
+            self.count_end(released.as_ref(), reply);
             outcome(reply)
         }))
     }
@@ -166,6 +172,14 @@ fn operation(command: &Command) -> StoreOperation {
             RecordCommand::Erase => StoreOperation::EraseRecord,
             RecordCommand::Look => StoreOperation::LookAtRecord,
         },
+    }
+}
+
+/// The lock that the command releases.
+fn released(command: &Command) -> Option<LockName> {
+    match command {
+        Command::Lock(name, LockCommand::Release { .. }) => Some(name.clone()),
+        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-// One lock: its holders, its queue, how earlier grants ended; and the break of a lease, which asks twice.
+// One lock: its holders, its queue, its earlier grants; and the break of a lease, which asks twice.
 
 import { call, curl, lockPath, session } from './api.js';
 import { commands, count, facts, h, moment, redraw, say, span } from './dom.js';
@@ -19,7 +19,7 @@ export function show(view, name) {
     h('h1', { tabindex: -1 }, name),
     h('section', { 'aria-labelledby': 'holders' }, h('h2', { id: 'holders' }, 'Held by'), holders, act),
     h('section', { 'aria-labelledby': 'queue' }, h('h2', { id: 'queue' }, 'Queue'), queue),
-    h('section', { 'aria-labelledby': 'history' }, h('h2', { id: 'history' }, 'How earlier grants ended'), history),
+    h('section', { 'aria-labelledby': 'history' }, h('h2', { id: 'history' }, 'Earlier grants'), history),
     shell);
   feed.stop();
   const page = new LockPage(name, { holders, queue, history, act, shell });
@@ -51,22 +51,27 @@ class LockPage {
     };
   }
 
+  /** What the service has of the lock for this page alone. */
+  consolePath(part) {
+    return `/console/${part}?name=${encodeURIComponent(this.name)}`;
+  }
+
   lookSoon() {
     this.timer ??= setTimeout(() => this.look(), PAUSE);
   }
 
   async look() {
     clearTimeout(this.timer);
-    const [lock, waiting, ends] = await Promise.all([
+    const [lock, waiting, history] = await Promise.all([
       call('GET', lockPath(this.name)).catch((refusal) => refusal),
-      call('GET', `/console/queue?name=${encodeURIComponent(this.name)}`).catch((refusal) => refusal),
-      call('GET', lockPath(this.name, '/history')).catch((refusal) => refusal),
+      call('GET', this.consolePath('queue')).catch((refusal) => refusal),
+      call('GET', this.consolePath('history')).catch((refusal) => refusal),
     ]);
     this.timer = undefined;
     if (this.isGone) return;
     this.drawHolders(lock);
     this.drawQueue(lock, waiting);
-    this.drawHistory(ends);
+    this.drawHistory(history);
     this.drawCommands(lock.holders?.[0] ?? lock);
     this.tick();
   }
@@ -78,9 +83,10 @@ class LockPage {
     const command = { reason: 'REASON', fencing_token };
     redraw(this.parts.shell, commands([
       ['Who holds it, and how many wait', curl('GET', lockPath(this.name))],
-      ['Who waits at this instance, in order', curl('GET', `/console/queue?name=${encodeURIComponent(this.name)}`)],
+      ['Who waits at this instance, in order', curl('GET', this.consolePath('queue'))],
       ['What happens to it, as it happens', curl('GET', lockPath(this.name, '/events')).replace('curl', 'curl -N')],
-      ['How earlier grants ended', curl('GET', lockPath(this.name, '/history'))],
+      ['The earlier grants, with the releases of this instance', curl('GET', this.consolePath('history'))],
+      ['The breaks and expiries that the store keeps', curl('GET', lockPath(this.name, '/history'))],
       fencing_token && ['Break the lease', curl('POST', lockPath(this.name, '/break'), command)],
     ].filter(Boolean)));
     this.parts.shell.firstChild.open = Boolean(isOpen);
@@ -159,21 +165,32 @@ class LockPage {
   }
 
   drawHistory(history) {
-    const ends = history instanceof Error ? [] : history.ends.toReversed();
-    const row = (end) => h('li', {},
-      h('span', { class: `badge ${end.how === 'broken' ? 'bad' : 'wait'}` }, end.how), ' ',
-      h('b', {}, end.owner ?? 'a client without a label'), ' ', moment(end.ended_at),
-      h('span', { class: 'detail' }, ` fencing token ${end.fencing_token}${end.by ? `, by ${end.by}` : ''}`),
-      end.reason && h('div', {}, end.reason));
+    if (history instanceof Error) {
+      return this.parts.history.replaceChildren(h('p', { class: 'note wait' }, history.message));
+    }
+    const ends = history.ends.toReversed();
     this.parts.history.replaceChildren(
-      history instanceof Error ? h('p', { class: 'note wait' }, history.message)
-        : ends.length ? h('ul', { class: 'ends' }, ends.map(row))
-          : h('p', { class: 'empty' }, 'No break and no expiry is remembered. What was released is not here.'));
+      ends.length ? h('ul', { class: 'ends' }, ends.map(endRow)) : h('p', { class: 'empty' }, 'No earlier grant is remembered.'),
+      h('p', { class: 'hint' }, 'Releases are the latest that this instance served since ', moment(history.releases_since), '. The store keeps breaks and expiries alone.'));
   }
 
   tick() {
     for (const tick of this.ticking) tick();
   }
+}
+
+const BADGES = { broken: 'bad', expired: 'wait', released: 'good' };
+
+/** How one grant ended. */
+function endRow(end) {
+  const held = Date.parse(end.ended_at) - Date.parse(end.acquired_at);
+  return h('li', {},
+    h('span', { class: `badge ${BADGES[end.how] ?? ''}` }, end.how), ' ',
+    h('b', {}, end.owner ?? 'a client without a label'), ' ', moment(end.ended_at),
+    h('span', { class: 'detail' },
+      ` held for ${held < 1000 ? `${Math.max(0, held)} ms` : span(held)} since `, moment(end.acquired_at),
+      `, fencing token ${end.fencing_token}${end.by ? `, by ${end.by}` : ''}`),
+    end.reason && h('div', {}, end.reason));
 }
 
 /** Asks for a reason, and then whether that is meant. */

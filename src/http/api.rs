@@ -18,6 +18,7 @@ use super::record_counts::RecordCounter;
 use crate::access::{Authenticator, QuotaPermit};
 use crate::audit::AuditLog;
 use crate::metrics::{GaugeGuard, Metrics, StreamKind};
+use crate::past_grants::PastGrants;
 use keylatch_axum::BodyLimits;
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::LockService;
@@ -33,6 +34,8 @@ pub struct Api {
     pub record_counter: RecordCounter,
     /// The counters behind `/metrics`.
     pub metrics: Arc<Metrics>,
+    /// How the latest grants of locks ended, for the consoles.
+    pub(crate) past_grants: Arc<PastGrants>,
     /// The kind of store, as in its URL's scheme.
     pub store_kind: &'static str,
     /// What the body of a request may be.

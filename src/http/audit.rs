@@ -84,7 +84,7 @@ impl Act {
         Self::Release {
             lock: lock.as_str().to_owned(),
             fencing_token: release.fencing_token.map(FencingToken::get),
-            held_ms: release.held_for.map(millis),
+            held_ms: release.span.map(|span| millis(span.held_for())),
         }
     }
 }

@@ -304,7 +304,8 @@ pub(super) fn lock_history(ends: &[GrantEnd]) -> LockHistory {
     LockHistory { ends: ends.iter().map(grant_end).collect() }
 }
 
-fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
+/// How a grant ended, as any client sees it.
+pub(super) fn grant_end(end: &GrantEnd) -> keylatch_wire::GrantEnd {
     let broken = end.broken().map(|why| break_note(why));
     keylatch_wire::GrantEnd {
         fencing_token: end.fencing_token.get(),

@@ -69,7 +69,7 @@ const NEEDS: [(&str, &str, Need); 32] = [
 ];
 
 /// What the routes of the console ask for, which are not in the document.
-const CONSOLE: [(&str, Need); 8] = [
+const CONSOLE: [(&str, Need); 9] = [
     ("/", Open),
     ("/assets/page.css", Open),
     ("/assets/console/console.js", Open),
@@ -77,6 +77,7 @@ const CONSOLE: [(&str, Need); 8] = [
     ("/console/glance", Identity),
     ("/console/locks?prefix={name}", Lock("read")),
     ("/console/queue?name={name}", Lock("read")),
+    ("/console/history?name={name}", Lock("read")),
     ("/console/keys/{key}", Key("read")),
 ];
 

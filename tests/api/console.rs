@@ -83,7 +83,13 @@ async fn page_is_open_and_what_it_shows_asks_for_a_key() {
     let key = keyring.add("team", "allow = [{ locks = \"team-a/\", may = [\"read\"] }]");
     let service = Service::start_with(keyring.config()).await;
     assert_eq!(root(&service, Some(BROWSER)).await.status, 200);
-    for path in ["/console/glance", "/console/locks", "/console/queue?name=a", "/console/sign-in"] {
+    for path in [
+        "/console/glance",
+        "/console/locks",
+        "/console/queue?name=a",
+        "/console/history?name=a",
+        "/console/sign-in",
+    ] {
         let answer = service.get(path).await;
         answer.is_problem(401, "unauthenticated");
         let asks = answer.headers.get_all("www-authenticate").iter();
@@ -97,7 +103,9 @@ async fn page_is_open_and_what_it_shows_asks_for_a_key() {
     let allowed = json!({"locks": [{"prefix": "team-a/", "may": ["read"]}], "keys": []});
     assert_eq!(glance["permissions"], allowed);
     refusal_of(get("/console/locks")).await.is_problem(403, "forbidden");
-    Answer::of(get("/console/queue?name=b")).await.is_problem(403, "forbidden");
+    for path in ["/console/queue?name=b", "/console/history?name=b"] {
+        Answer::of(get(path)).await.is_problem(403, "forbidden");
+    }
     EventStream::of(get("/console/locks?prefix=team-a/")).await.next("changes").await;
 }
 
@@ -247,4 +255,46 @@ async fn queue_shows_who_waits_and_since_when() {
     assert_eq!(granted.status, 201);
     assert_eq!(service.get(path).await.json, json!({"waiting": []}));
     service.get("/console/queue").await.is_problem(400, "invalid-query");
+}
+
+/// How the earlier grants of `deploy` ended, oldest first: how, and of which fencing token.
+async fn ends(service: &Service) -> Vec<(String, u64)> {
+    let history = service.get("/console/history?name=deploy").await.json;
+    let ends = history["ends"].as_array().unwrap_or_else(|| panic!("no ends: {history}"));
+    let end = |end: &Value| (end["how"].as_str().map(str::to_owned), end["fencing_token"].as_u64());
+    ends.iter().map(end).map(|(how, fence)| (how.expect("how"), fence.expect("a fence"))).collect()
+}
+
+#[store_test(service)]
+async fn history_has_releases_beside_the_ends_that_the_store_keeps(service: &Service) {
+    assert_eq!(ends(service).await, []);
+    let first = service.create("deploy", &json!({"owner": "alice"})).await;
+    service.release("deploy", &first.token()).await;
+    let released = ("released".to_owned(), first.fencing_token());
+    assert_eq!(ends(service).await, std::slice::from_ref(&released));
+    let second = service.create("deploy", &json!({"ttl_ms": 100})).await;
+    let third = service.create("deploy", &json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await;
+    let body = json!({"reason": "it hangs", "fencing_token": third.fencing_token(), "grace_ms": 0});
+    let broken = service.request(Method::POST, "/v1/locks/deploy/break").json(&body);
+    assert_eq!(Answer::of(broken).await.status, 200);
+    let (expired, broken) = (second.fencing_token(), third.fencing_token());
+    let expected = [released, ("expired".to_owned(), expired), ("broken".to_owned(), broken)];
+    assert_eq!(ends(service).await, expected);
+    let history = service.get("/console/history?name=deploy").await.json;
+    assert_eq!(history["ends"][0]["owner"], "alice", "{history}");
+    assert_eq!(history["ends"][2]["reason"], "it hangs", "{history}");
+    for moment in [&history["releases_since"], &history["ends"][0]["acquired_at"]] {
+        assert!(moment.is_string(), "{history}");
+    }
+    assert!(!history.to_string().contains(&first.token()), "{history}");
+    service.get("/console/history").await.is_problem(400, "invalid-query");
+}
+
+#[store_test(service, sets)]
+async fn history_has_the_release_of_a_set(service: &Service) {
+    let token = "a-token-that-alice-chose";
+    service.create_set_as(&["other", "deploy"], token, &json!({})).await;
+    let fence = service.look("deploy").await.fencing_token();
+    assert_eq!(service.release_set(&["deploy", "other"], token).await.status, 204);
+    assert_eq!(ends(service).await, [("released".to_owned(), fence)]);
 }

@@ -54,6 +54,22 @@ async fn holder_and_queue_are_shown_in_order() {
 }
 
 #[tokio::test]
+async fn earlier_grants_are_shown_with_their_releases() {
+    let console = Console::open().await;
+    let service = &console.service;
+    let held = service.create("deploy", &json!({"owner": MARKUP})).await;
+    let page = console.visit("#/locks/deploy").await;
+    shows(&page, "No earlier grant is remembered.").await;
+    service.release("deploy", &held.token()).await;
+    page.until("document.querySelector('.ends .badge')?.textContent === 'released'").await;
+    let owner = page.eval("document.querySelector('.ends b').textContent").await;
+    assert_eq!(owner, MARKUP);
+    shows(&page, &format!("fencing token {}", held.fencing_token())).await;
+    shows(&page, "Releases are the latest that this instance served since").await;
+    assert_eq!(page.eval("typeof window.hacked").await, "undefined");
+}
+
+#[tokio::test]
 async fn break_needs_a_reason_and_is_asked_twice() {
     let console = Console::open().await;
     let held = console.service.create("deploy", &json!({"owner": "runner 7"})).await;

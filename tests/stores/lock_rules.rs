@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
-    EntryName, FencingToken, GrantEnd, Holder, Holding, Lease, Limit, LockCommand, LockName,
-    LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots, Token, TokenHash, Ttl,
+    EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
+    LockName, LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots, Token,
+    TokenHash, Ttl,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
@@ -269,10 +270,10 @@ fn timeless(reply: LockReply) -> LockReply {
             LockReply::Renew(RenewReply::Broken(timeless_break(&why)))
         }
         LockReply::Look(Some(holding)) => LockReply::Look(Some(timeless_holding(holding))),
-        LockReply::Release(reply, Release { fencing_token, held_for }) => {
+        LockReply::Release(reply, Release { fencing_token, owner, span }) => {
             let fencing_token = fencing_token.map(|_| FencingToken::NONE);
-            let held_for = held_for.map(|_| Duration::ZERO);
-            LockReply::Release(reply, Release { fencing_token, held_for })
+            let span = span.map(|_| GrantSpan { acquired_at_millis: 0, ended_at_millis: 0 });
+            LockReply::Release(reply, Release { fencing_token, owner, span })
         }
         // An end is that of the lease at the latest, of which the clocks of both differ.
         LockReply::Break(BreakReply::Broken { .. }) => {

@@ -330,7 +330,7 @@ async fn broken_lease_is_reported_when_it_ends_and_its_release_says_no_time(stor
     assert!(ends.next().now_or_never().is_none(), "it lasts until its end");
     let (reply, release) = store.leave(&name("a"), &token("one"), None).await.unwrap();
     assert_eq!((reply, release.fencing_token), (ReleaseReply::Released, Some(lease.fencing_token)));
-    assert_eq!(release.held_for, None);
+    assert_eq!(release.span, None);
     let end = soon("an end", ends.next()).await;
     let Some(Hint::Ended(_, end)) = end else { panic!("not an end: {end:?}") };
     assert!(end.broken().is_some(), "{end:?}");

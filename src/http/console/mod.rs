@@ -2,19 +2,21 @@
 //!
 //! The page is static and shows nothing of what clients do. Its scripts use the API as the user whom the browser
 //! knows, so the console shows a user what the API shows the same user. Beside the API it has what is for it
-//! alone, below `/console`: a glance at the service, one stream of the held locks, who waits for a lock, and a
-//! record of a key. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs`
+//! alone, below `/console`: a glance at the service, one stream of the held locks, who waits for a lock and how its
+//! earlier grants ended, and a record of a key. An API client reads at `/` what it reads without a console. Tested in `tests/api/console.rs`
 //! and in `tests/browser`, in the modules of the console.
 
 mod changes;
 mod glance;
+mod history;
 mod queue;
 mod records;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request};
+use axum::extract::{FromRequestParts, Path, Request};
+use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use axum::routing::get;
@@ -22,10 +24,12 @@ use axum::routing::get;
 use super::api::Api;
 use super::assets::{File, JAVASCRIPT, POLICY, STYLE, file};
 use super::caller::Caller;
+use super::extract::pairs;
 use super::origin::Arrival;
 use super::parts::{Part, Parts};
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use super::system::no_resource;
+use keylatch_core::lock::LockName;
 
 /// The page and what is for it alone. With `shop` it leads to the toy shop.
 pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
@@ -37,6 +41,7 @@ pub(super) fn routes(shop: bool) -> Router<Arc<Api>> {
         .route("/console/glance", get(glance::glance))
         .route("/console/locks", get(changes::locks))
         .route("/console/queue", get(queue::queue))
+        .route("/console/history", get(history::history))
         .route("/console/keys/{key}", get(records::record))
 }
 
@@ -76,6 +81,21 @@ fn prefers_html(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let first = accept.unwrap_or_default().split([',', ';']).next().unwrap_or_default();
     first.trim().eq_ignore_ascii_case("text/html")
+}
+
+/// The lock that the query names.
+struct NamedLock(LockName);
+
+impl<S: Sync> FromRequestParts<S> for NamedLock {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut RequestParts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let named = pairs(query).find(|(parameter, _)| parameter == "name");
+        let name = named.and_then(|(_, name)| LockName::parse(&name).ok());
+        let invalid = || Problem::new(Code::InvalidQuery, "`name` must be the name of a lock.");
+        Ok(Self(name.ok_or_else(|| invalid().with_field("name"))?))
+    }
 }
 
 /// A browser asks its user for the key, because the path is for identities, and shows the console again.

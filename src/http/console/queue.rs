@@ -6,16 +6,15 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::Uri;
 use serde::Serialize;
 
+use super::NamedLock;
 use crate::access::LockAct;
 use crate::http::api::Api;
 use crate::http::body::{Json, mode, slots};
 use crate::http::caller::Caller;
-use crate::http::extract::pairs;
-use crate::http::problem::{Code, Problem};
-use keylatch_core::lock::{LockName, WaitingRequest};
+use crate::http::problem::Problem;
+use keylatch_core::lock::WaitingRequest;
 use keylatch_wire::{LockMode, millis};
 
 /// The requests that wait for a lock at this instance, first come first.
@@ -37,12 +36,8 @@ struct Waiter {
 pub(super) async fn queue(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    uri: Uri,
+    NamedLock(name): NamedLock,
 ) -> Result<Json<Queue>, Problem> {
-    let named = pairs(uri.query().unwrap_or_default()).find(|(parameter, _)| parameter == "name");
-    let name = named.and_then(|(_, name)| LockName::parse(&name).ok());
-    let invalid = || Problem::new(Code::InvalidQuery, "`name` must be the name of a lock.");
-    let name = name.ok_or_else(|| invalid().with_field("name"))?;
     caller.check_lock(LockAct::Read, &name)?;
     Ok(Json(Queue { waiting: api.locks.waiting_for(&name).iter().map(waiter).collect() }))
 }

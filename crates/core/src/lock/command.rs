@@ -180,13 +180,31 @@ pub enum ReleaseReply {
 }
 
 /// Which grant a release ended, where it ended one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Release {
     /// The grant's fencing token; `None` where the store does not say.
     pub fencing_token: Option<FencingToken>,
-    /// How long it lasted by the store's wall clock; `None` where the store does not say, or the lease was
-    /// broken: then it is an end that the history has.
-    pub held_for: Option<Duration>,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// From when until when it lasted; `None` where the store does not say, or the lease was broken: then it is
+    /// an end that the history has.
+    pub span: Option<GrantSpan>,
+}
+
+/// From when until when a grant lasted by the store's wall clock, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantSpan {
+    /// When the lock was granted.
+    pub acquired_at_millis: u64,
+    /// When the grant ended.
+    pub ended_at_millis: u64,
+}
+
+impl GrantSpan {
+    /// How long the grant lasted.
+    pub fn held_for(self) -> Duration {
+        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
+    }
 }
 
 /// What became of a break.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FencingToken, Owner, TokenHash};
+use super::{FencingToken, GrantSpan, Owner, TokenHash};
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -112,7 +112,8 @@ pub enum EndCause {
 impl GrantEnd {
     /// How long the grant lasted by the store's wall clock.
     pub fn held_for(&self) -> Duration {
-        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
+        let Self { acquired_at_millis, ended_at_millis, .. } = *self;
+        GrantSpan { acquired_at_millis, ended_at_millis }.held_for()
     }
 
     /// Why the lease was broken; `None` where it expired.

@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::entries::Entries;
 use super::history::{Break, EndCause, GrantEnd};
 use super::{
-    FencingToken, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release, TokenHash,
+    FencingToken, GrantSpan, Holder, HolderId, Lease, Limit, LockName, Moment, Owner, Release,
+    TokenHash,
 };
 
 /// A holder as the store keeps it.
@@ -271,11 +272,14 @@ impl HolderState {
 
     /// What a release ends that comes now.
     pub(super) fn release_at(&self, moment: &Moment) -> Release {
-        let held_millis = (moment.unix_micros / 1000).saturating_sub(self.acquired_at_millis);
-        let is_whole = self.broken.is_none();
+        let span = GrantSpan {
+            acquired_at_millis: self.acquired_at_millis,
+            ended_at_millis: moment.unix_micros / 1000,
+        };
         Release {
             fencing_token: Some(self.fencing_token),
-            held_for: is_whole.then(|| Duration::from_millis(held_millis)),
+            owner: self.owner.clone(),
+            span: self.broken.is_none().then_some(span),
         }
     }
 

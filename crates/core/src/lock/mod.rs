@@ -27,8 +27,8 @@ mod watch;
 mod withdrawal;
 
 pub use command::{
-    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
-    Release, ReleaseReply, RenewReply,
+    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, GrantSpan, LockCommand,
+    LockReply, Release, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
 pub use fencing_token::{FencingToken, Moment};

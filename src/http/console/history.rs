@@ -1,0 +1,72 @@
+//! How the earlier grants of a lock ended: those that the store keeps, and the releases that this instance
+//! served, which no store keeps.
+//!
+//! Only a client that may read the lock sees them. Tested in `tests/api/console.rs`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::NamedLock;
+use crate::access::LockAct;
+use crate::http::api::Api;
+use crate::http::body::{Json, at_millis, grant_end};
+use crate::http::caller::Caller;
+use crate::http::problem::Problem;
+use crate::past_grants::PastGrant;
+use keylatch_core::store::StoreError;
+use keylatch_wire::GrantEnd;
+
+/// The earlier grants of a lock, the oldest end first.
+#[derive(Debug, Serialize)]
+pub(super) struct History {
+    /// Since when the instance remembers releases.
+    releases_since: Timestamp,
+    ends: Vec<End>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum End {
+    Release(Release),
+    Other(GrantEnd),
+}
+
+#[derive(Debug, Serialize)]
+struct Release {
+    fencing_token: u64,
+    owner: Option<String>,
+    acquired_at: String,
+    ended_at: String,
+    how: &'static str,
+}
+
+pub(super) async fn history(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    NamedLock(name): NamedLock,
+) -> Result<Json<History>, Problem> {
+    caller.check_lock(LockAct::Read, &name)?;
+    let kept = match api.locks.recall(&name).await {
+        // A store without a history has none to show, and releases are no part of it.
+        Err(StoreError::Unsupported) => Vec::new(),
+        recalled => recalled?,
+    };
+    let ends = api.past_grants.of(&name, kept).into_iter().map(end).collect();
+    Ok(Json(History { releases_since: api.past_grants.since(), ends }))
+}
+
+fn end(past: PastGrant) -> End {
+    match past {
+        PastGrant::End(end) => End::Other(grant_end(&end)),
+        PastGrant::Release { fencing_token, owner, span } => End::Release(Release {
+            fencing_token: fencing_token.get(),
+            owner: owner.map(|owner| owner.as_str().to_owned()),
+            acquired_at: at_millis(span.acquired_at_millis),
+            ended_at: at_millis(span.ended_at_millis),
+            how: "released",
+        }),
+    }
+}

@@ -1,0 +1,216 @@
+//! How the latest grants of a lock ended, as this instance saw it: the page of a lock shows its releases.
+//!
+//! A store keeps the ends that were no release, so that locks that are acquired and released leave nothing there
+//! and cost no write (`lock/history.rs` in the core). Releases are therefore those that this instance served,
+//! since its start, and in memory. The locks are in buckets of [`WAYS`] by a keyed hash of their names, so a
+//! release costs one look at a few names, and no client can choose whose history it replaces.
+//!
+//! Invariant: the newest [`ENDS`] ends are kept of each of up to [`BUCKETS`] × [`WAYS`] locks, and a bucket that
+//! is full forgets the lock that no grant ended of for the longest time. Tested below, and over HTTP in
+//! `tests/api/console.rs`.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use keylatch_core::lock::{FencingToken, GrantEnd, GrantSpan, LockName, Owner, Release};
+
+/// How many ends of a lock are kept: as many as a store keeps.
+const ENDS: usize = 16;
+/// How many locks a bucket has room for.
+const WAYS: usize = 4;
+const BUCKETS: usize = 1024;
+
+/// How the latest grants of locks ended.
+pub(crate) struct PastGrants {
+    /// When the instance began to remember them.
+    since: Timestamp,
+    hashes: RandomState,
+    buckets: Box<[Mutex<Bucket>]>,
+}
+
+/// A grant that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PastGrant {
+    /// A client released it.
+    Release { fencing_token: FencingToken, owner: Option<Owner>, span: GrantSpan },
+    /// It ended otherwise. As a rule grants are released, and it takes no memory in these.
+    End(Box<GrantEnd>),
+}
+
+/// Locks with their past grants; that of the latest end is the last.
+#[derive(Default)]
+struct Bucket(Vec<(LockName, VecDeque<PastGrant>)>);
+
+impl PastGrants {
+    pub(crate) fn new() -> Self {
+        let buckets = (0..BUCKETS).map(|_| Mutex::default()).collect();
+        Self { since: Timestamp::now(), hashes: RandomState::new(), buckets }
+    }
+
+    pub(crate) fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// Adds the grant that a release ended, unless the store does not say which one, or tells its end itself.
+    pub(crate) fn add_release(&self, name: &LockName, release: &Release) {
+        let Release { fencing_token: Some(fencing_token), owner, span: Some(span) } = release
+        else {
+            return;
+        };
+        let (fencing_token, owner, span) = (*fencing_token, owner.clone(), *span);
+        self.bucket(name).add(name, PastGrant::Release { fencing_token, owner, span });
+    }
+
+    /// Adds a grant that ended otherwise.
+    pub(crate) fn add_end(&self, name: &LockName, end: GrantEnd) {
+        self.bucket(name).add(name, PastGrant::End(Box::new(end)));
+    }
+
+    /// The past grants of a lock, with those that its store keeps: oldest end first.
+    pub(crate) fn of(&self, name: &LockName, kept: Vec<GrantEnd>) -> Vec<PastGrant> {
+        let is_kept = |past: &PastGrant| match past {
+            PastGrant::Release { .. } => false,
+            PastGrant::End(end) => {
+                kept.iter().any(|it| (it.token, it.fencing_token) == (end.token, end.fencing_token))
+            }
+        };
+        let mut all = self.bucket(name).find(name);
+        all.retain(|past| !is_kept(past));
+        all.extend(kept.into_iter().map(Box::new).map(PastGrant::End));
+        all.sort_by_key(PastGrant::ended_at_millis);
+        all
+    }
+
+    fn bucket(&self, name: &LockName) -> MutexGuard<'_, Bucket> {
+        let hash = self.hashes.hash_one(name.as_str());
+        let bucket = &self.buckets[hash as usize % BUCKETS];
+        bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for PastGrants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PastGrants").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl PastGrant {
+    fn ended_at_millis(&self) -> u64 {
+        match self {
+            Self::Release { span, .. } => span.ended_at_millis,
+            Self::End(end) => end.ended_at_millis,
+        }
+    }
+}
+
+impl Bucket {
+    fn add(&mut self, name: &LockName, past: PastGrant) {
+        let locks = &mut self.0;
+        match locks.iter().position(|(of, _)| of == name) {
+            Some(found) => locks[found..].rotate_left(1),
+            None if locks.len() < WAYS => locks.push((name.clone(), VecDeque::new())),
+            None => {
+                locks.rotate_left(1);
+                if let Some((of, grants)) = locks.last_mut() {
+                    // Its memory is kept, since names that come once each would ask for it again and again.
+                    *of = name.clone();
+                    grants.clear();
+                }
+            }
+        }
+        if let Some((_, grants)) = locks.last_mut() {
+            if grants.len() == ENDS {
+                grants.pop_front();
+            }
+            grants.push_back(past);
+        }
+    }
+
+    fn find(&self, name: &LockName) -> Vec<PastGrant> {
+        let found = self.0.iter().find(|(of, _)| of == name);
+        found.map(|(_, grants)| grants.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keylatch_core::lock::{EndCause, Token};
+
+    use super::*;
+
+    fn name(name: &str) -> LockName {
+        LockName::parse(name).unwrap()
+    }
+
+    fn release(fence: u64) -> Release {
+        let span = GrantSpan { acquired_at_millis: fence, ended_at_millis: fence + 1 };
+        let fencing_token = Some(FencingToken::new(fence));
+        Release { fencing_token, owner: None, span: Some(span) }
+    }
+
+    fn expiry(fence: u64) -> GrantEnd {
+        GrantEnd {
+            token: Token::parse("a-token-that-alice-chose").unwrap().hash(),
+            fencing_token: FencingToken::new(fence),
+            owner: None,
+            acquired_at_millis: fence,
+            ended_at_millis: fence + 1,
+            cause: EndCause::Expiry,
+        }
+    }
+
+    /// The fencing tokens of the past grants of `of`.
+    fn fences(past: &PastGrants, of: &str, kept: Vec<GrantEnd>) -> Vec<u64> {
+        let fence = |grant: &PastGrant| match grant {
+            PastGrant::Release { fencing_token, .. } => fencing_token.get(),
+            PastGrant::End(end) => end.fencing_token.get(),
+        };
+        past.of(&name(of), kept).iter().map(fence).collect()
+    }
+
+    #[test]
+    fn newest_ends_of_a_lock_are_kept() {
+        let past = PastGrants::new();
+        (1..=20).for_each(|fence| past.add_release(&name("a"), &release(fence)));
+        assert_eq!(fences(&past, "a", vec![]), (5..=20).collect::<Vec<_>>());
+        assert_eq!(fences(&past, "b", vec![]), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn kept_ends_are_between_releases_and_once() {
+        let past = PastGrants::new();
+        for fence in [1, 4] {
+            past.add_release(&name("a"), &release(fence));
+        }
+        past.add_end(&name("a"), expiry(3));
+        assert_eq!(fences(&past, "a", vec![expiry(2), expiry(3)]), [1, 2, 3, 4]);
+        assert_eq!(fences(&past, "a", vec![]), [1, 3, 4], "the store forgot them");
+    }
+
+    #[test]
+    fn full_bucket_forgets_the_lock_without_an_end_for_the_longest_time() {
+        let mut bucket = Bucket::default();
+        let end = |fence| PastGrant::End(Box::new(expiry(fence)));
+        for (lock, fence) in [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("a", 5), ("e", 6)] {
+            bucket.add(&name(lock), end(fence));
+        }
+        assert_eq!(bucket.find(&name("a")), [end(1), end(5)]);
+        assert_eq!(bucket.find(&name("b")), []);
+        assert_eq!(bucket.find(&name("e")), [end(6)]);
+    }
+
+    #[test]
+    fn locks_of_any_number_take_bounded_memory() {
+        let past = PastGrants::new();
+        for fence in 0..2 * (BUCKETS * WAYS) as u64 {
+            past.add_release(&name(&format!("order-{fence}")), &release(fence));
+        }
+        let locks: usize = past.buckets.iter().map(|it| it.lock().unwrap().0.len()).sum();
+        assert!(locks <= BUCKETS * WAYS, "{locks}");
+        let last = 2 * (BUCKETS * WAYS) as u64 - 1;
+        assert_eq!(fences(&past, &format!("order-{last}"), vec![]), [last]);
+    }
+}
