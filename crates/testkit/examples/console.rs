@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -100,6 +99,9 @@ async fn ask(page: &Page) {
 
 /// Locks and keys as a team has them.
 async fn fill(service: &Service) {
+    let done = json!({"owner": "release bot, run 8121", "ttl_ms": 300_000});
+    let done = service.create("deploy%2Fshop", &done).await;
+    service.release("deploy%2Fshop", &done.token()).await;
     let late = json!({"owner": "release bot, run 8122", "ttl_ms": 300_000});
     let fencing_token = service.create("deploy%2Fshop", &late).await.fencing_token();
     let why = json!({
@@ -153,29 +155,44 @@ async fn work(service: &Service) {
 
 /// How many locks are held, how many change in a second, and for how long is measured.
 const LOCKS: usize = 10_000;
-const CHANGES: u64 = 1000;
+const CHANGES: usize = 1000;
 const WINDOW: Duration = Duration::from_secs(15);
+/// How many locks a request changes at once, so that the load takes less of the machine than what is measured.
+const SET: usize = 10;
+/// The pause between two rounds of changes.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// Creates all locks; gives their names and tokens.
-async fn hold(service: &Arc<Service>) -> Vec<(String, String)> {
-    stream::iter(0..LOCKS)
-        .map(|number| {
-            let service = Arc::clone(service);
-            async move {
-                let name = format!("jobs%2F{number:05}");
-                let body =
-                    json!({"owner": format!("worker {}", number % 100), "ttl_ms": 3_600_000});
-                let token = service.create(&name, &body).await.token();
-                (name, token)
-            }
-        })
-        .buffered(32)
-        .collect()
-        .await
+/// Locks that one token holds.
+struct Held {
+    names: Vec<String>,
+    token: String,
+}
+
+impl Held {
+    async fn create(service: &Service, number: usize) -> Self {
+        let names = (number * SET..(number + 1) * SET).map(|number| format!("jobs/{number:05}"));
+        let (names, token): (Vec<_>, _) =
+            (names.collect(), format!("a-token-of-worker-{number:05}"));
+        let held = Self { names, token };
+        let body = json!({"owner": format!("worker {}", number % 100), "ttl_ms": 3_600_000});
+        let created = service.create_set_as(&held.names(), &held.token, &body).await;
+        assert_eq!(created.status, 201, "{created:?}");
+        held
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.names.iter().map(String::as_str).collect()
+    }
+}
+
+/// Creates all locks.
+async fn hold(service: &Service) -> Vec<Held> {
+    let sets = stream::iter(0..LOCKS / SET).map(|number| Held::create(service, number));
+    sets.buffered(32).collect().await
 }
 
 async fn measure() {
-    let service = Arc::new(Service::start("memory:").await);
+    let service = Service::start("memory:").await;
     let held = hold(&service).await;
     let browser = Browser::start().await;
     let changes = AtomicU64::new(0);
@@ -225,20 +242,21 @@ async fn sort_by(page: &Page, sort: &str) {
 static CHANGING: AtomicU64 = AtomicU64::new(0);
 
 /// Renews one lock after the other, so many a second, each to another end than before.
-async fn change(service: &Service, held: &[(String, String)], changes: &AtomicU64) {
-    let mut ticks = interval(Duration::from_millis(20));
+async fn change(service: &Service, held: &[Held], changes: &AtomicU64) {
+    let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let sets = CHANGES * PAUSE.as_millis() as usize / 1000 / SET;
     let mut next = held.iter().cycle();
     for round in 0_u64.. {
         ticks.tick().await;
         if CHANGING.load(Ordering::Relaxed) == 0 {
             continue;
         }
-        let ttl_ms = 1_800_000 + round % 1000 * 1000;
-        let renewals =
-            next.by_ref().take((CHANGES / 50) as usize).map(|(name, token)| async move {
-                service.renew(name, token, &json!({"ttl_ms": ttl_ms})).await
-            });
-        changes.fetch_add(join_all(renewals).await.len() as u64, Ordering::Relaxed);
+        let body = json!({"ttl_ms": 1_800_000 + round % 1000 * 1000});
+        let renewals = next.by_ref().take(sets).map(async |held| {
+            let renewed = service.renew_set(&held.names(), &held.token, &body).await;
+            assert_eq!(renewed.status, 200, "{renewed:?}");
+        });
+        changes.fetch_add((join_all(renewals).await.len() * SET) as u64, Ordering::Relaxed);
     }
 }
