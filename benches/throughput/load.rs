@@ -28,6 +28,8 @@ use crate::wire::{Names, Order, Pair, Response, response, webdis_lock};
 pub(crate) const CONNECTIONS: usize = 64;
 /// How long the last requests may take before the run is given up.
 const STUCK: Duration = Duration::from_secs(30);
+/// The pause before a request is sent again that the store did not take.
+const RETRY: Duration = Duration::from_secs(1);
 /// What a client creates a lock with that waits for it.
 pub(crate) const WAITING: &str = r#"{"wait_ms":60000}"#;
 /// A lock that outlives the run: 24 h.
@@ -420,8 +422,22 @@ impl Connection {
     async fn order(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
         let mut order = Order::new(&names)?;
         while takes_one(&left) {
-            self.exchange(&order.request, 201).await?;
+            self.fill_in(&order.request).await?;
             order.rename(&names)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request until it is carried out. A store that is filled is not measured, and may be late.
+    async fn fill_in(&mut self, request: &[u8]) -> Result<()> {
+        let began = Instant::now();
+        self.send(request).await?;
+        while self.answer(&[201, 503]).await?.status != 201 {
+            if began.elapsed() > STUCK {
+                return Err("the store did not take a record".into());
+            }
+            sleep(RETRY).await;
+            self.send(request).await?;
         }
         Ok(())
     }
