@@ -296,6 +296,8 @@ fn registry_of(locks: LockCounts, records: RecordCounts) -> Registry {
     if let Some(held) = locks.held {
         registry.register("locks_held", "Locks that are held", ConstGauge::new(held));
     }
+    let help = "Writes that met one of another instance, and were decided again";
+    registry.register("store_conflicts", help, ConstCounter::new(locks.store_conflicts));
     let withdrawn = ConstCounter::new(locks.withdrawn_grants);
     registry.register("lock_withdrawn_grants", "Grants withdrawn unread", withdrawn);
     let by_state = Family::<StateLabels, Gauge>::default();

@@ -43,6 +43,7 @@ pub(crate) const BAD_DAYS: Faults = Faults {
     lost_batch: 30,
     late: 30,
     failed_read: 30,
+    stale_peek: 250,
     lost_notice: 100,
     repeated_notice: 100,
     unreplicated: 30,

@@ -9,6 +9,7 @@
 
 mod cluster;
 mod conditional;
+mod contention;
 mod embedded;
 mod entry_limits;
 mod etcd;

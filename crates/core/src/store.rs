@@ -143,6 +143,9 @@ pub struct StoreProfile {
     /// How many bytes the answers of records have that the store keeps in this process; `None` of an engine,
     /// which bounds by itself what it keeps.
     pub kept_bytes: Option<u64>,
+    /// How many writes of this process met one of another process, and were decided again; none of a store that
+    /// writes on no condition.
+    pub conflicts: u64,
     /// How many entries the store has in this process; `None` of an engine, which counts by listing.
     pub entries: Option<EntryCounts>,
 }

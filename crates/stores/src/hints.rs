@@ -37,6 +37,12 @@ impl Wakeups {
         }))
     }
 
+    /// Whether there is a waiter with this token.
+    #[cfg(feature = "conditional")]
+    pub(crate) fn has_waiter(&self, name: &LockName, token: &TokenHash) -> bool {
+        !self.waiters.is_empty() && self.waiters.get(&(name.clone(), *token)).is_some()
+    }
+
     /// Wakes the waiters with this token.
     pub(crate) fn wake(&self, name: &LockName, token: &TokenHash) {
         if self.waiters.is_empty() {
@@ -82,6 +88,12 @@ impl ChangeWatchers {
     /// Whether any lock is watched.
     pub(crate) fn any(&self) -> bool {
         !self.watchers.is_empty()
+    }
+
+    /// Whether `name` is watched.
+    #[cfg(feature = "conditional")]
+    pub(crate) fn is_watched(&self, name: &LockName) -> bool {
+        self.any() && self.watchers.get(name).is_some()
     }
 
     /// Reports a change of `name` to its watchers.

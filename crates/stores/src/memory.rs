@@ -64,6 +64,7 @@ impl Executor for Table {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: Some(self.kept_bytes()),
+            conflicts: 0,
             entries: Some(self.counts()),
         }
     }

@@ -46,6 +46,8 @@ pub struct Faults {
     pub late: u64,
     /// A read fails.
     pub failed_read: u64,
+    /// A peek finds a row as it was before it was written last.
+    pub stale_peek: u64,
     /// A notice is lost.
     pub lost_notice: u64,
     /// A notice comes twice.
@@ -66,6 +68,7 @@ impl Faults {
         lost_batch: 0,
         late: 0,
         failed_read: 0,
+        stale_peek: 0,
         lost_notice: 0,
         unreplicated: 0,
         behind_seconds: 0,
@@ -119,6 +122,8 @@ enum Hold {
 struct State {
     dice: Dice,
     rows: BTreeMap<Vec<u8>, Row>,
+    /// What rows were before they were written last.
+    before: BTreeMap<Vec<u8>, Row>,
     marked: BTreeSet<Vec<u8>>,
     /// Until when a row is kept, and the last fencing token of each bucket, where it forgets rows by itself.
     kept_until: BTreeMap<Vec<u8>, EngineTime>,
@@ -171,6 +176,7 @@ impl FakeEngine {
         let state = State {
             dice: Dice(seed),
             rows: BTreeMap::new(),
+            before: BTreeMap::new(),
             marked: BTreeSet::new(),
             kept_until: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -220,8 +226,14 @@ impl FakeEngine {
     }
 
     fn note(&self, notice: Notice) -> Notice {
-        if let (Some(timeline), Notice::Changed(_, Some(version))) = (&self.timeline, &notice) {
-            timeline.note(*version);
+        if let Some(timeline) = &self.timeline {
+            match &notice {
+                Notice::Changed(_, Some(version)) | Notice::Turns(_, version, _) => {
+                    timeline.note(*version);
+                }
+                Notice::Row(_, row) => timeline.note(row.version),
+                _ => {}
+            }
         }
         notice
     }
@@ -402,10 +414,16 @@ impl Engine {
                 *last = given.max(*last);
             }
             state.kept_until.insert(change.key.to_bytes(), change.outline.lasts);
-            if state.dice.below(2) == 0 {
+        }
+        match state.dice.below(3) {
+            0 if self.forgetful.is_some() || !has_clock => {
                 let row = Row { version, value: change.value.clone() };
                 notice = Notice::Row(change.key.clone(), row);
             }
+            1 => {
+                notice = Notice::Turns(change.key.clone(), version, change.outline.turns.clone());
+            }
+            _ => {}
         }
         // Without a store there is no receiver.
         let _ = self.notices.send(notice);
@@ -458,7 +476,8 @@ impl State {
         self.last_version += 1;
         let version = Version(self.last_version);
         self.mark(&key, change.mark, has_clock);
-        self.rows.insert(key, Row { version, value: change.value.clone() });
+        let before = self.rows.insert(key.clone(), Row { version, value: change.value.clone() });
+        self.before.extend(before.map(|before| (key, before)));
         version
     }
 
@@ -510,6 +529,25 @@ impl ConditionalStore for FakeEngine {
             reading.now = timeline.note_answer(revision, asked);
         }
         Ok(reading)
+    }
+
+    async fn peek(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
+        let (engine, asked) = (&*self.engine, Instant::now());
+        engine.travel().await;
+        let (rows, now) = {
+            let mut state = engine.state();
+            state.looks += keys.len() as u64;
+            let rows = keys.iter().map(|key| {
+                let before = state.before.get(&key.to_bytes()).cloned();
+                let is_behind =
+                    before.is_some() && state.dice.below(1000) < engine.faults.stale_peek;
+                if is_behind { before } else { state.row(key, engine.forgetful.is_some()) }
+            });
+            (rows.collect(), state.clock.now())
+        };
+        engine.travel().await;
+        let now = self.timeline.as_ref().map_or(now, |timeline| timeline.now());
+        Ok(ReadReply { rows, asked, now })
     }
 
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
@@ -619,6 +657,7 @@ impl ConditionalStore for FakeEngine {
             limits: self.limits,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }
@@ -637,6 +676,10 @@ impl ConditionalStore for FakeEngine {
 
     fn writes_together(&self) -> bool {
         self.parts() == 1
+    }
+
+    fn writes_at_once(&self) -> usize {
+        if self.timeline.is_some() { 4 } else { 1 }
     }
 
     fn parts(&self) -> usize {

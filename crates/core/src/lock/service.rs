@@ -161,6 +161,8 @@ pub struct LockCounts {
     pub held: Option<u64>,
     /// Grants that no client read and the service withdrew, since the process started.
     pub withdrawn_grants: u64,
+    /// Writes of this process that met one of another process, and were decided again.
+    pub store_conflicts: u64,
 }
 
 /// How many may wait.
@@ -401,9 +403,11 @@ impl LockService {
 
     /// What the locks of this process come to now. It asks no store.
     pub fn counts(&self) -> LockCounts {
+        let profile = self.store.profile();
         LockCounts {
             waiters: self.waiters.load(Ordering::Relaxed),
-            held: self.store.profile().entries.map(|entries| entries.held_locks),
+            held: profile.entries.map(|entries| entries.held_locks),
+            store_conflicts: profile.conflicts,
             withdrawn_grants: self.withdrawn_grants.load(Ordering::Relaxed),
         }
     }

@@ -176,6 +176,7 @@ impl Executor for Embedded {
             limits: EntryLimits::NONE,
             is_alive: self.writer.is_alive(),
             kept_bytes: Some(self.table.kept_bytes()),
+            conflicts: 0,
             entries: Some(self.table.counts()),
         }
     }

@@ -242,6 +242,7 @@ impl ConditionalStore for Etcd {
             limits: txn::LIMITS,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use keylatch_core::idempotency::RecordKey;
-use keylatch_core::lock::{FencingToken, LockName};
+use keylatch_core::lock::{FencingToken, LockName, TokenHash};
 use keylatch_core::store::{StoreError, StoreHealth, StoreProfile};
 use tokio::time::Instant;
 
@@ -38,6 +38,13 @@ pub const TOGETHER: usize = 64;
 pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     /// The rows of `keys`, in their order, and what the engine's clock showed.
     async fn read(&self, keys: &[Key]) -> Result<ReadReply, StoreError>;
+
+    /// The rows of `keys` as the nearest part of the engine has them, where that costs less than
+    /// [`Self::read`]. They may be older than what was answered: a change of them names their version, and nothing
+    /// else comes of them.
+    async fn peek(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
+        self.read(keys).await
+    }
 
     /// Carries out independent changes.
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError>;
@@ -100,6 +107,12 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
     /// locks is [`Unsupported`](StoreError::Unsupported), and `write_all` is not called.
     fn writes_together(&self) -> bool {
         true
+    }
+
+    /// How many batches of one kind may be under way at once. What comes meanwhile makes the next one, so one
+    /// is best where a batch costs little more than a change.
+    fn writes_at_once(&self) -> usize {
+        1
     }
 
     /// Into how many parts the buckets fall that have a clock each, and fail each by itself; a call is about
@@ -255,8 +268,21 @@ pub struct Change {
     pub outline: Outline,
 }
 
+/// For whom the turn is that a change brings: some bits of the hash of a waiter's token, from which nothing
+/// follows about the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TurnMark(pub u32);
+
+impl TurnMark {
+    /// The mark of the waiter with this token.
+    pub fn of(token: &TokenHash) -> Self {
+        let [a, b, c, d, ..] = *token.as_bytes();
+        Self(u32::from_be_bytes([a, b, c, d]))
+    }
+}
+
 /// What an engine may know of a row whose value it does not understand.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outline {
     /// The fencing token that the change gives, if it gives one.
     pub given: Option<FencingToken>,
@@ -264,8 +290,8 @@ pub struct Outline {
     pub lasts: EngineTime,
     /// Whether a client relies on the change once it is answered: a grant, for one.
     pub is_promise: bool,
-    /// Whether the lock is free for a waiter by the change.
-    pub is_turn: bool,
+    /// The waiters that the lock is free for by the change.
+    pub turns: Vec<TurnMark>,
 }
 
 /// The time within which a decision holds, on the engine's clock: not before `from`, and before `until`.
@@ -309,6 +335,9 @@ pub struct WriteReply {
 pub enum Notice {
     /// The row of this key has this version now, if the engine said which.
     Changed(Key, Option<Version>),
+    /// The row of this key has this version now, and of all waiters the lock became free for these alone. An
+    /// engine may say so in place of [`Notice::Changed`].
+    Turns(Key, Version, Vec<TurnMark>),
     /// The row of this key is this now. If the engine [forgets](ConditionalStore::forgets) and nothing is in
     /// it, it is not there.
     Row(Key, Row),

@@ -10,6 +10,7 @@ use keylatch_core::lock::LockName;
 use keylatch_core::store::{Hints, Topic};
 use keylatch_core::waiters::WaiterRegistry;
 
+use super::conditional::TurnMark;
 use crate::entry::Entry;
 use crate::hints::{ChangeWatchers, EndListeners, Wakeups};
 
@@ -21,20 +22,26 @@ pub(super) struct LocalHints {
     ends: EndListeners,
     /// The locks that something here waits for or watches.
     interest: WaiterRegistry<LockName, ()>,
+    /// The waiters among them, as notices name them.
+    turns: WaiterRegistry<(LockName, TurnMark), ()>,
 }
 
 impl LocalHints {
     /// Hints about an entry from now on.
     pub(super) fn subscribe(&self, topic: Topic) -> Hints {
-        let (name, hints) = match topic {
-            Topic::Turn(name, token) => (name.clone(), self.wakeups.subscribe(name, token)),
-            Topic::Changes(name) => (name.clone(), self.changes.subscribe(name)),
+        let (name, mark, hints) = match topic {
+            Topic::Turn(name, token) => {
+                let mark = TurnMark::of(&token);
+                (name.clone(), Some(mark), self.wakeups.subscribe(name, token))
+            }
+            Topic::Changes(name) => (name.clone(), None, self.changes.subscribe(name)),
             Topic::Ends => return self.ends.subscribe(),
         };
-        let guard = self.interest.join(name, || ());
+        let turn = mark.map(|mark| self.turns.join((name.clone(), mark), || ()));
+        let guards = (self.interest.join(name, || ()), turn);
         Box::pin(hints.inspect(move |_| {
-            // The stream keeps the guard.
-            let _ = &guard;
+            // The stream keeps the guards.
+            let _ = &guards;
         }))
     }
 
@@ -43,11 +50,23 @@ impl LocalHints {
         !self.interest.is_empty() && self.interest.get(name).is_some()
     }
 
+    /// Whether something here watches the lock, or waits for it and has one of these turns.
+    pub(super) fn is_for_one_here(&self, name: &LockName, turns: &[TurnMark]) -> bool {
+        let is_here = |mark: &TurnMark| self.turns.get(&(name.clone(), *mark)).is_some();
+        self.changes.is_watched(name) || !self.turns.is_empty() && turns.iter().any(is_here)
+    }
+
     /// Wakes the waiters that the lock is free for, and was not when the entry was as `before`.
     pub(super) fn wake<E: Entry>(&self, key: &E::Key, before: &E, live: &E) {
         for (name, token) in E::new_wakeups(key, before, live) {
             self.wakeups.wake(&name, &token);
         }
+    }
+
+    /// Whether a waiter of this process is among those that [`Self::wake`] would wake.
+    pub(super) fn waits_for_turn<E: Entry>(&self, key: &E::Key, before: &E, live: &E) -> bool {
+        let mut turns = E::new_wakeups(key, before, live).into_iter();
+        turns.any(|(name, token)| self.wakeups.has_waiter(&name, &token))
     }
 
     /// Reports to its watchers how an entry changed.

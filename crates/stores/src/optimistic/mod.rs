@@ -16,7 +16,9 @@ pub mod conditional;
 mod floor;
 mod hints;
 mod list;
+mod news;
 mod sets;
+mod slot;
 mod sweep;
 mod timeline;
 pub(crate) mod value;
@@ -25,6 +27,7 @@ mod worker;
 pub use floor::floor_row;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
@@ -41,9 +44,10 @@ use crate::ruled::{Executor, Ruled};
 use conditional::{ConditionalStore, Notice};
 use hints::LocalHints;
 use sets::{PendingSet, SetWorker};
+use slot::PendingCommand;
 use sweep::Sweep;
 use value::Kind;
-use worker::{PendingCommand, Worker};
+use worker::Worker;
 
 /// How many commands wait for the task of their kind; the callers of more wait for room.
 const QUEUE: usize = 1024;
@@ -60,6 +64,8 @@ pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
 pub(crate) struct Optimistic<S> {
     engine: Arc<S>,
     hints: Arc<LocalHints>,
+    /// How often a write met that of another process.
+    conflicts: Arc<AtomicU64>,
     /// The tasks that run commands, one of each kind for each part of the engine.
     locks: Vec<mpsc::Sender<PendingCommand<LockState>>>,
     records: Vec<mpsc::Sender<PendingCommand<RecordState>>>,
@@ -77,15 +83,17 @@ impl<S: ConditionalStore> Optimistic<S> {
     pub(crate) fn new(engine: Arc<S>) -> Self {
         let hints = Arc::new(LocalHints::default());
         let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
-        let (sets, of_sets, notices) = with_sets(&engine, &hints);
+        let conflicts = Arc::<AtomicU64>::default();
+        let (sets, of_sets, notices) = with_sets(&engine, &hints, &conflicts);
+        let shared = || (Arc::clone(&engine), Arc::clone(&hints), Arc::clone(&conflicts));
         let (of_part, dispatch) = notices_by_part(engine.parts().max(1), notices);
         for notices in of_part {
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            let worker = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+            let worker = Worker::new(shared());
             workers.push(tokio::spawn(worker.run(arrivals, notices)));
             locks.push(sender);
             let (sender, arrivals) = mpsc::channel(QUEUE);
-            let worker = Worker::new(Arc::clone(&engine), Arc::clone(&hints));
+            let worker = Worker::new(shared());
             workers.push(tokio::spawn(worker.run(arrivals, stream::pending().boxed())));
             records.push(sender);
         }
@@ -93,6 +101,7 @@ impl<S: ConditionalStore> Optimistic<S> {
         Self {
             engine,
             hints,
+            conflicts,
             locks,
             records,
             sets,
@@ -113,6 +122,7 @@ impl<S: ConditionalStore> Optimistic<S> {
 fn with_sets<S: ConditionalStore>(
     engine: &Arc<S>,
     hints: &Arc<LocalHints>,
+    conflicts: &Arc<AtomicU64>,
 ) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
     let notices = engine.notices();
     if !engine.writes_together() {
@@ -123,7 +133,8 @@ fn with_sets<S: ConditionalStore>(
     let writes = stream::unfold(writes, async |mut written| {
         written.recv().await.map(|notice| (notice, written))
     });
-    let worker = SetWorker::new(Arc::clone(engine), Arc::clone(hints), written);
+    let worker =
+        SetWorker::new(Arc::clone(engine), Arc::clone(hints), written, Arc::clone(conflicts));
     let task = tokio::spawn(worker.run(arrivals));
     (Some(sets), Some(task), stream::select(notices, writes).boxed())
 }
@@ -146,7 +157,7 @@ fn notices_by_part(
         while let Some(notice) = notices.next().await {
             // A task that ended takes no notice.
             match &notice {
-                Notice::Changed(key, _) | Notice::Row(key, _) => {
+                Notice::Changed(key, _) | Notice::Turns(key, ..) | Notice::Row(key, _) => {
                     let _ = senders[usize::from(key.bucket()) % parts].send(notice);
                 }
                 Notice::Missed => senders.iter().for_each(|sender| {
@@ -237,6 +248,7 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
 
     fn profile(&self) -> StoreProfile {
         let is_alive = self.workers.iter().all(|worker| !worker.is_finished());
-        StoreProfile { is_alive, ..self.engine.profile() }
+        let conflicts = self.conflicts.load(Ordering::Relaxed);
+        StoreProfile { is_alive, conflicts, ..self.engine.profile() }
     }
 }

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use keylatch_core::lock::{
@@ -62,6 +63,8 @@ pub(super) struct SetWorker<S> {
     clock: EngineClock,
     /// Hears which rows were written.
     written: mpsc::UnboundedSender<Notice>,
+    /// How often a write met that of another process.
+    met: Arc<AtomicU64>,
 }
 
 /// What became of a try.
@@ -93,8 +96,9 @@ impl<S: ConditionalStore> SetWorker<S> {
         engine: Arc<S>,
         hints: Arc<LocalHints>,
         written: mpsc::UnboundedSender<Notice>,
+        met: Arc<AtomicU64>,
     ) -> Self {
-        Self { engine, hints, clock: EngineClock::default(), written }
+        Self { engine, hints, clock: EngineClock::default(), written, met }
     }
 
     /// Runs until the store is dropped.
@@ -116,6 +120,7 @@ impl<S: ConditionalStore> SetWorker<S> {
                 }
                 Ok(Try::Conflict) => {
                     conflicts += 1;
+                    self.met.fetch_add(1, Ordering::Relaxed);
                     if let Some(doublings) = conflicts.checked_sub(RESTS_FROM) {
                         let rest = self.clock.round_trip() * (2 << doublings.min(DOUBLINGS));
                         let is_urgent = batch.iter().any(PendingSet::frees);

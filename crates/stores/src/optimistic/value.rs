@@ -24,7 +24,7 @@ use keylatch_core::lock::{
 use keylatch_core::snapshot::{SnapshotError, deserialize_time};
 use serde::{Deserialize, Serialize};
 
-use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, Version};
+use super::conditional::{EngineTime, Guard, Key, Outline, Row, Timeline, TurnMark, Version};
 use crate::entry::Entry;
 
 /// The format of a value with the times of the engine's clock.
@@ -51,6 +51,8 @@ pub(crate) trait Kind: Entry {
     fn kept_until(&self) -> Option<Duration>;
     /// The entry with each of its times on another clock.
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self;
+    /// Whether nothing happened to an entry in which others wait, but that some joined them or stay.
+    fn has_only_joins(&self, after: &Self) -> bool;
     /// Whether a command undoes another, which may still be on its way.
     fn is_undo(command: &Self::Command) -> bool;
     /// Whether the engine is to find it among the few that are marked.
@@ -90,6 +92,13 @@ impl Kind for LockState {
 
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
         self.map_times(on_other)
+    }
+
+    fn has_only_joins(&self, after: &Self) -> bool {
+        let (before, queue) = (self.queue().entries(), after.queue().entries());
+        let stay = before.iter().zip(queue).all(|(before, after)| before.token == after.token);
+        let is_queue = !before.is_empty() && before.len() <= queue.len() && stay;
+        is_queue && self.holders().eq(after.holders()) && self.history() == after.history()
     }
 
     fn is_undo(command: &LockCommand) -> bool {
@@ -148,6 +157,10 @@ impl Kind for RecordState {
 
     fn map_times(&self, on_other: impl FnMut(Duration) -> Duration) -> Self {
         self.map_times(on_other)
+    }
+
+    fn has_only_joins(&self, _: &Self) -> bool {
+        false
     }
 
     fn is_undo(command: &RecordCommand) -> bool {
@@ -221,6 +234,8 @@ pub(super) struct Decision<E: Entry> {
     pub(super) guard: Guard,
     /// What the engine may know of the new value.
     pub(super) outline: Outline,
+    /// Whether the commands only joined a queue of others, or stay in it.
+    pub(super) only_joins: bool,
 }
 
 /// What a run of steps makes of an entry, step by step.
@@ -288,12 +303,19 @@ impl<E: Kind> Draft<'_, E> {
         let kept = self.state.kept_until().unwrap_or_default();
         // For as long as the other command may still be carried out.
         let undone = self.moment.now + 2 * DECISION_LASTS;
+        let turns = E::new_wakeups(key, &self.before.state, &self.state);
         Outline {
             given: self.given(),
             lasts: if self.seen.is_undo { kept.max(undone) } else { kept },
             is_promise: self.seen.is_promise,
-            is_turn: !E::new_wakeups(key, &self.before.state, &self.state).is_empty(),
+            turns: turns.iter().map(|(_, token)| TurnMark::of(token)).collect(),
         }
+    }
+
+    /// Whether the steps only joined a queue of others, or stay in it, and nothing else has happened.
+    fn has_only_joins(&self) -> bool {
+        let is_more = self.given().is_some() || self.is_written_in_any_case();
+        !is_more && self.before.state.has_only_joins(&self.state)
     }
 
     /// The new value; `None` if no step changes anything.
@@ -370,7 +392,8 @@ impl<E: Kind> Value<E> {
         });
         let replies = replies.collect();
         let (guard, outline) = (draft.guard(), draft.outline(key));
-        Decision { replies, guard, outline, change: draft.change() }
+        let only_joins = draft.has_only_joins();
+        Decision { replies, guard, outline, only_joins, change: draft.change() }
     }
 
     /// Whether a time of the value has this number already: what begins now gets a stamp of its own.

@@ -15,6 +15,7 @@ use std::collections::hash_map::Entry as SlotEntry;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -24,25 +25,24 @@ use keylatch_core::lock::{FencingToken, Moment};
 use keylatch_core::retry::random_part_of;
 use keylatch_core::store::StoreError;
 use lru::LruCache;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call::{encode, shared, within_limit};
+use super::call::{encode, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
     Change, ConditionalStore, EngineTime, Key, Mark, Notice, ReadReply, Row, Version, WriteReply,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
+use super::slot::{PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
 
 /// How many keys one call of the engine has at most.
 const BATCH: usize = 64;
 /// How many reads are under way at once.
 const READS: usize = 2;
-/// How many writes are under way at once: what comes meanwhile makes the next batch.
-const WRITES: usize = 1;
 /// How many rows a process remembers, over all parts of the engine.
 const REMEMBERED: usize = 16 * 1024;
 /// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
@@ -56,50 +56,51 @@ const RESTS_FROM: u32 = 2;
 /// A value as the engine is to keep it, or why it cannot.
 type EncodedRow = Result<Vec<u8>, StoreError>;
 
-/// A command whose caller waits for the reply.
-#[derive(Debug)]
-pub(super) struct PendingCommand<E: Kind> {
-    pub(super) key: E::Key,
-    pub(super) command: E::Command,
-    pub(super) reply: oneshot::Sender<Result<E::Reply, StoreError>>,
-}
-
 /// The task's state.
 pub(super) struct Worker<E: Kind, S> {
-    engine: Arc<S>,
-    hints: Arc<LocalHints>,
+    pub(super) engine: Arc<S>,
+    pub(super) hints: Arc<LocalHints>,
     clock: EngineClock,
     floors: Floors,
     /// The keys that have commands, or a call under way.
-    slots: HashMap<E::Key, Slot<E>>,
+    pub(super) slots: HashMap<E::Key, Slot<E>>,
     /// The keys whose commands are to be decided from what is remembered.
-    to_decide: VecDeque<E::Key>,
-    to_read: VecDeque<E::Key>,
-    remembered: LruCache<E::Key, LastRow<E>>,
+    pub(super) to_decide: VecDeque<E::Key>,
+    pub(super) to_read: VecDeque<E::Key>,
+    pub(super) remembered: LruCache<E::Key, LastRow<E>>,
+    /// How often a write met that of another process.
+    conflicts: Arc<AtomicU64>,
     under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
     reads: usize,
     writes: usize,
 }
 
-/// What is under way for a key, and what waits for it.
-#[derive(Debug)]
-struct Slot<E: Kind> {
-    waiting: Vec<PendingCommand<E>>,
-    /// How many of them came before the row was read, and what the engine's clock showed then.
-    covered: (usize, EngineTime),
-    conflicts: u32,
-    /// The version that the row got while a call was under way, perhaps by that call.
-    heard: Option<Option<Version>>,
-}
-
 /// A row as this process saw it last.
 #[derive(Debug)]
-struct LastRow<E> {
-    version: Option<Version>,
-    value: Value<E>,
-    seen: Instant,
+pub(super) struct LastRow<E> {
+    pub(super) version: Option<Version>,
+    pub(super) value: Value<E>,
+    pub(super) seen: Instant,
     /// It was still there although all that was in it had ended.
-    outlived: bool,
+    pub(super) outlived: bool,
+    pub(super) state: LastRowState,
+}
+
+/// Whether a row is still what the engine has, as far as this process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastRowState {
+    Current,
+    /// Another process has changed it.
+    Outdated,
+    /// Other processes may have changed it several times.
+    Unfollowed,
+}
+
+impl<E> LastRow<E> {
+    /// A row as the engine had it at `seen`.
+    pub(super) fn new(version: Option<Version>, value: Value<E>, seen: Instant) -> Self {
+        Self { version, value, seen, outlived: false, state: LastRowState::Current }
+    }
 }
 
 /// A change that is under way, and what depends on it.
@@ -152,12 +153,16 @@ enum Event<E: Kind> {
     },
     /// A batch was written.
     Written { writes: Vec<Write<E>>, sent: Instant, result: Result<WriteReply, StoreError> },
-    /// The key has rested.
+    /// The key has rested after conflicts.
     Rested(E::Key),
+    /// The timer of a rest fired.
+    TimedOut(E::Key),
 }
 
 impl<E: Kind, S: ConditionalStore> Worker<E, S> {
-    pub(super) fn new(engine: Arc<S>, hints: Arc<LocalHints>) -> Self {
+    pub(super) fn new(
+        (engine, hints, conflicts): (Arc<S>, Arc<LocalHints>, Arc<AtomicU64>),
+    ) -> Self {
         let remembered = NonZero::new(REMEMBERED / engine.parts()).unwrap_or(NonZero::<usize>::MIN);
         Self {
             engine,
@@ -168,6 +173,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             to_decide: VecDeque::new(),
             to_read: VecDeque::new(),
             remembered: LruCache::new(remembered),
+            conflicts,
             under_way: FuturesUnordered::new(),
             reads: 0,
             writes: 0,
@@ -188,7 +194,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             tokio::select! {
                 biased;
                 Some(event) = self.under_way.next() => self.finish(event),
-                Some(notice) = notices.next() => self.hear(&notice),
+                Some(notice) = notices.next() => self.hear(notice),
                 count = arrivals.recv_many(&mut arrived, ARRIVALS) => {
                     if count == 0 {
                         return;
@@ -201,7 +207,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 
     fn receive(&mut self, waiting: PendingCommand<E>) {
         match self.slots.entry(waiting.key.clone()) {
-            SlotEntry::Occupied(mut slot) => slot.get_mut().waiting.push(waiting),
+            SlotEntry::Occupied(mut slot) => {
+                slot.get_mut().waiting.push(waiting);
+                if slot.get_mut().wake() {
+                    self.to_decide.push_back(slot.key().clone());
+                }
+            }
             SlotEntry::Vacant(slot) => {
                 self.to_decide.push_back(waiting.key.clone());
                 slot.insert(Slot::new(vec![waiting]));
@@ -211,7 +222,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 
     /// Begins as many calls as may be under way.
     fn start(&mut self) {
-        while self.writes < WRITES && !self.to_decide.is_empty() {
+        while self.writes < self.engine.writes_at_once() && !self.to_decide.is_empty() {
             let (mut writes, mut changes) = (Vec::new(), Vec::new());
             while changes.len() < BATCH
                 && let Some(key) = self.to_decide.pop_front()
@@ -239,8 +250,13 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     fn decide(&mut self, key: &E::Key) -> Step<E> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         slot.forget_the_gone();
-        if slot.waiting.is_empty() {
+        let is_idle = slot.waiting.is_empty();
+        self.catch_up(key);
+        if is_idle {
             return self.leave(key);
+        }
+        if self.slots.get(key).is_some_and(|slot| slot.heard.is_some()) {
+            return Step::Read;
         }
         let Some(Basis { version, before, moment, until }) = self.basis(key) else {
             return Step::Read;
@@ -248,7 +264,10 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let (taken, decision, value) =
             decide_what_fits(&before, key, &slot.waiting, moment, &*self.engine);
-        let Decision { replies, change, mut guard, outline } = decision;
+        if self.rests(key, &before, &decision) {
+            return Step::Nothing;
+        }
+        let Decision { replies, change, mut guard, outline, .. } = decision;
         let Some((after, value)) = change.zip(value) else {
             return self.answer_covered(key, replies, guard.from);
         };
@@ -256,6 +275,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             self.floors.give(E::bucket(key), after.last);
         }
         guard.until = guard.until.min(until);
+        let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
         let commands = slot.waiting.drain(..taken).collect();
         slot.covered = (0, Duration::ZERO);
@@ -263,9 +283,9 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             Ok(value) => {
                 let mark = Mark { was: before.state.is_marked(), is: after.state.is_marked() };
                 let (row_key, was, key) = (E::row_key(key), version, key.clone());
-                let change = Change { key: row_key, was, value, mark, guard, above, outline };
                 let is_new = version.is_none();
                 let is_gone = self.engine.forgets() && outline.lasts.is_zero();
+                let change = Change { key: row_key, was, value, mark, guard, above, outline };
                 let write = Write { key, commands, replies, before, after, is_new, is_gone };
                 Step::Write(Box::new((write, change)))
             }
@@ -277,10 +297,34 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
+    /// Whether the commands of a key rest before the decision is made again and written.
+    fn rests(&mut self, key: &E::Key, before: &Value<E>, decision: &Decision<E>) -> bool {
+        let (Some(slot), Some(after)) = (self.slots.get_mut(key), &decision.change) else {
+            return false;
+        };
+        let cause = if decision.only_joins {
+            RestCause::Joins
+        } else if self.hints.waits_for_turn(key, &before.state, &after.state) {
+            if !slot.has_called() {
+                // Its command is decided with these, and its grant written with them.
+                self.hints.wake(key, &before.state, &after.state);
+            }
+            RestCause::Call
+        } else {
+            return false;
+        };
+        let (rests, timer) = slot.rest(cause);
+        if let Some(timer) = timer {
+            let key = key.clone();
+            self.under_way.push(sleep_until(timer).map(|()| Event::TimedOut(key)).boxed());
+        }
+        rests
+    }
+
     /// What is left to do for a key that has no command.
     fn leave(&mut self, key: &E::Key) -> Step<E> {
-        let is_heard = self.slots.get(key).is_some_and(|slot| slot.heard.is_some());
-        if is_heard && self.is_of_interest(key) {
+        let heard = self.slots.get(key).and_then(|slot| slot.heard.as_ref());
+        if heard.is_some_and(|heard| heard.is_wanted) && self.is_of_interest(key) {
             return Step::Read;
         }
         self.slots.remove(key);
@@ -288,7 +332,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     }
 
     /// What the engine's clock shows now; `None` before it was read.
-    fn now(&mut self) -> Option<EngineTime> {
+    pub(super) fn now(&mut self) -> Option<EngineTime> {
         match self.engine.timeline() {
             Some(timeline) => Some(timeline.now()),
             None => self.clock.now(),
@@ -299,6 +343,9 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     fn basis(&mut self, key: &E::Key) -> Option<Basis<E>> {
         let now = self.now()?;
         let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);
+        if row.is_some_and(|row| row.state != LastRowState::Current) {
+            return None;
+        }
         let forgets = self.engine.forgets();
         let (version, before) = match row {
             Some(row) => {
@@ -379,9 +426,12 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let rows: Vec<Key> = rows.chain(floors.iter().copied().map(Key::Floor)).collect();
         let (engine, sent) = (Arc::clone(&self.engine), Instant::now());
         self.reads += 1;
+        // No command is answered from what is read because of a notice, and a change of it names its version.
+        let is_peek = floors.is_empty() && keys.iter().all(|read| read.covered == 0);
         let reading = async move {
+            let reading = if is_peek { engine.peek(&rows) } else { engine.read(&rows) };
             // A key that no row came for would have no call under way and none to come.
-            let result = within_limit(engine.read(&rows)).await.and_then(|reading| {
+            let result = within_limit(reading).await.and_then(|reading| {
                 let is_whole = reading.rows.len() == rows.len();
                 let incomplete = || StoreError::Lost("the engine left rows out".into());
                 is_whole.then_some(reading).ok_or_else(incomplete)
@@ -394,6 +444,11 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     fn finish(&mut self, event: Event<E>) {
         match event {
             Event::Rested(key) => self.to_read.push_back(key),
+            Event::TimedOut(key) => {
+                if self.slots.get_mut(&key).is_some_and(Slot::time_out) {
+                    self.to_decide.push_back(key);
+                }
+            }
             Event::Read { keys, floors, sent, result } => {
                 self.reads -= 1;
                 match result {
@@ -440,9 +495,11 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let version = row.as_ref().map(|row| row.version);
         let value = row.map(|row| Value::decode(&row, self.engine.timeline())).transpose();
         match value.map(Option::unwrap_or_default) {
+            // A peek that is behind what this process knows.
+            Ok(_) if covered == 0 && self.is_known_past(&key, version) => {}
             Ok(value) => {
                 let outlived = value.is_over(now);
-                let seen = LastRow { version, value, seen: sent, outlived };
+                let seen = LastRow { outlived, ..LastRow::new(version, value, sent) };
                 self.learn(&key, seen, is_heard, now);
                 if let Some(slot) = self.slots.get_mut(&key) {
                     slot.covered = (covered, now);
@@ -491,11 +548,10 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             after.settle(version);
         }
         let row = Some(version).filter(|_| !is_gone);
-        let seen = LastRow { version: row, value: after, seen: sent, outlived: false };
+        let seen = LastRow::new(row, after, sent);
         self.remembered.put(key.clone(), seen);
         if let Some(slot) = self.slots.get_mut(&key) {
-            slot.conflicts = 0;
-            slot.heard = slot.heard.filter(|heard| *heard != Some(version));
+            slot.succeed(version, self.engine.timeline().is_some());
         }
         self.to_decide.push_back(key);
     }
@@ -507,22 +563,24 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         if slot.conflicts >= RESTS_FROM {
             return self.rest(key);
         }
-        let is_heard = slot.heard.take_if(|heard| *heard == version).is_some();
+        let is_heard = slot.heard.take_if(|heard| heard.version == version).is_some();
         self.have_row(ReadKey { key, covered, is_heard }, row, at);
     }
 
     /// Has a row read that another process changed, or that the engine's clock judges in another way.
     fn meet_conflict(&mut self, write: Write<E>) {
-        self.remembered.pop(&write.key);
+        self.outdate(&write.key, true);
         if write.is_new {
             self.floors.forget(E::bucket(&write.key));
         }
         self.floors.refuse(E::bucket(&write.key));
         let (key, slot) = self.reclaim(write);
-        if slot.conflicts < RESTS_FROM {
-            self.to_read.push_back(key);
-        } else {
+        if slot.conflicts >= RESTS_FROM {
             self.rest(key);
+        } else if slot.heard.as_ref().is_some_and(|heard| heard.row.is_some()) {
+            self.to_decide.push_back(key);
+        } else {
+            self.to_read.push_back(key);
         }
     }
 
@@ -531,6 +589,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         let Write { key, commands, .. } = write;
         let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Vec::new()));
         slot.conflicts += 1;
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
         let newer = std::mem::replace(&mut slot.waiting, commands);
         slot.waiting.extend(newer);
         (key, slot)
@@ -559,99 +618,6 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             self.to_decide.push_back(key);
         }
     }
-
-    /// Remembers a row that was read, and tells what it says to waiters and watchers here.
-    fn learn(&mut self, key: &E::Key, seen: LastRow<E>, is_heard: bool, now: EngineTime) {
-        let (version, new) = (seen.version, seen.value.clone());
-        let mut before = E::default();
-        match self.remembered.put(key.clone(), seen) {
-            Some(old) if old.version == version => return,
-            Some(old) => {
-                self.hints.report(key, &old.value.state, &new.state, now);
-                before = old.value.state;
-            }
-            // It changed, and nothing here knows from what.
-            None if is_heard => {
-                if let Some(name) = E::lock_name(key) {
-                    self.hints.report_missed_of(name);
-                }
-            }
-            None => {}
-        }
-        self.hints.wake(key, &before, &new.live(now));
-    }
-
-    /// Whether anything in this process waits for the lock or watches it.
-    fn is_of_interest(&self, key: &E::Key) -> bool {
-        E::lock_name(key).is_some_and(|name| self.hints.is_of_interest(name))
-    }
-
-    /// Takes a row that another process wrote as if it had been read; whether it can be understood. It may
-    /// be older than what was read meanwhile: then a change that is tried from it is refused.
-    fn take_row(&mut self, key: &E::Key, row: &Row) -> bool {
-        let (Some(now), Ok(value)) = (self.now(), Value::decode(row, self.engine.timeline()))
-        else {
-            return false;
-        };
-        let is_gone = self.engine.forgets() && E::is_empty(&value.state);
-        let version = Some(row.version).filter(|_| !is_gone);
-        let seen = LastRow { version, value, seen: Instant::now(), outlived: false };
-        self.learn(key, seen, true, now);
-        true
-    }
-
-    /// Has a row read that another process changed, if anything here depends on it.
-    fn hear(&mut self, notice: &Notice) {
-        let (row_key, version, row) = match notice {
-            Notice::Changed(row_key, version) => (row_key, version, None),
-            Notice::Row(row_key, row) => (row_key, &Some(row.version), Some(row)),
-            Notice::Missed => {
-                self.remembered.clear();
-                self.hints.miss();
-                return;
-            }
-        };
-        let Some(key) = E::key_of(row_key) else { return };
-        let known = self.remembered.peek_mut(&key);
-        if known.as_ref().is_some_and(|row| version.is_some() && row.version == *version) {
-            return;
-        }
-        if !self.is_of_interest(&key) {
-            self.remembered.pop(&key);
-            return;
-        }
-        if !self.slots.contains_key(&key) && row.is_some_and(|row| self.take_row(&key, row)) {
-            return;
-        }
-        match self.slots.entry(key) {
-            SlotEntry::Occupied(mut slot) => slot.get_mut().heard = Some(*version),
-            SlotEntry::Vacant(slot) => {
-                self.to_read.push_back(slot.key().clone());
-                slot.insert(Slot::new(Vec::new())).heard = Some(*version);
-            }
-        }
-    }
-}
-
-impl<E: Kind> Slot<E> {
-    fn new(waiting: Vec<PendingCommand<E>>) -> Self {
-        Self { waiting, covered: (0, Duration::ZERO), conflicts: 0, heard: None }
-    }
-
-    /// Leaves out the commands whose callers have gone: nothing of them is under way.
-    fn forget_the_gone(&mut self) {
-        let (covered, _) = &mut self.covered;
-        let before = *covered;
-        let mut position = 0;
-        self.waiting.retain(|waiting| {
-            let is_gone = waiting.reply.is_closed();
-            if is_gone && position < before {
-                *covered -= 1;
-            }
-            position += 1;
-            !is_gone
-        });
-    }
 }
 
 /// Decides the first of the commands that wait, as many as fit into a row: how many, what they come to, and
@@ -672,13 +638,5 @@ fn decide_what_fits<E: Kind>(
             Some(Err(StoreError::TooLarge { .. })) if taken > 1 => taken /= 2,
             value => return (taken, decision, value),
         }
-    }
-}
-
-/// Gives every command of a call the call's error.
-fn fail<E: Kind>(commands: Vec<PendingCommand<E>>, error: &Arc<StoreError>) {
-    for waiting in commands {
-        // A caller that has gone reads no error.
-        let _ = waiting.reply.send(Err(shared(error)));
     }
 }

@@ -313,6 +313,7 @@ impl ConditionalStore for Postgres {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }

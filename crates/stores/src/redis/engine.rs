@@ -107,7 +107,9 @@ impl RedisEngine {
     /// What a change of a row publishes: something only where a process waits for it or watches it.
     fn message(&self, change: &Change, version: Version) -> Vec<u8> {
         match &change.key {
-            Key::Lock(name) if change.outline.is_turn || self.watches.is_watched(name) => {
+            Key::Lock(name)
+                if !change.outline.turns.is_empty() || self.watches.is_watched(name) =>
+            {
                 row_message(&self.key_of(&change.key), version, &change.value)
             }
             _ => Vec::new(),
@@ -233,6 +235,7 @@ impl ConditionalStore for RedisEngine {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }

@@ -348,6 +348,7 @@ impl ConditionalStore for ZooKeeper {
             limits: LIMITS,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }

@@ -153,6 +153,7 @@ impl Store for RedlockStore {
             limits: EntryLimits::NONE,
             is_alive: true,
             kept_bytes: None,
+            conflicts: 0,
             entries: None,
         }
     }
