@@ -21,7 +21,7 @@ use super::messages::{
     WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchStep,
 };
 use super::session::Session;
-use super::txn::version;
+use super::txn::{row, version};
 use crate::optimistic::conditional::{Key, Notice};
 
 /// The pause before a watch that ended is made again.
@@ -157,8 +157,11 @@ impl NoticeStream {
             let revision = version(kv.mod_revision);
             self.etcd.timeline.note(revision);
             if let Some(key) = self.etcd.keys.key(&kv.key) {
-                let version = (!is_removal).then_some(revision);
-                self.heard.push_back(Notice::Changed(key, version));
+                let notice = match is_removal {
+                    true => Notice::Changed(key, None),
+                    false => Notice::Row(key, row(kv)),
+                };
+                self.heard.push_back(notice);
             }
         }
     }
