@@ -29,8 +29,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::optimistic::conditional::{
-    Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, Version, WriteReply,
-    end_of_prefix,
+    Change, ConditionalStore, Key, Listing, Notice, ReadReply, Removal, WriteReply, end_of_prefix,
 };
 use crate::optimistic::optimistic;
 use crate::{OpenError, PostgresSettings};
@@ -345,15 +344,15 @@ struct NoticeStream {
     target: Arc<Target>,
     live: Option<Subscription>,
     /// What was announced together, and is not handed on yet.
-    announced: VecDeque<(Key, Version)>,
+    announced: VecDeque<Notice>,
     has_failed: bool,
 }
 
 impl NoticeStream {
     async fn next(mut self) -> Option<(Notice, Self)> {
         loop {
-            if let Some((key, version)) = self.announced.pop_front() {
-                return Some((Notice::Changed(key, Some(version)), self));
+            if let Some(notice) = self.announced.pop_front() {
+                return Some((notice, self));
             }
             if let Some(subscription) = &mut self.live {
                 if let Some(payload) = subscription.next().await {

@@ -15,7 +15,7 @@ use keylatch_core::store::StoreError;
 use tokio_postgres::Row as SqlRow;
 use tokio_postgres::types::{FromSql, Type};
 
-use crate::optimistic::conditional::{Change, EngineTime, Key, Row, Version};
+use crate::optimistic::conditional::{Change, EngineTime, Key, Notice, Row, TurnMark, Version};
 
 /// What the server's clock shows, in microseconds since 1970.
 const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1e6)::bigint";
@@ -24,8 +24,11 @@ const CLOCK_OF_WRITABLE: &str = "CASE current_setting('transaction_read_only') W
     (extract(epoch FROM clock_timestamp()) * 1e6)::bigint END";
 
 /// How many changes are announced together: each announcement costs the server and every instance alike,
-/// and has to be shorter than 8,000 bytes, 363 for the longest name of a lock.
+/// and has to be shorter than 8,000 bytes: 363 for the longest name of a lock, and 66 for [`TURNS`].
 const TOGETHER: usize = 16;
+
+/// How many turns an announcement names at most.
+const TURNS: usize = 8;
 
 /// The statements over the table of one schema.
 #[derive(Debug)]
@@ -252,7 +255,7 @@ impl WriteColumns {
             columns.values.push(change.value.clone());
             columns.since.push(UNIX_EPOCH + change.guard.from);
             columns.until.push(UNIX_EPOCH + change.guard.until);
-            columns.say.push(announcement(&change.key, *version));
+            columns.say.push(announcement(&change.key, *version, &change.outline.turns));
             let is_record = matches!(change.key, Key::Record(_));
             columns.finished.push(is_record.then_some(!change.mark.is));
             columns.keys.push(change.key.to_bytes());
@@ -261,18 +264,42 @@ impl WriteColumns {
     }
 }
 
-/// What a change of a lock announces to other processes. Changes of other rows are not announced.
-fn announcement(key: &Key, version: i64) -> Option<String> {
+/// What a change of a lock announces to other processes: its version and key, and behind it whose turn it brings,
+/// unless it is that of many. A build that knows no turns leaves them out. Changes of other rows are not announced.
+fn announcement(key: &Key, version: i64, turns: &[TurnMark]) -> Option<String> {
     use base64::Engine as _;
     let Key::Lock(_) = key else { return None };
     let key = base64::engine::general_purpose::STANDARD_NO_PAD.encode(key.to_bytes());
-    Some(format!("{version} {key}"))
+    let marks: String = turns.iter().map(|TurnMark(mark)| format!("{mark:08x}")).collect();
+    let marks = if turns.len() > TURNS { String::new() } else { format!(",!{marks}") };
+    Some(format!("{version} {key}{marks}"))
 }
 
-/// The locks that an announcement is about, and their versions. What is no announcement of this version
-/// is about none.
-pub(super) fn parse_announcement(payload: &str) -> impl Iterator<Item = (Key, Version)> {
-    payload.split(',').filter_map(parse_change)
+/// What an announcement says. What is no announcement of this version says nothing.
+pub(super) fn parse_announcement(payload: &str) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    for said in payload.split(',') {
+        match said.strip_prefix('!') {
+            Some(marks) => {
+                let last = notices.pop().map(|notice| match (notice, parse_marks(marks)) {
+                    (Notice::Changed(key, Some(version)), Some(turns)) => {
+                        Notice::Turns(key, version, turns)
+                    }
+                    (notice, _) => notice,
+                });
+                notices.extend(last);
+            }
+            None => notices.extend(
+                parse_change(said).map(|(key, version)| Notice::Changed(key, Some(version))),
+            ),
+        }
+    }
+    notices
+}
+
+fn parse_marks(marks: &str) -> Option<Vec<TurnMark>> {
+    let parse = |mark| u32::from_str_radix(std::str::from_utf8(mark).ok()?, 16).ok().map(TurnMark);
+    marks.as_bytes().chunks(8).map(parse).collect()
 }
 
 fn parse_change(said: &str) -> Option<(Key, Version)> {
@@ -328,4 +355,44 @@ pub(super) fn get<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<
 /// A time that the server's clock showed.
 pub(super) fn time_of(micros: i64) -> EngineTime {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use keylatch_core::lock::LockName;
+
+    use super::*;
+
+    /// What a build that knows no turns makes of an announcement.
+    fn heard_without_turns(payload: &str) -> Vec<(Key, Version)> {
+        payload.split(',').filter_map(parse_change).collect()
+    }
+
+    #[test]
+    fn announcement_names_turns_and_is_understood_without_them() {
+        let [one, other] = ["deploy", "x"].map(|name| Key::Lock(LockName::parse(name).unwrap()));
+        let turns = [TurnMark(7), TurnMark(u32::MAX)];
+        let said = [
+            announcement(&one, 5, &turns).unwrap(),
+            announcement(&other, 6, &[]).unwrap(),
+            announcement(&one, 7, &[TurnMark(1); TURNS + 1]).unwrap(),
+        ];
+        let payload = said.join(",");
+        let [five, six, seven] = [5, 6, 7].map(version_of);
+        let new = [
+            Notice::Turns(one.clone(), five, turns.to_vec()),
+            Notice::Turns(other.clone(), six, Vec::new()),
+            Notice::Changed(one.clone(), Some(seven)),
+        ];
+        assert_eq!(parse_announcement(&payload), new);
+        let old = [(one.clone(), five), (other, six), (one, seven)];
+        assert_eq!(heard_without_turns(&payload), old);
+    }
+
+    #[test]
+    fn announcements_that_go_together_are_shorter_than_the_server_takes() {
+        let name = Key::Lock(LockName::parse(&"a".repeat(LockName::MAX_BYTES)).unwrap());
+        let longest = announcement(&name, i64::MAX, &[TurnMark(u32::MAX); TURNS]).unwrap();
+        assert!((longest.len() + 1) * TOGETHER < 8000, "{} bytes", longest.len());
+    }
 }
