@@ -49,6 +49,8 @@ const LIMITS: EntryLimits =
     EntryLimits { bytes: 1_000_000, waiters: 1000, answer_bytes: 512 * 1024 };
 /// How many bytes a change has in a request around its value, at most: its path, that of its floor, versions.
 const AROUND: usize = 600;
+/// How many batches are pipelined on the session at once.
+const WRITES_AT_ONCE: usize = 64;
 /// How many rows a listing asks for at once.
 const ROWS_AT_ONCE: usize = 512;
 /// How many buckets a listing looks into at once, at most.
@@ -268,6 +270,14 @@ impl ConditionalStore for ZooKeeper {
         Ok(ReadReply { rows, asked, now })
     }
 
+    /// What the member of this session has, without a word of the leader.
+    async fn peek(&self, keys: &[Key]) -> Result<ReadReply, StoreError> {
+        let session = self.link.session().await?;
+        let (asked, now) = (Instant::now(), self.link.timeline.now());
+        let rows = self.link.answer(&session, self.rows(&session, keys)).await?;
+        Ok(ReadReply { rows, asked, now })
+    }
+
     async fn write(&self, changes: &[Change]) -> Result<WriteReply, StoreError> {
         let session = self.link.session().await?;
         let asked = Instant::now();
@@ -355,6 +365,11 @@ impl ConditionalStore for ZooKeeper {
 
     fn timeline(&self) -> Option<&Timeline> {
         Some(&self.link.timeline)
+    }
+
+    /// Each change is a request of its own in any case.
+    fn writes_at_once(&self) -> usize {
+        WRITES_AT_ONCE
     }
 }
 
