@@ -1,5 +1,5 @@
 //! How the earlier grants of a lock ended: those that the store keeps, and the releases that this instance
-//! served, which no store keeps.
+//! served, which no store keeps. Redlock keeps no end and says nothing of a release, so it has no history (501).
 //!
 //! Only a client that may read the lock sees them. Tested in `tests/api/console.rs`.
 
@@ -16,7 +16,6 @@ use crate::http::body::{Json, at_millis, grant_end};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
 use crate::past_grants::PastGrant;
-use keylatch_core::store::StoreError;
 use keylatch_wire::GrantEnd;
 
 /// The earlier grants of a lock, the oldest end first.
@@ -49,11 +48,7 @@ pub(super) async fn history(
     NamedLock(name): NamedLock,
 ) -> Result<Json<History>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
-    let kept = match api.locks.recall(&name).await {
-        // A store without a history has none to show, and releases are no part of it.
-        Err(StoreError::Unsupported) => Vec::new(),
-        recalled => recalled?,
-    };
+    let kept = api.locks.recall(&name).await?;
     let ends = api.past_grants.of(&name, kept).into_iter().map(end).collect();
     Ok(Json(History { releases_since: api.past_grants.since(), ends }))
 }
