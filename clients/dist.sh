@@ -5,7 +5,8 @@
 set -euo pipefail
 tools=$(realpath "$1") top=$PWD
 dist=$top/target/dist/clients fresh=$top/target/dist-clients
-export CARGO_TARGET_DIR=$top/target/dist-clients-rust CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
+# Without line tables of the dependencies, as in Cargo.toml: so most of what the tests are built of serves here too.
+export CARGO_TARGET_DIR=$top/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 module=github.com/keylatch/keylatch/clients/go
 crates="keylatch-core keylatch-wire keylatch-client keylatch-stores keylatch-axum keylatch"
@@ -65,5 +66,4 @@ keylatch-wire.path = "keylatch-wire-$version"
 TOML
 
 python3 clients/readme.py "$keylatch" "$fresh" "file://$dist/go"
-# Some 1 GB, of which nothing else makes use.
-rm -rf "$CARGO_TARGET_DIR"
+rm -rf "$CARGO_TARGET_DIR/package"
