@@ -70,12 +70,15 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         }
     }
 
-    /// Whether a version of a row may be another one than that which is remembered, and no older.
+    /// Whether a version of a row may be one that this process has not seen.
     fn is_news(&self, key: &E::Key, version: Option<Version>) -> bool {
         let known = self.remembered.peek(key).and_then(|row| row.version);
         match (known, version) {
             (Some(known), Some(version)) if self.engine.timeline().is_some() => known < version,
-            (known, version) => version.is_none() || known != version,
+            (known, Some(version)) => {
+                known != Some(version) && !self.own.contains(&(key.clone(), version))
+            }
+            (_, None) => true,
         }
     }
 

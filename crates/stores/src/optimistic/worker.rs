@@ -45,6 +45,8 @@ const BATCH: usize = 64;
 const READS: usize = 2;
 /// How many rows a process remembers, over all parts of the engine.
 const REMEMBERED: usize = 16 * 1024;
+/// How many of its writes a process remembers.
+const OWN: NonZero<usize> = NonZero::new(4096).unwrap();
 /// For how long a row counts as what the engine has. A sweep removes only rows that nothing changed for
 /// longer, so a row that is removed is the one that is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
@@ -68,6 +70,9 @@ pub(super) struct Worker<E: Kind, S> {
     pub(super) to_decide: VecDeque<E::Key>,
     pub(super) to_read: VecDeque<E::Key>,
     pub(super) remembered: LruCache<E::Key, LastRow<E>>,
+    /// What this process wrote of late, where the engine does not number its writes: a notice of it may come
+    /// after the next write.
+    pub(super) own: LruCache<(E::Key, Version), ()>,
     /// How often a write met that of another process.
     conflicts: Arc<AtomicU64>,
     under_way: FuturesUnordered<BoxFuture<'static, Event<E>>>,
@@ -173,6 +178,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
             to_decide: VecDeque::new(),
             to_read: VecDeque::new(),
             remembered: LruCache::new(remembered),
+            own: LruCache::new(OWN),
             conflicts,
             under_way: FuturesUnordered::new(),
             reads: 0,
@@ -546,6 +552,8 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.hints.wake(&key, &before.state, &after.live(now));
         if self.engine.timeline().is_some() {
             after.settle(version);
+        } else {
+            self.own.put((key.clone(), version), ());
         }
         let row = Some(version).filter(|_| !is_gone);
         let seen = LastRow::new(row, after, sent);
