@@ -260,6 +260,7 @@ pub(super) fn held_lock(holding: &Holding) -> HeldLock {
     }
     HeldLock::Shared(SharedLock {
         name: first.name.as_str().to_owned(),
+        owner: None,
         mode: LockMode::Shared,
         limit: holding.holders().filter_map(|holder| slots(holder.limit)).min(),
         holders: public_holders(holding),

@@ -12,10 +12,7 @@ fn member_is_optional_or_nullable_and_not_both() {
     for (place, object) in objects() {
         for (name, member) in members(&object) {
             let is_required = array(&object["required"]).any(|one| one == name);
-            // The label of one holder may be null, and several holders have theirs in a list.
-            let has_two_shapes = name == "owner"
-                && ["HeldLock", "SnapshotEvent"].iter().any(|shape| place.contains(shape));
-            let is_one = is_required || !has_null(member) || has_two_shapes;
+            let is_one = is_required || !has_null(member);
             assert!(is_one, "{place}: {name} may be absent and null");
             assert!(
                 member["default"].is_null(),

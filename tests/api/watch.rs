@@ -26,7 +26,7 @@ const TOKEN: &str = "a-token-of-the-holder-of-the-lock";
 async fn watch_begins_with_a_snapshot(service: &Service) {
     let mut events = watch(service).await;
     let free = events.next("snapshot").await;
-    assert_eq!((free.data, free.id.as_str()), (json!({"held": false}), "0-1"));
+    assert_eq!((free.data, free.id.as_str()), (json!({"held": false, "owner": null}), "0-1"));
     let held = service.create("deploy", &json!({"owner": "the holder"})).await;
     let mut events = watch(service).await;
     let snapshot = events.next("snapshot").await;

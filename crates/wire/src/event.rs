@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{BreakNote, HeldLock};
 
@@ -49,13 +49,35 @@ pub struct LossEvent {
 }
 
 /// `snapshot` of a watch: the present state of the lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// A free lock has no holder's label: `{"held":false,"owner":null}`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct SnapshotEvent {
     /// Whether a client holds the lock.
     pub held: bool,
     /// The lock, if it is held.
     #[serde(flatten)]
     pub lock: Option<HeldLock>,
+}
+
+impl Serialize for SnapshotEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Held<'a> {
+            held: bool,
+            #[serde(flatten)]
+            lock: &'a HeldLock,
+        }
+        #[derive(Serialize)]
+        struct Free {
+            held: bool,
+            owner: Option<&'static str>,
+        }
+        match &self.lock {
+            Some(lock) => Held { held: self.held, lock }.serialize(serializer),
+            None => Free { held: self.held, owner: None }.serialize(serializer),
+        }
+    }
 }
 
 /// `released` or `expired` of a watch: a grant ended.
@@ -85,10 +107,12 @@ mod tests {
     use crate::PublicLock;
 
     #[test]
-    fn snapshot_of_a_free_lock_has_no_other_members() {
+    fn snapshot_of_a_free_lock_has_no_members_of_a_lock() {
         let free = SnapshotEvent { held: false, lock: None };
-        assert_eq!(serde_json::to_string(&free).unwrap(), r#"{"held":false}"#);
-        assert_eq!(serde_json::from_str::<SnapshotEvent>(r#"{"held":false}"#).unwrap(), free);
+        assert_eq!(serde_json::to_string(&free).unwrap(), r#"{"held":false,"owner":null}"#);
+        for json in [r#"{"held":false,"owner":null}"#, r#"{"held":false}"#] {
+            assert_eq!(serde_json::from_str::<SnapshotEvent>(json).unwrap(), free, "{json}");
+        }
 
         let lock = PublicLock {
             name: "deploy".to_owned(),

@@ -249,7 +249,7 @@ pub enum HeldLock {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
-    "name": "reports", "mode": "shared", "limit": 5, "holders": [{
+    "name": "reports", "owner": null, "mode": "shared", "limit": 5, "holders": [{
         "owner": "worker 3", "fencing_token": 1_779_900_000_000_000_u64, "slot": 0,
         "acquired_at": "2026-05-27T16:40:00.000Z", "expires_in_ms": 29950
     }], "holding": 1, "waiting": 0
@@ -257,6 +257,10 @@ pub enum HeldLock {
 pub struct SharedLock {
     /// The lock's name, as the path of its requests has it.
     pub name: String,
+    /// Null: each of `holders` has a label of its own.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub owner: Option<String>,
     /// How it is held.
     pub mode: LockMode,
     /// At most so many hold it at a time: the smallest limit among the holders that have one.

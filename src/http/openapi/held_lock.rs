@@ -30,10 +30,11 @@ pub(super) fn held_lock() -> Object {
 pub(super) fn snapshot() -> Object {
     let mut event = held_lock();
     let held = ObjectBuilder::new().schema_type(Type::Boolean);
-    let held = held
-        .description(Some("Whether a client holds the lock; without it no other member is there"));
+    let held = held.description(Some(
+        "Whether a client holds the lock; without it `owner` is null, and no other member is there",
+    ));
     event.properties.insert("held".to_owned(), held.into());
-    event.required = vec!["held".to_owned()];
+    event.required = ["held", "owner"].map(str::to_owned).to_vec();
     event.example = None;
     event.description = Some(
         "`snapshot` of a watch: the present state of the lock, with the lock if it is held."

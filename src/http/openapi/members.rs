@@ -56,7 +56,7 @@ fn describe_object(schema: &str, object: &mut Object) {
     let required = std::mem::take(&mut object.required);
     for (name, member) in &mut object.properties {
         let is_optional = !required.contains(name);
-        if is_optional && !is_null_in_one_shape(schema, name) {
+        if is_optional {
             remove_null(member);
         }
         describe(schema, member);
@@ -78,11 +78,6 @@ fn describe_object(schema: &str, object: &mut Object) {
         }
     }
     object.required = required;
-}
-
-/// Whether the member is null in one of the two shapes of the schema, and absent in the other.
-fn is_null_in_one_shape(schema: &str, member: &str) -> bool {
-    matches!(schema, "HeldLock" | "SnapshotEvent") && member == "owner"
 }
 
 fn describe_names(names: &mut Array) {
