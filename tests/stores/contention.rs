@@ -5,8 +5,8 @@
 //!
 //! Method: each of 200 clients waits for the lock, releases it and waits again, on one of the services over one
 //! fake engine whose calls take 2 ms in the mean. tokio's clock is stopped, so that the counts do not depend on
-//! the machine. A client asks again in the same instant, which is the worst case: the bound is above the 0.05 that
-//! docs/stores/index.md states for clients with a way to go.
+//! the machine. A client asks again in the same instant, which is the worst case. The figures of real
+//! engines are in docs/stores/index.md.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -264,9 +264,14 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         if self.slots.get(key).is_some_and(|slot| slot.heard.is_some()) {
             return Step::Read;
         }
-        let Some(Basis { version, before, moment, until }) = self.basis(key) else {
-            return Step::Read;
-        };
+        match self.basis(key) {
+            Some(basis) => self.decide_from(key, basis),
+            None => Step::Read,
+        }
+    }
+
+    fn decide_from(&mut self, key: &E::Key, basis: Basis<E>) -> Step<E> {
+        let Basis { version, before, moment, until } = basis;
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let (taken, decision, value) =
             decide_what_fits(&before, key, &slot.waiting, moment, &*self.engine);
