@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Attempt, Break, EntryName, FencingToken, GrantEnd, Holding, Lease, Limit, Owner, Reason,
-    TokenHash, Ttl,
+    Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, Owner,
+    Reason, TokenHash, Ttl,
 };
 
 /// One step on one lock.
@@ -189,22 +189,6 @@ pub struct Release {
     /// From when until when it lasted; `None` where the store does not say, or the lease was broken: then it is
     /// an end that the history has.
     pub span: Option<GrantSpan>,
-}
-
-/// From when until when a grant lasted by the store's wall clock, in milliseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantSpan {
-    /// When the lock was granted.
-    pub acquired_at_millis: u64,
-    /// When the grant ended.
-    pub ended_at_millis: u64,
-}
-
-impl GrantSpan {
-    /// How long the grant lasted.
-    pub fn held_for(self) -> Duration {
-        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
-    }
 }
 
 /// What became of a break.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FencingToken, GrantSpan, Owner, TokenHash};
+use super::{FencingToken, Owner, TokenHash};
 
 /// How long a break is kept after the lease has ended.
 pub(super) const BREAK_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -75,6 +75,22 @@ pub enum InvalidReason {
     /// It has a control character.
     #[error("must not contain control characters")]
     Control,
+}
+
+/// From when until when a grant lasted by the store's wall clock, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantSpan {
+    /// When the lock was granted.
+    pub acquired_at_millis: u64,
+    /// When the grant ended.
+    pub ended_at_millis: u64,
+}
+
+impl GrantSpan {
+    /// How long the grant lasted.
+    pub fn held_for(self) -> Duration {
+        Duration::from_millis(self.ended_at_millis.saturating_sub(self.acquired_at_millis))
+    }
 }
 
 /// How a grant ended other than by a release.

@@ -27,12 +27,12 @@ mod watch;
 mod withdrawal;
 
 pub use command::{
-    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, GrantSpan, LockCommand,
-    LockReply, Release, ReleaseReply, RenewReply,
+    AcquireCommand, AcquireReply, BreakCommand, BreakReply, Contention, LockCommand, LockReply,
+    Release, ReleaseReply, RenewReply,
 };
 pub use entries::{Entries, Entry, EntryName, InvalidEntryName};
 pub use fencing_token::{FencingToken, Moment};
-pub use history::{Break, EndCause, GrantEnd, History, InvalidReason, Reason};
+pub use history::{Break, EndCause, GrantEnd, GrantSpan, History, InvalidReason, Reason};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
 pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl};

@@ -1,7 +1,7 @@
-//! Answers that stay on disk: what memory has in their place, and the way back.
+//! Answers that stay on disk: the way back into memory.
 //!
 //! A store remembers every key for a day and reads few answers again, so memory has what the rules need to decide
-//! and a stub of each answer above [`IN_MEMORY`]. The whole record is in its row, which is written once: an answer
+//! and a stub of each long answer ([`record_in_memory`](super::row::record_in_memory)). The whole record is in its row, which is written once: an answer
 //! never changes but to none. So it is read by its key and the fencing token of its run. Those who read the same
 //! answer at one time share it, or clients that read slowly would hold as many copies of it as they are.
 //!
@@ -18,22 +18,8 @@ use super::tables::FileError;
 use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
 use keylatch_core::lock::FencingToken;
 
-/// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
-/// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
-pub(super) const IN_MEMORY: u64 = 1024;
-
 /// How many entries the map of answers in use has before those that are no longer in use are looked for.
 const ENTRIES: usize = 64;
-
-/// The state as memory has it.
-pub(super) fn in_memory(state: RecordState) -> RecordState {
-    state.map_kept(|kept| match kept {
-        StoredResponse::Answer(_) if kept.kept_bytes() > IN_MEMORY => {
-            StoredResponse::Stub(kept.stub())
-        }
-        kept => kept,
-    })
-}
 
 /// A run has one answer at most.
 type RunKey = (RecordKey, FencingToken);

@@ -27,6 +27,10 @@ use keylatch_core::snapshot::SnapshotError;
 
 /// The format of the file.
 pub(super) const FORMAT: u64 = 5;
+/// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
+/// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
+const IN_MEMORY: u64 = 1024;
+
 /// The number of the format before this one.
 pub(super) const FORMAT4: u64 = 4;
 
@@ -115,6 +119,16 @@ pub(super) fn lock_at_rest(state: &LockState, since: Duration) -> LockState {
 /// What of a record outlives a restart, as of the moment `since`.
 pub(super) fn record_at_rest(state: &RecordState, since: Duration) -> RecordState {
     RecordState::new(state.record().cloned().map(|record| Record { since, ..record }))
+}
+
+/// The record as memory has it: an answer that is long stays in its row alone, and memory has its stub.
+pub(super) fn record_in_memory(state: RecordState) -> RecordState {
+    state.map_kept(|kept| match kept {
+        StoredResponse::Answer(_) if kept.kept_bytes() > IN_MEMORY => {
+            StoredResponse::Stub(kept.stub())
+        }
+        kept => kept,
+    })
 }
 
 /// Whether the disk says the same of both.

@@ -12,11 +12,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
-use super::answers::in_memory;
 use super::row::{
     AgeRow, Head, RowError, append_checksum, decode_format4_lock, decode_format4_record,
-    decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_key,
-    verify_checksum,
+    decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_in_memory,
+    record_key, verify_checksum,
 };
 use crate::table::Table;
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -275,7 +274,10 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         Ok(())
     })?;
     let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        table.install::<RecordState>(&record_key(key)?, in_memory(decode_record(value, now)?));
+        table.install::<RecordState>(
+            &record_key(key)?,
+            record_in_memory(decode_record(value, now)?),
+        );
         Ok(())
     })?;
     let sql = "SELECT key, value FROM head WHERE substr(key, 1, 4) = CAST('age ' AS BLOB)";

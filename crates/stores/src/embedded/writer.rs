@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::answers::{AnswersInUse, in_memory};
+use super::answers::AnswersInUse;
 use super::batch::{Batch, SweptKeys};
 use super::engine::{Engine, Failure};
-use super::row::is_same_lock_at_rest;
+use super::row::{is_same_lock_at_rest, record_in_memory};
 use super::snapshot::Snapshot;
 use super::tables::{BatchChanges, Probe};
 use crate::table::Table;
@@ -578,7 +578,7 @@ impl Committer {
             self.table.install(&name, state);
         }
         for (key, state) in changes.records {
-            self.table.install(&key, in_memory(state));
+            self.table.install(&key, record_in_memory(state));
         }
     }
 
