@@ -65,6 +65,9 @@ impl LocalHints {
 
     /// Whether a waiter of this process is among those that [`Self::wake`] would wake.
     pub(super) fn waits_for_turn<E: Entry>(&self, key: &E::Key, before: &E, live: &E) -> bool {
+        if self.turns.is_empty() {
+            return false;
+        }
         let mut turns = E::new_wakeups(key, before, live).into_iter();
         turns.any(|(name, token)| self.wakeups.has_waiter(&name, &token))
     }

@@ -70,8 +70,8 @@ pub(super) struct Worker<E: Kind, S> {
     pub(super) to_decide: VecDeque<E::Key>,
     pub(super) to_read: VecDeque<E::Key>,
     pub(super) remembered: LruCache<E::Key, LastRow<E>>,
-    /// What this process wrote of late, where the engine does not number its writes: a notice of it may come
-    /// after the next write.
+    /// What this process wrote of late of locks that something here waits for or watches, where the engine does not
+    /// number its writes: a notice of it may come after the next write.
     pub(super) own: LruCache<(E::Key, Version), ()>,
     /// How often a write met that of another process.
     conflicts: Arc<AtomicU64>,
@@ -256,12 +256,14 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     fn decide(&mut self, key: &E::Key) -> Step<E> {
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         slot.forget_the_gone();
-        let is_idle = slot.waiting.is_empty();
-        self.catch_up(key);
+        let (is_idle, has_heard) = (slot.waiting.is_empty(), slot.heard.is_some());
+        if has_heard {
+            self.catch_up(key);
+        }
         if is_idle {
             return self.leave(key);
         }
-        if self.slots.get(key).is_some_and(|slot| slot.heard.is_some()) {
+        if has_heard && self.slots.get(key).is_some_and(|slot| slot.heard.is_some()) {
             return Step::Read;
         }
         match self.basis(key) {
@@ -557,7 +559,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.hints.wake(&key, &before.state, &after.live(now));
         if self.engine.timeline().is_some() {
             after.settle(version);
-        } else {
+        } else if self.is_of_interest(&key) {
             self.own.put((key.clone(), version), ());
         }
         let row = Some(version).filter(|_| !is_gone);
