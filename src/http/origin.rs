@@ -38,7 +38,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// How long a browser may remember what it is allowed.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// How a request came in, and of whom; an extension of each request that came over a connection.
+/// How a request came in, and of whom; an extension of each request that came over a connection of this server.
 #[derive(Debug, Clone)]
 pub(super) struct Arrival {
     /// Whether only programs of this machine reach the listener.
@@ -51,8 +51,8 @@ pub(super) struct Arrival {
     pub(super) serves: Parts,
     /// The address of the other end.
     pub(super) peer: Option<IpAddr>,
-    /// Who sends the request, once the layer around all routes has found that out. It is here because an extension of
-    /// its own would be the fourth, for which the map of extensions is made anew.
+    /// The identity that sends the request, once the layer around all routes has found it. It is no extension of its own:
+    /// that would be the fourth of a request, and the map of extensions grows with the fourth.
     pub(super) identity: Option<Arc<Identity>>,
 }
 
@@ -62,7 +62,19 @@ impl Arrival {
         request.extensions().get()
     }
 
-    /// Who sends the request with these extensions, if that is known.
+    /// That of a request whose connection another server has: over plain HTTP, as far as this service knows.
+    pub(super) fn at_another_server() -> Self {
+        Self {
+            is_local: false,
+            is_tls: false,
+            is_surplus: false,
+            serves: Parts::ALL,
+            peer: None,
+            identity: None,
+        }
+    }
+
+    /// The identity that sends the request with these extensions, if it is known.
     pub(super) fn identity(extensions: &Extensions) -> Option<&Arc<Identity>> {
         extensions.get::<Self>()?.identity.as_ref()
     }

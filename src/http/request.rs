@@ -253,10 +253,8 @@ impl RequestLayer {
             // The service behind a guard is not to read the key.
             request.headers_mut().remove(&header);
         }
-        // Every request comes over a connection. Without an arrival it would have no identity, and be refused.
-        if let Some(arrival) = request.extensions_mut().get_mut::<Arrival>() {
-            arrival.identity = Some(identity);
-        }
+        let arrival = request.extensions_mut().get_or_insert_with(Arrival::at_another_server);
+        arrival.identity = Some(identity);
         Ok(())
     }
 }

@@ -3,13 +3,17 @@
 //!
 //! Method: keys in every form and in none, over HTTP. What each identity may do is in the file `permissions`.
 
+use axum::body::Body;
+use axum::http::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use keylatch::app::App;
 use keylatch::config::Switch;
 use keylatch::http::{Guard, GuardAccess};
 use keylatch_testkit::{Answer, Keyring, LogCapture, Service, Upstream, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
+use tower::ServiceExt as _;
 
 const ALL: &str = "allow = [{ locks = \"\", may = [\"acquire\", \"read\", \"break\"] }, \
                    { keys = \"\", may = [\"use\", \"read\", \"resolve\"] }]";
@@ -44,6 +48,18 @@ async fn key_is_taken_as_bearer_and_as_password() {
         let absent = get(&service, "/v1/idempotency/k", &authorization).await;
         absent.is_problem(404, "no-record");
     }
+}
+
+/// A program that serves the router itself, with a server of its own.
+#[tokio::test]
+async fn key_is_taken_where_another_server_has_the_connection() {
+    let mut keyring = Keyring::default();
+    let key = keyring.add("ci", ALL);
+    let router = App::new(keyring.config()).await.expect("the store opens").router();
+    let head = Request::get("/v1/locks").header("host", "localhost");
+    let request = head.header("authorization", format!("Bearer {key}")).body(Body::empty());
+    let answer = router.oneshot(request.expect("a request")).await.expect("an answer");
+    assert_eq!(answer.status(), 200, "{answer:?}");
 }
 
 #[tokio::test]
