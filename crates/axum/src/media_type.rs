@@ -32,6 +32,7 @@ impl MediaType {
     }
 
     fn parse(written: String) -> Self {
+        // Most have no parameter.
         if !written.contains(';') {
             let essence = written.trim().to_ascii_lowercase();
             return Self { canonical: essence.clone(), essence, written };

@@ -51,32 +51,26 @@ pub struct LossEvent {
 /// `snapshot` of a watch: the present state of the lock.
 ///
 /// A free lock has no holder's label: `{"held":false,"owner":null}`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotEvent {
     /// Whether a client holds the lock.
     pub held: bool,
     /// The lock, if it is held.
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "lock_or_no_owner")]
     pub lock: Option<HeldLock>,
 }
 
-impl Serialize for SnapshotEvent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Held<'a> {
-            held: bool,
-            #[serde(flatten)]
-            lock: &'a HeldLock,
-        }
-        #[derive(Serialize)]
-        struct Free {
-            held: bool,
-            owner: Option<&'static str>,
-        }
-        match &self.lock {
-            Some(lock) => Held { held: self.held, lock }.serialize(serializer),
-            None => Free { held: self.held, owner: None }.serialize(serializer),
-        }
+fn lock_or_no_owner<S: Serializer>(
+    lock: &Option<HeldLock>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct NoOwner {
+        owner: (),
+    }
+    match lock {
+        Some(lock) => lock.serialize(serializer),
+        None => NoOwner { owner: () }.serialize(serializer),
     }
 }
 
