@@ -48,6 +48,7 @@ pub(crate) const BAD_DAYS: Faults = Faults {
     repeated_notice: 100,
     unreplicated: 30,
     behind_seconds: 7200,
+    names_turns: false,
 };
 
 /// What a clock does to an engine while clients work.

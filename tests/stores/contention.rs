@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylatch_core::lock::{
-    AcquireCommand, AcquireReply, AcquireRequest, Acquisition, Attempt, LockName, LockService,
-    ReleaseReply, Token, Ttl, WaiterLimits,
+    AcquireCommand, AcquireReply, AcquireRequest, Acquisition, Attempt, Limit, LockName,
+    LockService, LockSet, ReleaseReply, SetAcquireRequest, Token, Ttl, WaiterLimits,
 };
 use keylatch_core::store::Store;
 use keylatch_stores::optimistic;
@@ -163,4 +163,38 @@ fn waiters_that_rest_are_written_with_a_release() {
         assert!(matches!(joined.unwrap(), AcquireReply::Busy(_)));
         assert_eq!((engine.batches(), asked.elapsed()), (batches + 1, Duration::from_millis(5)));
     });
+}
+
+/// One lock is free for all, and another is held. A process hears of its own writes as late as of those of others.
+#[test]
+fn sets_that_wait_keep_their_entries_and_do_not_wake_each_other() {
+    for make in [FakeEngine::new, FakeEngine::without_clock] {
+        let batches = stopped(async {
+            let engine = make(Faults { names_turns: true, ..slow() }, seed());
+            let limits = WaiterLimits { each: 1000, all: 1000 };
+            let service =
+                LockService::start(optimistic(engine.clone()), Duration::from_secs(5), limits);
+            let service = service.unwrap();
+            let [free, held] = ["a", "b"].map(|name| LockName::parse(name).unwrap());
+            service.acquire(AcquireRequest::new(held.clone(), Ttl::DEFAULT)).await.unwrap();
+            let waits = (0..4).map(async |number: u64| {
+                pass(number).await;
+                let set = LockSet::new(vec![free.clone(), held.clone()]).unwrap();
+                let request = SetAcquireRequest {
+                    set,
+                    token: None,
+                    ttl: Ttl::DEFAULT,
+                    owner: None,
+                    wait: Duration::from_secs(3),
+                    limit: Limit::Shared,
+                };
+                let reply = service.acquire_set(request).await.unwrap();
+                assert!(matches!(reply, Acquisition::Held { .. }), "{reply:?}");
+            });
+            join_all(waits).await;
+            engine.batches()
+        });
+        // Each joins, keeps its entries every 1.3 s, and withdraws them.
+        assert!(batches <= 40, "{batches} batches");
+    }
 }

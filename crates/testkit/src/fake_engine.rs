@@ -56,6 +56,8 @@ pub struct Faults {
     pub unreplicated: u64,
     /// The wall clocks of the processes are up to so many seconds behind.
     pub behind_seconds: u64,
+    /// Every notice names the waiters whose turn comes, as those of PostgreSQL do.
+    pub names_turns: bool,
 }
 
 impl Faults {
@@ -72,6 +74,7 @@ impl Faults {
         lost_notice: 0,
         unreplicated: 0,
         behind_seconds: 0,
+        names_turns: false,
     };
 }
 
@@ -416,6 +419,9 @@ impl Engine {
             state.kept_until.insert(change.key.to_bytes(), change.outline.lasts);
         }
         match state.dice.below(3) {
+            _ if self.faults.names_turns => {
+                notice = Notice::Turns(change.key.clone(), version, change.outline.turns.clone());
+            }
             0 if self.forgetful.is_some() || !has_clock => {
                 let row = Row { version, value: change.value.clone() };
                 notice = Notice::Row(change.key.clone(), row);

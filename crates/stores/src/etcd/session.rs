@@ -28,8 +28,8 @@ use super::messages::{
 const CALL_LIMIT: Duration = Duration::from_secs(4);
 /// After how long the member of a call is asked whether it still is there, and how often.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long it may take to answer that, which it does without asking others.
-const SIGN_LIMIT: Duration = Duration::from_secs(1);
+/// How long it may take to answer that, which it does without asking others. On a loaded machine that was over a second.
+const SIGN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A connection to one member that has a leader.
 #[derive(Debug)]

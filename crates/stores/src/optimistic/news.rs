@@ -31,11 +31,17 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         if !self.is_news(&key, version) {
             return;
         }
-        let is_wanted = E::lock_name(&key).is_some_and(|name| match turns {
-            Some(turns) => self.hints.is_for_one_here(name, &turns),
+        let is_wanted = E::lock_name(&key).is_some_and(|name| match &turns {
+            Some(turns) => self.hints.is_for_one_here(name, turns),
             None => self.hints.is_of_interest(name),
         });
-        let heard = HeardRow { version, row, is_wanted };
+        let outdated = match turns {
+            _ if is_wanted => LastRowState::Outdated,
+            // What waits here hears of its turn.
+            Some(_) if self.is_of_interest(&key) => LastRowState::Unwatched,
+            _ => LastRowState::Unfollowed,
+        };
+        let heard = HeardRow { version, row, is_wanted, outdated };
         let is_numbered = self.engine.timeline().is_some();
         let Some(slot) = self.slots.get_mut(&key) else { return self.hear_at_rest(key, heard) };
         if slot.hear(heard, is_numbered) {
@@ -46,7 +52,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     /// Takes up what was heard of a row while neither a command nor a call is about its key.
     fn hear_at_rest(&mut self, key: E::Key, heard: HeardRow) {
         if !heard.is_wanted {
-            return self.outdate(&key, false);
+            return self.outdate(&key, heard.outdated);
         }
         if !heard.row.as_ref().is_some_and(|row| self.take_row(&key, row)) {
             self.to_read.push_back(key.clone());
@@ -64,7 +70,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         {
             return;
         }
-        self.outdate(key, heard.is_wanted);
+        self.outdate(key, heard.outdated);
         if let Some(slot) = self.slots.get_mut(key) {
             slot.heard = Some(heard);
         }
@@ -88,14 +94,10 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         self.engine.timeline().is_some() && version.is_some() && version < known
     }
 
-    /// Has the row be read before it is a basis again. What is not followed may change several times until then.
-    pub(super) fn outdate(&mut self, key: &E::Key, is_followed: bool) {
+    /// Has the row be read before it is a basis again.
+    pub(super) fn outdate(&mut self, key: &E::Key, state: LastRowState) {
         if let Some(row) = self.remembered.peek_mut(key) {
-            row.state = match row.state {
-                LastRowState::Unfollowed => LastRowState::Unfollowed,
-                _ if is_followed => LastRowState::Outdated,
-                _ => LastRowState::Unfollowed,
-            };
+            row.state = row.state.max(state);
         }
     }
 
@@ -121,21 +123,22 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         now: EngineTime,
     ) {
         let (version, new) = (seen.version, seen.value.clone());
-        let mut before = E::default();
-        match self.remembered.put(key.clone(), seen) {
-            Some(old) if old.version == version => return,
-            Some(old) if old.state != LastRowState::Unfollowed => {
-                self.hints.report(key, &old.value.state, &new.state, now);
-                before = old.value.state;
-            }
+        let old = self.remembered.put(key.clone(), seen);
+        if old.as_ref().is_some_and(|old| old.version == version) {
+            return;
+        }
+        match old.as_ref().filter(|old| old.state <= LastRowState::Outdated) {
+            Some(old) => self.hints.report(key, &old.value.state, &new.state, now),
             // It changed, and nothing here knows from what.
-            _ if is_heard => {
+            None if is_heard => {
                 if let Some(name) = E::lock_name(key) {
                     self.hints.report_missed_of(name);
                 }
             }
-            _ => {}
+            None => {}
         }
+        let old = old.filter(|old| old.state <= LastRowState::Unwatched);
+        let before = old.map(|old| old.value.state).unwrap_or_default();
         self.hints.wake(key, &before, &new.live(now));
     }
 

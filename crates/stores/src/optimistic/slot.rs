@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::call::shared;
 use super::conditional::{EngineTime, Row, Version};
 use super::value::Kind;
+use super::worker::LastRowState;
 
 /// How long queue entries behind others wait for a write that takes them along.
 const JOINS_REST: Duration = Duration::from_millis(20);
@@ -60,6 +61,8 @@ pub(super) struct HeardRow {
     pub(super) row: Option<Row>,
     /// Whether anything in this process depends on it.
     pub(super) is_wanted: bool,
+    /// What the row that is remembered counts as from now on.
+    pub(super) outdated: LastRowState,
 }
 
 /// Why a decision may rest.
@@ -128,9 +131,11 @@ impl<E: Kind> Slot<E> {
         let is_older = |old: &HeardRow| {
             is_numbered && heard.version.is_some_and(|version| old.version > Some(version))
         };
+        let outdated =
+            self.heard.as_ref().map_or(heard.outdated, |old| heard.outdated.max(old.outdated));
         let latest = self.heard.take().filter(is_older).unwrap_or(heard);
         let row = latest.row.filter(|_| is_numbered);
-        self.heard = Some(HeardRow { version: latest.version, row, is_wanted });
+        self.heard = Some(HeardRow { version: latest.version, row, is_wanted, outdated });
         self.wake()
     }
 

@@ -92,11 +92,14 @@ pub(super) struct LastRow<E> {
 }
 
 /// Whether a row is still what the engine has, as far as this process knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LastRowState {
     Current,
     /// Another process has changed it.
     Outdated,
+    /// Other processes may have changed it several times. By none of the changes came the turn of a waiter of this
+    /// process.
+    Unwatched,
     /// Other processes may have changed it several times.
     Unfollowed,
 }
@@ -584,7 +587,7 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
 
     /// Has a row read that another process changed, or that the engine's clock judges in another way.
     fn meet_conflict(&mut self, write: Write<E>) {
-        self.outdate(&write.key, true);
+        self.outdate(&write.key, LastRowState::Outdated);
         if write.is_new {
             self.floors.forget(E::bucket(&write.key));
         }
