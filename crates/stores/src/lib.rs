@@ -16,6 +16,8 @@ mod etcd;
 mod hints;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod multi_host_url;
 #[cfg(feature = "conditional")]
 mod optimistic;
 #[cfg(feature = "postgres")]

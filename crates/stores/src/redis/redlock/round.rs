@@ -27,7 +27,7 @@ use super::tally::Tally;
 use crate::redis::pool;
 use crate::redis::script::{Keys, RedlockScripts};
 use crate::redis::tls::Security;
-use crate::redis::url::{MultiHostUrl, with_port};
+use crate::redis::url::ServersUrl;
 use crate::{OpenError, RedisSettings, RedlockSettings};
 use keylatch_core::lock::Ttl;
 use keylatch_core::retry::Retry;
@@ -253,16 +253,16 @@ impl Nodes {
 /// `redlock://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/DB]`.
 fn addresses(url: &str) -> Result<(Vec<(String, String)>, Security), OpenError> {
     let bad = |why: &str| OpenError::BadRedlock(why.to_owned());
-    let url = MultiHostUrl::parse(url).map_err(|error| bad(error.0))?;
+    let url = ServersUrl::parse(url).map_err(|error| bad(error.0))?;
     let [] = url.parameters([]).map_err(|error| bad(error.0))?;
-    let hosts: Vec<_> = url.hosts.iter().map(|host| with_port(host, REDIS_PORT)).collect();
+    let hosts: Vec<_> = url.hosts().iter().map(|host| host.with_port(REDIS_PORT)).collect();
     if !(MIN_NODES..=MAX_NODES).contains(&hosts.len()) {
         return Err(bad("it takes 3 to 31 nodes, with commas between them"));
     }
     if hosts.iter().collect::<BTreeSet<_>>().len() < hosts.len() {
         return Err(bad("a node is there twice, and would vote twice"));
     }
-    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path));
+    let with_url = |host: String| (host.clone(), url.of_host(&host, url.path()));
     let nodes = hosts.into_iter().map(with_url).collect();
     Ok((nodes, url.security))
 }

@@ -13,7 +13,7 @@ use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
 use super::super::failure::InvalidUrl;
-use super::super::url::MultiHostUrl;
+use super::super::url::ServersUrl;
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
@@ -38,21 +38,21 @@ impl Cluster {
         url: &str,
         settings: &RedisSettings,
     ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
-        let url = MultiHostUrl::parse(url)?;
-        if !matches!(url.path, "" | "0") {
+        let url = ServersUrl::parse(url)?;
+        if !matches!(url.path(), "" | "0") {
             return Err(InvalidUrl("a cluster has no database but 0").into());
         }
         let [] = url.parameters([])?;
         let options = |host| ConnectOptions::new(&url.of_host(host, "0"), &url.security, settings);
         let mut sources = BTreeMap::new();
-        for host in &url.hosts {
-            let seed = options(host)?;
+        for host in url.hosts() {
+            let seed = options(host.text)?;
             let address = seed.address().ok_or(InvalidUrl("it needs hosts"))?;
             let client = seed.client(&address).ok_or(InvalidUrl("it needs hosts"))?;
             sources.insert(address, TopologySource::new(client));
         }
         let (options, seeds) =
-            (Arc::new(options(url.hosts[0])?), sources.keys().cloned().collect());
+            (Arc::new(options(url.hosts()[0].text)?), sources.keys().cloned().collect());
         Ok((Self { options: Arc::clone(&options), sources, seeds, lookups: 0 }, options))
     }
 

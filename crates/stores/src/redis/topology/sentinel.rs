@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::super::failure::InvalidUrl;
 use super::super::pool;
-use super::super::url::MultiHostUrl;
+use super::super::url::ServersUrl;
 use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
@@ -51,8 +51,8 @@ impl Sentinels {
         url: &str,
         settings: &RedisSettings,
     ) -> Result<(Self, Arc<ConnectOptions>), OpenError> {
-        let url = MultiHostUrl::parse(url)?;
-        let (master, database) = url.path.split_once('/').unwrap_or((url.path, ""));
+        let url = ServersUrl::parse(url)?;
+        let (master, database) = url.path().split_once('/').unwrap_or((url.path(), ""));
         if master.is_empty() {
             let why = "it needs the master's name, as in `redis+sentinel://a,b,c/mymaster`";
             return Err(InvalidUrl(why).into());
@@ -64,10 +64,10 @@ impl Sentinels {
                 format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default())
             }
         };
-        let urls = url.hosts.iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
+        let urls = url.hosts().iter().map(|host| url.of_host_as(&credentials, host, DEFAULT_PORT));
         let clients = urls.map(|host| pool::client(&host, &url.security, settings));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let of_master = url.of_host(url.hosts[0], database);
+        let of_master = url.of_host(url.hosts()[0].text, database);
         let options = Arc::new(ConnectOptions::new(&of_master, &url.security, settings)?);
         let sources = clients.iter().cloned().map(TopologySource::new).collect();
         let master = master.to_owned();
