@@ -93,7 +93,7 @@ pub use open_store::{Acquire, OpenStore};
 pub use orders::{Shop, guard_orders};
 pub use port::free_port;
 pub use postgres::{PgBouncer, PostgresDatabase, PostgresServer};
-pub use postgres_pair::PostgresPair;
+pub use postgres_pair::{PostgresPair, Replication};
 pub use program::{Exit, Process, Program, RunningCommand};
 pub use proxy::Proxy;
 pub use random::Dice;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::faults::{CLOCK_AHEAD, CLOCK_THERE_AND_BACK};
+use super::faults::{CLOCK_AHEAD, CLOCK_THERE_AND_BACK, Kind};
 use super::mode::{Mode, Share};
 
 /// Microseconds on the one monotonic clock of all clients.
@@ -299,6 +299,14 @@ impl History {
             grant.told.push(place);
         }
         grants
+    }
+
+    /// The promotions that were faults of the campaign themselves: of a PostgreSQL, which promotes no standby itself.
+    pub(super) fn promotions_by_faults(&self) -> impl Iterator<Item = Promotion> {
+        let kinds = [Kind::Promote, Kind::PromoteBehind].map(Kind::name);
+        let of_promotion = move |fault: &&Fault| kinds.contains(&fault.kind);
+        let promotions = self.faults.iter().filter(of_promotion);
+        promotions.map(|fault| Promotion { from: fault.from, to: fault.to })
     }
 
     /// Whether a master may have forgotten something in a span, or an instance may not have heard yet

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Servers of which one leads.
 #[derive(Debug)]
 pub(super) enum Members {
-    /// A primary, and a standby whose disk each commit waits for.
+    /// A primary and a standby.
     Postgres(PostgresPair),
     /// Three members.
     Etcd(EtcdCluster),
@@ -167,7 +167,8 @@ impl Deployment {
         let any = dice.below(count as u64) as usize;
         let is_of_leader = matches!(kind, K::KillLeader | K::StopLeader | K::CutLeader);
         if is_of_leader
-            || matches!(kind, K::KillMost | K::Promote | K::ExpireSession | K::ClockThereAndBack)
+            || matches!(kind, K::KillMost | K::Promote | K::PromoteBehind)
+            || matches!(kind, K::ExpireSession | K::ClockThereAndBack)
         {
             members.are_whole().await;
         }
@@ -185,7 +186,8 @@ impl Deployment {
                 members.stop(leader, LONG).await
             }
             K::CutLeader => self.cut_leader(time * 2, dice).await,
-            K::Promote => self.promote().await,
+            K::Promote => self.promote(None).await,
+            K::PromoteBehind => self.promote(Some(time)).await,
             K::ExpireSession => self.expire_session(dice).await,
             K::StoreClock => self.set_store_clocks(hours(dice)),
             _ => return None,
@@ -212,11 +214,15 @@ impl Deployment {
         }
     }
 
-    /// Kills the primary for good and promotes its standby.
-    async fn promote(&mut self) -> FaultEffect {
+    /// Kills the primary for good and promotes its standby, which has been without it for a time.
+    async fn promote(&mut self, apart: Option<Duration>) -> FaultEffect {
         let Nodes::Members(Members::Postgres(pair)) = &mut self.nodes else {
             return Err("there is no standby".to_owned());
         };
+        if let Some(time) = apart {
+            pair.part().await;
+            pass(time).await;
+        }
         let (replaced, address) = pair.promote().await;
         for instance in &self.instances {
             instance.links[replaced].lead_to(address.clone());

@@ -134,6 +134,11 @@ async fn postgres_keeps_its_promises() {
     holds(Store::Postgres).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_with_an_asynchronous_standby_keeps_its_promises() {
+    holds(Store::AsyncPostgres).await;
+}
+
 /// Setting the clock of the server that judges leases ends them early, and breaks nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_whose_clock_is_set_breaks_nothing_but_exclusion() {
@@ -161,6 +166,11 @@ async fn checker_sees_flushed_redlock_break_exclusion() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checker_sees_lossy_failover_break_exclusion() {
     breaks_exclusion(Store::Sentinel, &[Kind::FailoverCutOff]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checker_sees_lossy_promotion_of_postgres_break_exclusion() {
+    breaks_exclusion(Store::AsyncPostgres, &[Kind::PromoteBehind]).await;
 }
 
 /// A store that forgets its grants promises no exclusion. The checker sees it break exclusion.
@@ -385,8 +395,9 @@ impl Campaign {
 
     /// All that was written down so far.
     async fn history(&self) -> History {
-        let (taken, promotions) = (self.resource.taken().await, self.masters.promotions());
-        History { taken, promotions, ..self.history.clone() }
+        let mut promotions = self.masters.promotions();
+        promotions.extend(self.history.promotions_by_faults());
+        History { taken: self.resource.taken().await, promotions, ..self.history.clone() }
     }
 
     async fn worker(&mut self, ending: &CancellationToken) -> Worker {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use keylatch_testkit::{
     Answer, Api, Cluster, Ensemble, EtcdCluster, PostgresPair, Process, Program, Proxy,
-    RedisServer, Sentinels, WallClock, eventually,
+    RedisServer, Replication, Sentinels, WallClock, eventually,
 };
 use reqwest::Method;
 use tempfile::TempDir;
@@ -85,6 +85,8 @@ pub(super) enum Store {
     ForgetfulRedlock,
     /// A primary and its synchronous standby.
     Postgres,
+    /// A primary and a standby that it does not wait for.
+    AsyncPostgres,
     /// Three members.
     Etcd,
     /// Three members.
@@ -138,6 +140,7 @@ impl Store {
             Self::Redlock => "Redlock",
             Self::ForgetfulRedlock => "Redlock without persistence",
             Self::Postgres => "PostgreSQL with a synchronous standby",
+            Self::AsyncPostgres => "PostgreSQL with an asynchronous standby",
             Self::Etcd => "etcd with three members",
             Self::Zookeeper => "ZooKeeper with three members",
         }
@@ -163,10 +166,11 @@ impl Store {
             Self::ForgetfulRedlock => {
                 [&instances[..], &nodes, &[K::ScriptFlush, K::KillMost]].concat()
             }
-            Self::Postgres | Self::Etcd | Self::Zookeeper => {
+            Self::Postgres | Self::AsyncPostgres | Self::Etcd | Self::Zookeeper => {
                 let leader = [K::KillLeader, K::StopLeader, K::CutLeader, K::InstanceClock];
                 let own: &[_] = match self {
                     Self::Postgres => &[K::Promote],
+                    Self::AsyncPostgres => &[K::Promote, K::PromoteBehind],
                     Self::Etcd => &[K::KillMost],
                     _ => &[K::KillMost, K::ExpireSession, K::StoreClock],
                 };
@@ -198,7 +202,10 @@ impl Store {
     /// Whether it may know again what was so some time ago, as a new master does.
     pub(super) fn goes_back(self) -> bool {
         use Store as S;
-        matches!(self, S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster)
+        matches!(
+            self,
+            S::SnapshotRedis | S::Sentinel | S::CarefulSentinel | S::Cluster | S::AsyncPostgres
+        )
     }
 
     /// What clients ask of it.
@@ -315,7 +322,8 @@ impl Deployment {
         let timeout = ("KEYLATCH_STORE_TIMEOUT_MS", STORE_TIMEOUT);
         let own = self.store.settings();
         // Of the others, some count by their instance's wall clock.
-        let clock = clock.as_ref().ok().filter(|_| self.store.is_strict());
+        let is_apart = self.store.is_strict() || self.store == Store::AsyncPostgres;
+        let clock = clock.as_ref().ok().filter(|_| is_apart);
         let environment: Vec<_> = [timeout]
             .into_iter()
             .chain(own.iter().copied())
@@ -363,8 +371,12 @@ async fn nodes(store: Store, shim: Option<&WallClock>) -> Nodes {
             let clocks = [shim, None, None, None, None];
             Nodes::Independent(join_all(clocks.map(|clock| node(&DURABLE, clock))).await)
         }
-        Store::Postgres => {
-            let pair = PostgresPair::start_with_environment(&environment(shim)).await;
+        Store::Postgres | Store::AsyncPostgres => {
+            let replication = match store {
+                Store::Postgres => Replication::Synchronous,
+                _ => Replication::Asynchronous,
+            };
+            let pair = PostgresPair::start_with_environment(replication, &environment(shim)).await;
             Nodes::Members(Members::Postgres(pair))
         }
         Store::Etcd => Nodes::Members(Members::Etcd(EtcdCluster::start().await)),
