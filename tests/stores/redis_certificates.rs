@@ -16,8 +16,14 @@ struct SecureRedis {
 }
 
 impl SecureRedis {
+    /// With a certificate for the host by which it is reached.
     async fn start(authority: &Authority, options: &[&str]) -> Self {
-        let (port, tls) = (free_port(), authority.serve());
+        Self::start_as(authority, &["localhost", "127.0.0.1"], options).await
+    }
+
+    /// With a certificate for these names.
+    async fn start_as(authority: &Authority, names: &[&str], options: &[&str]) -> Self {
+        let (port, tls) = (free_port(), authority.serve_with(&authority.sign("-", names)));
         let (number, ca) = (port.to_string(), authority.ca_file().display().to_string());
         let secure = [
             "--tls-port",
@@ -39,6 +45,31 @@ impl SecureRedis {
 
     fn host(&self) -> String {
         format!("localhost:{}", self.port)
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Asserts that a waiter of one instance is served when another one's holder releases.
+    async fn hands_over(&self, url: &str) {
+        let ((_one, one), (_other, other)) = (granting(url).await, granting(url).await);
+        eventually(async || {
+            let ask = ["PUBSUB", "NUMSUB", "keylatch:changes"];
+            let (_, listening): (String, u64) = self.plain.run(&ask).await;
+            (listening == 2).then_some(())
+        })
+        .await;
+        let lease = one.create("deploy", &json!({})).await;
+        let patient = json!({"wait_ms": 60_000});
+        let waiter = soon("the waiter", other.create("deploy", &patient));
+        let holder = async {
+            let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
+            eventually(waits).await;
+            assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
+        };
+        let (waiter, ()) = tokio::join!(waiter, holder);
+        assert_eq!(waiter.status, 201, "{waiter:?}");
     }
 }
 
@@ -82,23 +113,7 @@ async fn one_redis_asks_for_a_certificate_of_a_private_authority() {
     let redis = SecureRedis::start(&authority, &[]).await;
     let (host, all) = (redis.host(), certificates(&authority));
     let url = format!("rediss://{host}/2?{all}&protocol=resp3");
-    let ((_one, one), (_other, other)) = (granting(&url).await, granting(&url).await);
-    eventually(async || {
-        let clients = ["CLIENT", "LIST", "TYPE", "pubsub"];
-        let listening: String = redis.plain.run(&clients).await;
-        (listening.lines().count() == 2).then_some(())
-    })
-    .await;
-    let lease = one.create("deploy", &json!({})).await;
-    let patient = json!({"wait_ms": 60_000});
-    let waiter = soon("the waiter", other.create("deploy", &patient));
-    let holder = async {
-        let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
-        eventually(waits).await;
-        assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
-    };
-    let (waiter, ()) = tokio::join!(waiter, holder);
-    assert_eq!(waiter.status, 201, "{waiter:?}");
+    redis.hands_over(&url).await;
     let (foreign, own) = (Authority::default(), authority.ca_file());
     let log = refused(&format!("rediss://{host}?{}", certificates(&foreign))).await;
     assert!(log.contains("invalid peer certificate"), "{log}");
@@ -141,6 +156,73 @@ async fn sentinel_and_its_master_ask_for_a_certificate() {
     granting(&format!("rediss+sentinel://{}/mymaster/1?{certificates}", sentinel.host())).await;
 }
 
+/// A name that no machine has: it is for the certificates alone.
+const NAME: &str = "redis.example.org";
+
+/// The certificates of a client, and a name for those of the servers.
+fn named(authority: &Authority, name: &str) -> String {
+    format!("{}&servername={name}", certificates(authority))
+}
+
+#[tokio::test]
+async fn certificate_may_be_for_another_name_that_the_url_has() {
+    let authority = Authority::default();
+    let redis = SecureRedis::start_as(&authority, &[NAME], &[]).await;
+    let url = |name: &str| format!("rediss://{}?{}", redis.address(), named(&authority, name));
+    redis.hands_over(&url(NAME)).await;
+    let without = format!("rediss://{}?{}", redis.address(), certificates(&authority));
+    for wrong in [url("other.example.org"), url("127.0.0.1"), without] {
+        let log = refused(&wrong).await;
+        assert!(log.contains("invalid peer certificate"), "the name is not checked: {log}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_redlock_may_have_a_certificate_for_another_name() {
+    let authority = Authority::default();
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        let remembers = ["--appendonly", "yes", "--appendfsync", "always"];
+        nodes.push(SecureRedis::start_as(&authority, &[NAME], &remembers).await);
+    }
+    let addresses: Vec<_> = nodes.iter().map(SecureRedis::address).collect();
+    let nodes = addresses.join(",");
+    granting(&format!("rediss+redlock://{nodes}?{}", named(&authority, NAME))).await;
+}
+
+/// Nodes announce their addresses.
+#[tokio::test]
+async fn nodes_of_a_cluster_may_have_a_certificate_for_another_name() {
+    let authority = Authority::default();
+    let bus = free_port().to_string();
+    let options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", &bus];
+    let node = SecureRedis::start_as(&authority, &[NAME], &options).await;
+    let () = node.plain.run(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    let url = format!("rediss+cluster://{}?{}", node.address(), named(&authority, NAME));
+    node.hands_over(&url).await;
+}
+
+/// Sentinels name the address of the master.
+#[tokio::test]
+async fn sentinel_and_its_master_may_have_a_certificate_for_another_name() {
+    let authority = Authority::default();
+    let master = SecureRedis::start_as(&authority, &[NAME], &[]).await;
+    let file = authority.file("sentinel.conf");
+    let watch = format!("sentinel monitor mymaster 127.0.0.1 {} 1\n", master.port);
+    std::fs::write(&file, watch).unwrap();
+    let options = [&*file.display().to_string(), "--sentinel"];
+    let sentinel = SecureRedis::start_as(&authority, &[NAME], &options).await;
+    let parameters = named(&authority, NAME);
+    let url = format!("rediss+sentinel://{}/mymaster/1?{parameters}", sentinel.address());
+    master.hands_over(&url).await;
+    // The sentinel publishes failovers on a connection of the same kind.
+    eventually(async || {
+        let listening: String = sentinel.plain.run(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        (!listening.is_empty()).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn wrong_certificates_are_named_at_start() {
     let authority = Authority::default();
@@ -162,6 +244,8 @@ async fn wrong_certificates_are_named_at_start() {
         ("redis", good.clone(), "a scheme that begins with `rediss`"),
         ("redis+sentinel", good.clone(), "a scheme that begins with `rediss`"),
         ("redlock", good.clone(), "a scheme that begins with `rediss`"),
+        ("rediss", "servername=a%20b".to_owned(), "`servername` is no name of a server"),
+        ("redis", "servername=a".to_owned(), "a scheme that begins with `rediss`"),
         ("rediss+redlock", "cacrt=a".to_owned(), "a parameter that is not known here"),
     ] {
         let hosts = if scheme == "redis" || scheme == "rediss" { "a" } else { "a,b,c" };

@@ -9,6 +9,7 @@
 //! servers; `pubsub` the hints between instances. The invariants are those of [`Store`], and the conformance
 //! tests hold this store to them, on one server, Sentinel and Cluster.
 
+mod client;
 mod connection;
 mod engine;
 mod failure;
@@ -63,7 +64,7 @@ pub use redlock::redlock;
 /// `redis+unix:///PATH` for a socket; or the master that sentinels name, at
 /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,…]/MASTER[/DB]`; or a cluster, some nodes of which
 /// are at `redis+cluster://[USER:PASSWORD@]HOST[:PORT][,…]`. With TLS, `?cacert=PATH&cert=PATH&key=PATH`
-/// name certificates.
+/// name certificates, and `servername=NAME` the name that those of the servers are for.
 ///
 /// # Errors
 ///

@@ -16,13 +16,13 @@ use bb8_redis::bb8::{self, ManageConnection, QueueStrategy, RunError};
 use bb8_redis::redis::aio::SendError;
 use bb8_redis::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, cmd,
+    Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, cmd,
 };
 use keylatch_core::store::Tier;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::client::RedisClient;
 use super::connection::{ConnectionState, ReplicaWait, SharedConnection};
 use super::failure::Failure;
 use super::server::Server;
@@ -30,7 +30,7 @@ use super::tls::Security;
 use crate::{OpenError, RedisSettings};
 
 /// A client of the one Redis at `url`, which may name certificates.
-pub(super) fn lone_client(url: &str, settings: &RedisSettings) -> Result<Client, OpenError> {
+pub(super) fn lone_client(url: &str, settings: &RedisSettings) -> Result<RedisClient, OpenError> {
     let (url, security) = Security::split(url)?;
     client(&url, &security, settings)
 }
@@ -40,7 +40,7 @@ pub(super) fn client(
     url: &str,
     security: &Security,
     settings: &RedisSettings,
-) -> Result<Client, OpenError> {
+) -> Result<RedisClient, OpenError> {
     let bad_url = |error: RedisError| OpenError::BadRedisUrl(error.to_string());
     let info = url.into_connection_info().map_err(bad_url)?;
     let timeout = settings.connect_timeout();
@@ -54,14 +54,15 @@ pub(super) fn client(
         .set_user_timeout(timeout * 5);
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-    match security.certificates().map_err(OpenError::BadRedisUrl)? {
-        Some(certificates) => Client::build_with_tls(info, certificates).map_err(bad_url),
-        None => Client::open(info).map_err(bad_url),
-    }
+    let client = match security.certificates().map_err(OpenError::BadRedisUrl)? {
+        Some(certificates) => Client::build_with_tls(info, certificates).map_err(bad_url)?,
+        None => Client::open(info).map_err(bad_url)?,
+    };
+    Ok(RedisClient::new(client.get_connection_info().clone(), security.server_name()))
 }
 
 /// Checks that the server is fit to keep locks, if it replies.
-pub(super) async fn check(client: Client, settings: &RedisSettings) -> Result<(), OpenError> {
+pub(super) async fn check(client: RedisClient, settings: &RedisSettings) -> Result<(), OpenError> {
     let retired = Some(CancellationToken::new());
     Manager::new(client, settings, retired).check().await
 }
@@ -69,7 +70,7 @@ pub(super) async fn check(client: Client, settings: &RedisSettings) -> Result<()
 /// A few connections to one server. Clones are the same pool.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
-    client: Arc<Client>,
+    client: Arc<RedisClient>,
     pool: bb8::Pool<Manager>,
     /// Why the last attempt to connect failed: bb8 says only that it took too long.
     last_error: Arc<Mutex<Option<String>>>,
@@ -80,7 +81,10 @@ pub(super) struct Pool {
 
 impl Pool {
     /// A pool of a server that is never retired.
-    pub(super) async fn open(client: Client, settings: &RedisSettings) -> Result<Self, OpenError> {
+    pub(super) async fn open(
+        client: RedisClient,
+        settings: &RedisSettings,
+    ) -> Result<Self, OpenError> {
         let manager = Manager::new(client, settings, None);
         manager.check().await?;
         Ok(Self::of(manager, settings))
@@ -90,7 +94,7 @@ impl Pool {
     /// wait for one fail at once.
     pub(super) fn until(
         retired: CancellationToken,
-        client: Client,
+        client: RedisClient,
         settings: &RedisSettings,
     ) -> Self {
         Self::of(Manager::new(client, settings, Some(retired)), settings)
@@ -136,7 +140,7 @@ impl Pool {
     }
 
     /// A client of the server.
-    pub(super) fn client(&self) -> Arc<Client> {
+    pub(super) fn client(&self) -> Arc<RedisClient> {
         Arc::clone(&self.client)
     }
 
@@ -170,7 +174,7 @@ impl Pool {
 
 /// Opens connections for bb8, and knows which of them are broken.
 struct Manager {
-    client: Arc<Client>,
+    client: Arc<RedisClient>,
     timeout: Duration,
     allow_eviction: bool,
     last_error: Arc<Mutex<Option<String>>>,
@@ -180,7 +184,11 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(client: Client, settings: &RedisSettings, retired: Option<CancellationToken>) -> Self {
+    fn new(
+        client: RedisClient,
+        settings: &RedisSettings,
+        retired: Option<CancellationToken>,
+    ) -> Self {
         Self {
             client: Arc::new(client),
             timeout: settings.connect_timeout(),
@@ -207,17 +215,13 @@ impl Manager {
     async fn connect_and_inspect(&self) -> Result<SharedConnection, ConnectError> {
         let state = ConnectionState::new(self.retired.clone());
         let noticed = state.clone();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    noticed.mark_broken();
-                }
-                Ok::<_, SendError>(())
-            });
-        let mut connection =
-            self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let pushed = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                noticed.mark_broken();
+            }
+            Ok::<_, SendError>(())
+        };
+        let mut connection = self.client.connect(pushed).await?;
         let server = Server::inspect(&mut connection).await?;
         if server.is_loading() {
             return Err(ConnectError::Loading);

@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bb8_redis::redis::aio::PubSubStream;
 use bb8_redis::redis::{FromRedisValue, ParsingError, Value};
 use futures_util::StreamExt as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::client::Messages;
 use super::connection::ScriptReply;
 use super::row::{parse_string, row_bytes};
 use super::script::{Keys, Scripts};
@@ -48,7 +48,7 @@ const ROW_MAX: usize = 64 * 1024;
 /// The messages of a server and the token that is cancelled when it is retired, or why there are
 /// none.
 pub(super) type SubscribeResult =
-    Result<(PubSubStream, CancellationToken), Box<dyn Error + Send + Sync>>;
+    Result<(Messages, CancellationToken), Box<dyn Error + Send + Sync>>;
 
 /// The one subscription of a store.
 #[derive(Debug)]
@@ -103,15 +103,14 @@ impl Subscription {
     pub(super) async fn subscribe(&self, attempt: usize) -> SubscribeResult {
         let subscribing = async {
             let publisher = self.topology.publisher(attempt).ok_or("no master is known yet")?;
-            let mut connection = publisher.client.get_async_pubsub().await?;
-            connection.subscribe(self.keys.change_channel()).await?;
-            Ok((connection.into_on_message(), publisher.retired))
+            let messages = publisher.client.subscribe(&[&self.keys.change_channel()]).await?;
+            Ok((messages, publisher.retired))
         };
         timeout(self.timeout, subscribing).await?
     }
 
     /// Passes on messages until the connection is lost.
-    async fn pass_on(&self, mut messages: PubSubStream) {
+    async fn pass_on(&self, mut messages: Messages) {
         while let Some(message) = messages.next().await {
             match PubSubMessage::parse(&self.keys, message.get_payload_bytes()) {
                 Some(PubSubMessage::Watched(name)) => self.watches.note_watched(name),

@@ -1,15 +1,16 @@
-//! The certificates of encrypted connections to Redis: `?cacert=PATH&cert=PATH&key=PATH` of a URL with TLS.
+//! The certificates of encrypted connections to Redis: `?cacert=PATH&cert=PATH&key=PATH&servername=NAME` of a URL
+//! with TLS.
 //!
 //! The parameters have the names of `redis-cli`'s flags and of those of [etcd](crate::etcd()). They hold for every
 //! server behind the URL: nodes, masters, sentinels. The driver ignores parameters that it does not know, so
 //! they are taken out of a URL here. An error says nothing of the URL's text. Tested below, and with real
-//! servers in `tests/stores/redis_tls.rs`.
+//! servers in `tests/stores/redis_certificates.rs`.
 
 use std::path::{Path, PathBuf};
 
 use bb8_redis::redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::failure::InvalidUrl;
@@ -18,13 +19,15 @@ use crate::certificates::{Certificates, WORDS};
 /// The parameters that name certificates.
 pub(super) const PARAMETERS: [&str; 4] = ["cacert", "cert", "key", "servername"];
 
-/// The files that an encrypted connection needs.
+/// What an encrypted connection needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Security {
     /// The authorities that vouch for the servers; `None` for those of the system.
     roots: Option<PathBuf>,
     /// The certificate and the key of keylatch, if the servers ask for them.
     identity: Option<(PathBuf, PathBuf)>,
+    /// The name that the servers' certificates are for; `None` for the host that is connected to.
+    server_name: Option<String>,
 }
 
 impl Security {
@@ -32,18 +35,18 @@ impl Security {
     ///
     /// # Errors
     ///
-    /// A certificate is without its key or the other way, or the URL is without TLS.
+    /// A certificate is without its key or the other way, the name of the servers is none, or the URL is without
+    /// TLS.
     pub(super) fn of(is_secure: bool, query: &str) -> Result<Self, InvalidUrl> {
         let (certificates, _) = Certificates::split(&WORDS, query).map_err(InvalidUrl)?;
         if !is_secure && !certificates.is_empty() {
             return Err(InvalidUrl("certificates are for a scheme that begins with `rediss`"));
         }
         let Certificates { roots, identity, server_name } = certificates;
-        if server_name.is_some() {
-            // The driver checks a certificate by the host that it connects to, and takes no other name.
-            return Err(InvalidUrl("the certificate of a Redis has to be for the host of the URL"));
+        if server_name.as_deref().is_some_and(|name| ServerName::try_from(name).is_err()) {
+            return Err(InvalidUrl("its `servername` is no name of a server"));
         }
-        Ok(Self { roots, identity })
+        Ok(Self { roots, identity, server_name })
     }
 
     /// Takes the parameters out of the URL of one server.
@@ -65,13 +68,18 @@ impl Security {
         Ok((format!("{before}{query}{fragment}"), security))
     }
 
+    /// The name that the servers' certificates are for; `None` for the host that is connected to.
+    pub(super) fn server_name(&self) -> Option<String> {
+        self.server_name.clone()
+    }
+
     /// What the files hold; `None` where there are none to read.
     ///
     /// # Errors
     ///
     /// One cannot be read, or has not what it is to have.
     pub(super) fn certificates(&self) -> Result<Option<TlsCertificates>, String> {
-        if *self == Self::default() {
+        if self.roots.is_none() && self.identity.is_none() {
             return Ok(None);
         }
         let root_cert = match &self.roots {
@@ -139,6 +147,19 @@ mod tests {
         for url in ["redis://a?cacert=a", "redis+unix:///s?cert=a&key=b", "rediss://a?cert=a"] {
             assert!(Security::split(url).is_err(), "{url}");
         }
-        assert!(Security::split("rediss://10.0.0.7?servername=redis.example").is_err());
+    }
+
+    #[test]
+    fn server_name_is_a_name_or_an_address_and_needs_tls() {
+        let named = |url: &str| Security::split(url).map(|(_, security)| security.server_name);
+        for name in ["redis.example", "10.0.0.8"] {
+            let url = format!("rediss://10.0.0.7?servername={name}");
+            assert_eq!(named(&url).unwrap().as_deref(), Some(name));
+        }
+        for url in
+            ["redis://a?servername=a", "rediss://a?servername=", "rediss://a?servername=a%20b"]
+        {
+            assert!(named(url).is_err(), "{url}");
+        }
     }
 }

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use bb8_redis::redis::{RedisError, pipe};
 use futures_util::future::join_all;
 
+use super::super::client::Address;
 use super::super::failure::InvalidUrl;
 use super::super::url::ServersUrl;
-use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
+use super::masters::{ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
 use keylatch_core::lock::LockName;

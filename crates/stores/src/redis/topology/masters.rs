@@ -10,10 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bb8_redis::redis::ConnectionAddr::{Tcp, TcpTls};
-use bb8_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo as _};
 use tokio_util::sync::CancellationToken;
 
+use super::super::client::{Address, RedisClient};
 use super::super::pool::{self, Pool};
 use super::super::tls::Security;
 use crate::{OpenError, RedisSettings};
@@ -27,7 +26,7 @@ pub(in super::super) struct Master {
 }
 
 impl Master {
-    fn new(client: Client, settings: &RedisSettings) -> Self {
+    fn new(client: RedisClient, settings: &RedisSettings) -> Self {
         let retired = CancellationToken::new();
         Self { pool: Pool::until(retired.clone(), client, settings), retired }
     }
@@ -52,9 +51,6 @@ impl Drop for Master {
 /// A master's address and its term. A server that was retired and is master again has another term,
 /// where a topology counts terms.
 pub(super) type MasterId = (Address, u64);
-
-/// A host and a port.
-pub(super) type Address = (String, u16);
 
 /// Which servers are masters of what, as a lookup found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +123,7 @@ impl MasterMap {
 /// How to connect to any server of a topology: credentials, database, TLS.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectOptions {
-    info: ConnectionInfo,
+    client: RedisClient,
     pub(super) settings: RedisSettings,
 }
 
@@ -138,35 +134,23 @@ impl ConnectOptions {
         security: &Security,
         settings: &RedisSettings,
     ) -> Result<Self, OpenError> {
-        let info = pool::client(url, security, settings)?.get_connection_info().clone();
-        Ok(Self { info, settings: settings.clone() })
+        let client = pool::client(url, security, settings)?;
+        Ok(Self { client, settings: settings.clone() })
     }
 
     /// The server that the URL itself names.
     pub(super) fn address(&self) -> Option<Address> {
-        match self.info.addr() {
-            Tcp(host, port) | TcpTls { host, port, .. } => Some((host.clone(), *port)),
-            _ => None,
-        }
+        self.client.address()
     }
 
     /// Whether connections are encrypted.
     pub(super) fn uses_tls(&self) -> bool {
-        matches!(self.info.addr(), TcpTls { .. })
+        self.client.uses_tls()
     }
 
     /// A client of the server at an address.
-    pub(super) fn client(&self, (host, port): &Address) -> Option<Client> {
-        let mut address = self.info.addr().clone();
-        match &mut address {
-            Tcp(known_host, known_port) | TcpTls { host: known_host, port: known_port, .. } => {
-                known_host.clone_from(host);
-                *known_port = *port;
-            }
-            _ => return None,
-        }
-        let info = self.info.clone().set_addr(address).into_connection_info();
-        info.and_then(Client::open).ok()
+    pub(super) fn client(&self, address: &Address) -> Option<RedisClient> {
+        self.client.at(address)
     }
 
     fn master(&self, address: &Address) -> Option<Master> {

@@ -18,10 +18,11 @@ mod source;
 
 use std::sync::Arc;
 
-use bb8_redis::redis::{Client, FromRedisValue, ScriptInvocation};
+use bb8_redis::redis::{FromRedisValue, ScriptInvocation};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
+use super::client::RedisClient;
 use super::connection::ScriptReply;
 use super::failure::Failure;
 use super::pool::{self, Pool};
@@ -157,6 +158,6 @@ impl Topology {
 
 /// A server to subscribe at, until it is retired.
 pub(super) struct Publisher {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<RedisClient>,
     pub(super) retired: CancellationToken,
 }

@@ -13,16 +13,16 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::redis::aio::PubSubStream;
-use bb8_redis::redis::{Client, RedisError, RedisResult, pipe};
+use bb8_redis::redis::{RedisError, RedisResult, pipe};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
+use super::super::client::{Address, Messages, RedisClient};
 use super::super::failure::InvalidUrl;
 use super::super::pool;
 use super::super::url::ServersUrl;
-use super::masters::{Address, ConnectOptions, MasterId, TopologyView};
+use super::masters::{ConnectOptions, MasterId, TopologyView};
 use super::source::{MasterLookupError, TopologySource};
 use crate::{OpenError, RedisSettings};
 
@@ -33,12 +33,12 @@ const GRACE: Duration = Duration::from_millis(50);
 /// The sentinels of a master.
 pub(super) struct Sentinels {
     master: String,
-    clients: Vec<Client>,
+    clients: Vec<RedisClient>,
     sources: Vec<TopologySource>,
     /// The number of the latest failover that was reported.
     term: u64,
     /// What one of them publishes.
-    messages: Option<PubSubStream>,
+    messages: Option<Messages>,
     subscriptions: usize,
 }
 
@@ -114,7 +114,8 @@ impl Sentinels {
         if self.messages.is_none() {
             let client = &self.clients[self.subscriptions % self.clients.len()];
             self.subscriptions += 1;
-            self.messages = subscribe(client).await.ok();
+            // The sentinel that leads a failover publishes the first, the others the second at that time.
+            self.messages = client.subscribe(&["+promoted-slave", "+switch-master"]).await.ok();
         }
         match &mut self.messages {
             Some(messages) => {
@@ -166,13 +167,6 @@ async fn named_master(
     };
     let term = found.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     Ok(address?.map(|address| (address, term.unwrap_or(0))))
-}
-
-async fn subscribe(client: &Client) -> Result<PubSubStream, RedisError> {
-    let mut connection = client.get_async_pubsub().await?;
-    // The sentinel that leads a failover publishes the first, the others the second at that time.
-    connection.subscribe(&["+promoted-slave", "+switch-master"]).await?;
-    Ok(connection.into_on_message())
 }
 
 impl fmt::Debug for Sentinels {

@@ -6,24 +6,24 @@
 use std::fmt;
 use std::time::Duration;
 
-use bb8_redis::redis::aio::MultiplexedConnection;
-use bb8_redis::redis::{
-    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Pipeline, RedisError,
-};
+use bb8_redis::redis::aio::{MultiplexedConnection, SendError};
+use bb8_redis::redis::{ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError};
 use tokio::time::timeout;
+
+use super::super::client::RedisClient;
 
 /// How long a source may take to reply.
 const REPLY_MAX: Duration = Duration::from_millis(500);
 
 /// A server that a discovery asks again and again about the masters, on its own connection.
 pub(super) struct TopologySource {
-    client: Client,
+    client: RedisClient,
     connection: Option<MultiplexedConnection>,
 }
 
 impl TopologySource {
     /// A source that connects at its first question.
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: RedisClient) -> Self {
         Self { client, connection: None }
     }
 
@@ -54,10 +54,8 @@ impl fmt::Debug for TopologySource {
     }
 }
 
-async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    client.get_multiplexed_async_connection_with_config(&config).await
+async fn connect(client: &RedisClient) -> Result<MultiplexedConnection, RedisError> {
+    client.connect(|_: PushInfo| Ok::<_, SendError>(())).await
 }
 
 /// Why the master is not known.
