@@ -57,7 +57,7 @@ impl TestMedium {
 #[derive(Debug)]
 pub struct TestStore {
     executor: Arc<Embedded>,
-    store: Ruled<Embedded>,
+    store: Arc<Ruled<Embedded>>,
 }
 
 impl TestStore {
@@ -68,12 +68,17 @@ impl TestStore {
     /// As for [`embedded`](super::embedded).
     pub fn open(medium: TestMedium) -> Result<Self, OpenError> {
         let executor = Arc::new(Embedded::open(medium.into_medium(), "a disk".into())?);
-        Ok(Self { store: Ruled::unswept(Arc::clone(&executor)), executor })
+        Ok(Self { store: Arc::new(Ruled::unswept(Arc::clone(&executor))), executor })
     }
 
     /// The store as the services use it.
     pub fn port(&self) -> &dyn Store {
-        &self.store
+        &*self.store
+    }
+
+    /// The same, for a service to own.
+    pub fn shared(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
     }
 
     /// Removes what has expired, and returns the room that the file does not need.

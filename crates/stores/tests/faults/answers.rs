@@ -10,18 +10,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, poll};
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginReply, CompleteReply, EraseReply, RecordStatus, RecordView, RunEnd,
-    StoredResponse,
+    AbandonReply, Answer, BeginReply, CompleteReply, EraseReply, IdempotencyService, RecordStatus,
+    RecordView, RunEnd, StoredResponse,
 };
+use keylatch_core::lock::{AcquireRequest, LockError, LockService, Ttl, WaiterLimits};
 use keylatch_core::store::{Effect, Store, StoreError};
 use keylatch_stores::test_medium::TestStore;
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
 use crate::disk::Disk;
-use crate::requests::{Acquire, begin, key, token};
+use crate::requests::{Acquire, begin, key, secret, token};
 
 /// Longer than SQLite's cache of 2 MB.
 const LONG: usize = 3 << 20;
+/// How long a deadline may take that waits for nothing.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The most bytes of an answer that stay in memory.
 const IN_MEMORY: u64 = 1024;
 
@@ -174,6 +177,57 @@ async fn a_disk_that_hangs_holds_a_long_answer_and_nothing_else() {
     disk.resume();
     acquire.await.unwrap().unwrap();
     assert_replayed(replayed.await, &long);
+}
+
+/// SQLite reads on the connection that writes, so changes wait for the read. No deadline does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_hangs_holds_changes_until_their_deadline_and_nothing_else() {
+    /// For how long a request may wait for the store.
+    const DEADLINE: Duration = Duration::from_millis(100);
+    let disk = Disk::formatted(1);
+    let (opened, long) = store_with_answers(&disk).await;
+    let (held, new) = (Acquire::new("held", "one"), Acquire::new("new", "two"));
+    held.run(opened.port()).await.unwrap();
+    let records = IdempotencyService::start(opened.shared(), DEADLINE);
+    let limits = WaiterLimits { each: 10, all: 10 };
+    let locks = LockService::start(opened.shared(), DEADLINE, limits).unwrap();
+    let again = || records.begin(begin("long", "two"), true);
+
+    disk.hang_reads();
+    let (one, two, _) =
+        patiently(async { tokio::join!(again(), again(), disk.until_it_hangs()) }).await;
+    for replayed in [one, two] {
+        assert!(matches!(replayed, Err(StoreError::Deadline(_))), "{replayed:?}");
+    }
+    let acquired = patiently(locks.acquire(AcquireRequest::new(new.name.clone(), Ttl::MAX))).await;
+    assert!(matches!(acquired, Err(LockError::Store(StoreError::Deadline(_)))), "{acquired:?}");
+    let release = patiently(locks.release(&held.name, &secret("one"))).await;
+    assert!(matches!(release, Err(StoreError::Deadline(_))), "{release:?}");
+    // `/readyz` says it, and not `/livez`: a restart would not help.
+    assert!(patiently(locks.health()).await.is_err());
+    assert!(locks.is_alive());
+    assert!(locks.look(&held.name).now_or_never().expect("an answer at once").unwrap().is_some());
+    let short = opened.port().begin(&begin("short", "two")).now_or_never();
+    assert_replayed(short.expect("an answer at once"), &answer(2, 100));
+
+    disk.resume();
+    patiently(until(async || locks.health().await.is_ok())).await;
+    assert_replayed(patiently(replay(opened.port(), "long")).await, &long);
+    // What was answered as unknown was carried out: the release stays, and the grant is withdrawn.
+    for name in [&held.name, &new.name] {
+        patiently(until(async || locks.look(name).await.unwrap().is_none())).await;
+    }
+}
+
+async fn until(holds: impl AsyncFn() -> bool) {
+    while !holds().await {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What `step` comes to, before the test gives up.
+async fn patiently<T>(step: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, step).await.expect("no deadline waits for the disk")
 }
 
 /// Requests that were decided while the disk hung, and read after what came before them.

@@ -68,7 +68,7 @@ struct State {
     panics: bool,
     /// Whether the next sync fails.
     sync_fails: bool,
-    /// Which file's syncs wait, and whether one does.
+    /// What waits, and whether anything does.
     hangs: Option<Hang>,
     is_hanging: bool,
     slow: bool,
@@ -83,6 +83,8 @@ enum Hang {
     All,
     /// The data file, to which the log is moved, and not the log.
     Data,
+    /// What is read, and no sync.
+    Reads,
 }
 
 /// What a sync does.
@@ -219,7 +221,12 @@ impl Disk {
         self.state().hangs = Some(Hang::Data);
     }
 
-    /// Waits until a sync hangs. Gives the thread that it holds.
+    /// From now on no read ends, and every sync does.
+    pub(crate) fn hang_reads(&self) {
+        self.state().hangs = Some(Hang::Reads);
+    }
+
+    /// Waits until something hangs. Gives the thread of the last sync, which is the one that a sync holds.
     pub(crate) async fn until_it_hangs(&self) -> String {
         let disk = self.clone();
         let hanging = tokio::task::spawn_blocking(move || {
@@ -424,7 +431,8 @@ impl Disk {
 
     /// What is behind the end of the file is zero, and an error.
     pub(crate) fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let (state, offset) = (self.state(), offset as usize);
+        let offset = offset as usize;
+        let state = self.hang_while(self.state(), |state| state.hangs == Some(Hang::Reads));
         state.works()?;
         let seen = state.files.get(name).map_or(&[][..], |file| &file.seen);
         let there = seen.get(offset..).unwrap_or_default();
@@ -451,16 +459,11 @@ impl Disk {
         let mut state = self.state();
         state.synced_by = thread::current().name().unwrap_or_default().to_owned();
         let hangs = |state: &State| match state.hangs {
-            None => false,
+            None | Some(Hang::Reads) => false,
             Some(Hang::All) => true,
             Some(Hang::Data) => name == DATA,
         };
-        if hangs(&state) {
-            state.is_hanging = true;
-            self.0.hanging.notify_all();
-            state = self.0.hanging.wait_while(state, |state| hangs(state)).unwrap();
-            state.is_hanging = false;
-        }
+        state = self.hang_while(state, hangs);
         state.syncs += 1;
         if std::mem::take(&mut state.sync_fails) {
             // As Linux does: the pages count as written, and no later sync writes them.
@@ -474,5 +477,20 @@ impl Disk {
         state.sync(name);
         state.burn();
         Ok(())
+    }
+
+    /// Waits until the disk no longer hangs in this way.
+    fn hang_while<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        hangs: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        if hangs(&state) {
+            state.is_hanging = true;
+            self.0.hanging.notify_all();
+            state = self.0.hanging.wait_while(state, |state| hangs(state)).unwrap();
+            state.is_hanging = false;
+        }
+        state
     }
 }

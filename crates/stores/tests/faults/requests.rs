@@ -66,6 +66,11 @@ fn scope(record: &str) -> RecordScope {
     RecordScope::new(&scope, &IdempotencyKey::parse(&record.replace(' ', "-")).unwrap())
 }
 
+/// What a client of a service sends.
+pub(crate) fn secret(holder: &str) -> Token {
+    Token::parse(&format!("token-of-the-holder-{holder}")).unwrap()
+}
+
 pub(crate) fn token(holder: &str) -> TokenHash {
-    Token::parse(&format!("token-of-the-holder-{holder}")).unwrap().hash()
+    secret(holder).hash()
 }

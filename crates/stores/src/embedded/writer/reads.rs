@@ -1,9 +1,10 @@
 //! Commands whose replies show an answer that is on disk alone.
 //!
 //! SQLite lets no other connection read the file, so the writer's thread reads, after a batch and its answers, and some
-//! bytes at most before the next batch: changes wait for a read or two and no longer, and no worker of the runtime waits
-//! for the disk. The command runs on the record with its answer, and a record that has changed since the
-//! table was asked gives what it says now. Invariant: a reply has the answer that is on disk, or is an error.
+//! bytes at most before the next batch: changes wait for a read or two, and no worker of the runtime waits for the disk.
+//! A read that hangs holds changes as a sync that hangs does, and no caller's deadline. The command runs on the record
+//! with its answer, and a record that has changed since the table was asked gives what it says now. Invariant: a reply
+//! has the answer that is on disk, or is an error.
 //! Tested in `crates/stores/tests/faults/answers.rs`.
 
 use std::sync::Arc;
