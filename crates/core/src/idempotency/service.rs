@@ -134,13 +134,14 @@ impl IdempotencyService {
         F: Future<Output = RunResult<T>> + Send + 'static,
     {
         let until = Instant::now() + ask.wait;
+        let ask = Arc::new(ask);
         let (mut work, mut place) = (work, None);
         loop {
             // Taken before asking, or an end in between would go unheard.
             let waiter =
                 (!ask.wait.is_zero()).then(|| self.waiters.join(ask.key, RunWaiters::default));
             let ended = waiter.as_ref().map(|waiter| waiter.ended.notified());
-            let (view, again) = match self.attempt(ask.clone(), work).await? {
+            let (view, again) = match self.attempt(Arc::clone(&ask), work).await? {
                 Attempt::Over(once) => return Ok(once),
                 Attempt::InFlight(view, work) => (view, work),
             };
@@ -312,7 +313,7 @@ impl IdempotencyService {
     /// One try, brought to its end in any case.
     async fn attempt<T, W, F>(
         self: &Arc<Self>,
-        ask: RunRequest,
+        ask: Arc<RunRequest>,
         work: W,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
@@ -327,15 +328,31 @@ impl IdempotencyService {
             let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
-        let (service, room) = (Arc::clone(self), self.take_room(&ask.key, ask.answer_bytes).await?);
-        let run = async move {
-            let ended = service.begin_and_run(ask, work).await;
+        let room = self.take_room(&ask.key, ask.answer_bytes).await?;
+        let call = self.run_to_the_end(ask, work, room);
+        DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
+    }
+
+    /// A run, for its caller or a task to finish. It is boxed here, because a future keeps room for what it moves into
+    /// a box: the futures of all callers up to the connection would have room for the run as well.
+    fn run_to_the_end<T, W, F>(
+        self: &Arc<Self>,
+        ask: Arc<RunRequest>,
+        work: W,
+        room: Option<TakenRoom>,
+    ) -> BoxFuture<Result<Attempt<T, W>, IdempotencyError>>
+    where
+        T: Send + 'static,
+        W: FnOnce(Run) -> F + Send + 'static,
+        F: Future<Output = RunResult<T>> + Send + 'static,
+    {
+        let service = Arc::clone(self);
+        Box::pin(self.runs.track_future(async move {
+            let ended = service.begin_and_run(&ask, work).await;
             // The answer is among what is kept, or there is none.
             drop(room);
             ended
-        };
-        let call: BoxFuture<_> = Box::pin(self.runs.track_future(run));
-        DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
+        }))
     }
 
     /// Room for an answer of so many bytes; `None` where none is needed, because the key was used and its record
@@ -357,7 +374,7 @@ impl IdempotencyService {
 
     async fn begin_and_run<T, W, F>(
         &self,
-        ask: RunRequest,
+        ask: &RunRequest,
         work: W,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
@@ -366,8 +383,8 @@ impl IdempotencyService {
     {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
-        let (key, begin) = (ask.key, ask.begin(token));
-        let run = match self.begin(begin.clone(), false).await? {
+        let key = ask.key;
+        let run = match self.begin(ask.begin(token), false).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
             BeginReply::Found(view) if is_running(&view) => {
@@ -377,18 +394,21 @@ impl IdempotencyService {
         };
         if asked.elapsed() >= run.lease {
             // The beginning took longer than the lease, so another caller may have the run by now.
-            self.tasks.spawn(run::abandon(Arc::clone(&self.store), Arc::new(begin)));
+            let ending = RunEnding { key, token, end: None };
+            self.tasks.spawn(ending.finish(Arc::clone(&self.store), ask.lease));
             return Err(StoreError::Deadline(run.lease).into());
         }
-        let Some(worked) = self.run_alive(&ask, &token, async { work(run).await }).await else {
-            return Ok(Attempt::Over(self.interrupt(&ask, token).await));
+        // A repeat has no room for the work, and the call itself may panic.
+        let work = Box::pin(async { work(run).await });
+        let Some(worked) = self.run_alive(ask, &token, work).await else {
+            return Ok(Attempt::Over(self.interrupt(ask, token).await));
         };
         let (answer, end, late) = match worked {
             Ok(worked) => (Ok(worked.answer), worked.end, worked.late),
             Err(panic) if ask.panic_releases => (Err(panic), None, None),
             Err(panic) => (Err(panic), Some(RunEnd::Unknown(UnknownReason::Panicked)), None),
         };
-        let ended = self.end(&ask, token, end).await;
+        let ended = self.end(ask, token, end).await;
         if let Some(late) = late {
             self.spawn(late.settle(Arc::clone(&self.store), key, run.fencing_token));
         }
