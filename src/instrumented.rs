@@ -155,6 +155,7 @@ fn operation(command: &Command) -> StoreOperation {
             LockCommand::Release { .. } => StoreOperation::Release,
             LockCommand::Break(_) => StoreOperation::Break,
             LockCommand::Look => StoreOperation::Look,
+            LockCommand::LookAtQueue => StoreOperation::LookAtQueue,
             LockCommand::Recall => StoreOperation::Recall,
         },
         Command::Set(_, command) => match command {
@@ -220,6 +221,7 @@ fn lock_outcome(reply: &LockReply) -> StoreOutcome {
         | LockReply::Release(ReleaseReply::Released | ReleaseReply::Entered(_), _)
         | LockReply::Break(BreakReply::Broken { .. })
         | LockReply::Look(Some(_))
+        | LockReply::LookAtQueue(_)
         | LockReply::Recall(_) => StoreOutcome::Done,
     }
 }

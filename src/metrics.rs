@@ -420,6 +420,7 @@ pub enum StoreOperation {
     RenewSet,
     ReleaseSet,
     Look,
+    LookAtQueue,
     Recall,
     List,
     Health,
@@ -446,6 +447,7 @@ impl StoreOperation {
             Self::RenewSet => "renew_set",
             Self::ReleaseSet => "release_set",
             Self::Look => "look",
+            Self::LookAtQueue => "look_at_queue",
             Self::Recall => "recall",
             Self::List => "list",
             Self::Health => "health",
@@ -621,11 +623,12 @@ mod tests {
     fn every_label_of_a_store_step_is_documented() {
         use StoreOperation::{
             AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, EraseRecord,
-            Health, List, Look, LookAtRecord, Recall, Release, ReleaseSet, Renew, RenewRecord,
-            RenewSet, ResolveRecord, Withdraw, WithdrawSet,
+            Health, List, Look, LookAtQueue, LookAtRecord, Recall, Release, ReleaseSet, Renew,
+            RenewRecord, RenewSet, ResolveRecord, Withdraw, WithdrawSet,
         };
         use StoreOutcome::{Broken, Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
-        let locks = [Acquire, Withdraw, Renew, Release, Break, Look, Recall, List, Health];
+        let locks =
+            [Acquire, Withdraw, Renew, Release, Break, Look, LookAtQueue, Recall, List, Health];
         let sets = [AcquireSet, WithdrawSet, RenewSet, ReleaseSet];
         let records = [
             BeginRecord,

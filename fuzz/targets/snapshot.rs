@@ -33,6 +33,7 @@ fn step(state: &LockState) {
     let acquire = AcquireCommand { queue: Some(Duration::from_secs(1)), ..acquire };
     let (after, _) = state.apply(&name, &LockCommand::Acquire(acquire), &moment());
     let (after, _) = after.apply(&name, &LockCommand::Look, &moment());
+    let (after, _) = after.apply(&name, &LockCommand::LookAtQueue, &moment());
     let (after, _) = after.apply(&name, &LockCommand::Recall, &moment());
     let release = LockCommand::Release { token: token(), entry: None };
     let _ = after.apply(&name, &release, &moment());

@@ -12,7 +12,7 @@ use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EndCause,
     EntryName, FencingToken, GrantEnd, GrantSpan, Holder, Holding, Lease, Limit, LockCommand,
     LockName, LockReply, LockState, Moment, Owner, Reason, Release, RenewReply, Slots, Token,
-    TokenHash, Ttl,
+    TokenHash, Ttl, Waiter,
 };
 use keylatch_core::store::{Command, Reply};
 use keylatch_testkit::{FromStore as _, Locks, TestStore, scaled, store_test};
@@ -125,6 +125,7 @@ fn step_with(
         2 => (holder, entry)
             .prop_map(|(token, entry)| LockCommand::Release { token, entry }),
         1 => Just(LockCommand::Look),
+        1 => Just(LockCommand::LookAtQueue),
     ];
     prop_oneof![
         13 => (lock, command).prop_map(|(lock, command)| Step::Run { lock, command }),
@@ -213,6 +214,11 @@ impl Model {
                 return Err(format!("fencing tokens out of order: {fences:?}"));
             }
         }
+        for (waited, in_store) in waits(expected).into_iter().zip(waits(found)) {
+            if in_store + AHEAD < waited || in_store > waited + SLACK {
+                return Err(format!("{in_store:?} waited in the store, {waited:?} by the rules"));
+            }
+        }
         let (expected, found) = (timeless(expected.clone()), timeless(found.clone()));
         if expected == found {
             Ok(())
@@ -249,6 +255,12 @@ fn clocks(reply: &LockReply) -> Vec<LeaseClock> {
     }
 }
 
+/// For how long each waiter in a reply has waited.
+fn waits(reply: &LockReply) -> Vec<Duration> {
+    let LockReply::LookAtQueue(waiters) = reply else { return Vec::new() };
+    waiters.iter().map(|waiter| waiter.waited).collect()
+}
+
 fn of_holding(holding: &Holding) -> Vec<LeaseClock> {
     let mut holders: Vec<_> = holding.holders().collect();
     holders.sort_unstable_by_key(|holder| holder.slot);
@@ -274,6 +286,10 @@ fn timeless(reply: LockReply) -> LockReply {
             let fencing_token = fencing_token.map(|_| FencingToken::NONE);
             let span = span.map(|_| GrantSpan { acquired_at_millis: 0, ended_at_millis: 0 });
             LockReply::Release(reply, Release { fencing_token, owner, span })
+        }
+        LockReply::LookAtQueue(waiters) => {
+            let timeless = |waiter| Waiter { waited: Duration::ZERO, ..waiter };
+            LockReply::LookAtQueue(waiters.into_iter().map(timeless).collect())
         }
         // An end is that of the lease at the latest, of which the clocks of both differ.
         LockReply::Break(BreakReply::Broken { .. }) => {

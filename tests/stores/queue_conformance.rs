@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use keylatch_core::lock::{
-    AcquireReply, Attempt, BreakCommand, Change, Contention, EndCause, HolderId, Lease, Reason,
-    ReleaseReply,
+    AcquireReply, Attempt, BreakCommand, Change, Contention, EndCause, HolderId, Lease, Owner,
+    Reason, ReleaseReply, Waiter,
 };
 use keylatch_core::store::{Hint, ListLocks};
 use keylatch_testkit::{Acquire, Locks, soon, store_test};
@@ -222,6 +222,37 @@ async fn holder_shows_the_number_of_waiters(store: &Locks) {
 }
 
 #[store_test(queue)]
+async fn queue_shows_its_waiters_in_order_with_label_and_time(store: &Locks) {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let labelled = |holder, owner: &str, attempt| Acquire {
+        owner: Owner::parse(owner).unwrap(),
+        ..place("a", holder, attempt)
+    };
+    assert_eq!(store.look_at_queue(&name("a")).await.unwrap(), []);
+    granted(store.acquire(&long("a", "one", 1)).await.unwrap());
+    assert_eq!(store.look_at_queue(&name("a")).await.unwrap(), []);
+    busy(store.acquire(&labelled("two", "alice", 2)).await.unwrap());
+    store.advance(MINUTE).await;
+    busy(store.acquire(&labelled("three", "", 3)).await.unwrap());
+    busy(store.acquire(&labelled("four", "Zoë, line 7", 4)).await.unwrap());
+    assert_eq!(waiters(store, "a").await, ["alice: 1", "-: 0", "Zoë, line 7: 0"]);
+    // Keeping an entry resets no time, and its last request says the label.
+    busy(store.acquire(&labelled("two", "alice", 5)).await.unwrap());
+    busy(store.acquire(&labelled("three", "bob", 6)).await.unwrap());
+    store.advance(MINUTE).await;
+    assert_eq!(waiters(store, "a").await, ["alice: 2", "bob: 1", "Zoë, line 7: 1"]);
+    // A waiter that left joins again at the end, for the first time.
+    withdraw(store, "a", "two", 5).await;
+    busy(store.acquire(&labelled("two", "alice", 7)).await.unwrap());
+    assert_eq!(waiters(store, "a").await, ["bob: 1", "Zoë, line 7: 1", "alice: 0"]);
+    // So does one whose entry has expired.
+    store.advance(PLACE).await;
+    assert_eq!(store.look_at_queue(&name("a")).await.unwrap(), []);
+    busy(store.acquire(&labelled("four", "Zoë, line 7", 8)).await.unwrap());
+    assert_eq!(waiters(store, "a").await, ["Zoë, line 7: 0"]);
+}
+
+#[store_test(queue)]
 async fn release_wakes_only_the_first_waiter(store: &Locks) {
     hears(store).await;
     // Names that are hard to tell from what stands around them.
@@ -353,6 +384,16 @@ fn place(lock: &str, holder: &str, attempt: u64) -> Acquire {
 /// For a lock that is held for longer than places last.
 fn long(lock: &str, holder: &str, attempt: u64) -> Acquire {
     Acquire { ttl: ttl(PLACE * 10), ..ask(lock, holder, attempt) }
+}
+
+/// The label of each waiter, and for how many minutes it has waited.
+async fn waiters(store: &Locks, lock: &str) -> Vec<String> {
+    let waiters = store.look_at_queue(&name(lock)).await.unwrap();
+    let shown = waiters.into_iter().map(|Waiter { owner, waited, .. }| {
+        let owner = owner.as_ref().map_or("-", Owner::as_str);
+        format!("{owner}: {}", (waited.as_secs() + 5) / 60)
+    });
+    shown.collect()
 }
 
 async fn waiting(store: &Locks, lock: &str) -> u64 {

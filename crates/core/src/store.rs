@@ -26,7 +26,7 @@ use crate::idempotency::{
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName, GrantEnd,
     Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply,
-    SetCommand, SetReply, TokenHash, Ttl,
+    SetCommand, SetReply, TokenHash, Ttl, Waiter,
 };
 
 pub use backup::Backup;
@@ -512,6 +512,18 @@ impl dyn Store + '_ {
     pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
         match self.lock(name, LockCommand::Look).await? {
             LockReply::Look(holding) => Ok(holding),
+            _ => Err(StoreError::mismatched_reply()),
+        }
+    }
+
+    /// The waiters of the lock, in the order of the queue.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn look_at_queue(&self, name: &LockName) -> Result<Vec<Waiter>, StoreError> {
+        match self.lock(name, LockCommand::LookAtQueue).await? {
+            LockReply::LookAtQueue(waiters) => Ok(waiters),
             _ => Err(StoreError::mismatched_reply()),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     Attempt, Break, EntryName, FencingToken, GrantEnd, GrantSpan, Holding, Lease, Limit, Owner,
-    Reason, TokenHash, Ttl,
+    Reason, TokenHash, Ttl, Waiter,
 };
 
 /// One step on one lock.
@@ -42,17 +42,19 @@ pub enum LockCommand {
     Break(BreakCommand),
     /// Reads the holders.
     Look,
+    /// Reads the waiters.
+    LookAtQueue,
     /// Reads how earlier grants ended.
     Recall,
 }
 
 impl LockCommand {
-    /// Whether a store runs it only that knows more than locks which one holder has alone.
+    /// Whether a store runs it only that knows more than locks which one holder has alone, and no queue.
     pub fn needs_modes(&self) -> bool {
         match self {
             Self::Acquire(command) => command.limit.is_shared() || command.entry.is_some(),
             Self::Release { entry, .. } => entry.is_some(),
-            Self::Break(_) | Self::Recall => true,
+            Self::Break(_) | Self::Recall | Self::LookAtQueue => true,
             Self::Withdraw { .. } | Self::Renew { .. } | Self::Look => false,
         }
     }
@@ -70,7 +72,7 @@ pub struct AcquireCommand {
     pub token: TokenHash,
     /// How long the lease is to last.
     pub ttl: Ttl,
-    /// The holder's label.
+    /// The label of the holder, and of the waiter before.
     pub owner: Option<Owner>,
     /// Which try this is.
     pub attempt: Attempt,
@@ -122,6 +124,8 @@ pub enum LockReply {
     Break(BreakReply),
     /// To [`LockCommand::Look`]: the holders, if the lock is held.
     Look(Option<Holding>),
+    /// To [`LockCommand::LookAtQueue`]: the waiters, first come first.
+    LookAtQueue(Vec<Waiter>),
     /// To [`LockCommand::Recall`]: the ends of earlier grants, oldest first.
     Recall(Vec<GrantEnd>),
 }

@@ -38,7 +38,7 @@ pub use holders::HolderState;
 pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl};
 pub use limit::{InvalidSlots, Limit, Slots};
 pub use name::{InvalidName, InvalidOwner, LockName, Owner};
-pub use queue::{QueueEntry, WaitQueue};
+pub use queue::{QueueEntry, WaitQueue, Waiter};
 pub use rules::LockState;
 pub use service::{
     AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,

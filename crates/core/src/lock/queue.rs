@@ -1,7 +1,8 @@
 //! The waiters of one lock, first come, first served.
 //!
-//! An entry lasts for a span and is kept by acquiring again with the same token. A queue is copied
-//! with the state of its lock, so it is shared until it changes, and an empty queue takes no memory.
+//! An entry lasts for a span and is kept by acquiring again with the same token. Its label is what the last
+//! request says that kept it; the moment at which the waiter joined stays. A queue is copied with the state of
+//! its lock, so it is shared until it changes, and an empty queue takes no memory.
 //!
 //! A client whose connection died asks again with its token while its old request still keeps the place.
 //! So a place belongs to the request that came last, and to none once an older one keeps it beside that:
@@ -12,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AcquireCommand, Attempt, Limit, TokenHash};
+use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash};
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,13 +35,35 @@ pub struct QueueEntry {
     pub lasts: Duration,
     /// How many may hold the lock together with the waiter, once it holds it.
     pub limit: Limit,
+    /// The waiter's label.
+    pub owner: Option<Owner>,
+    /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule asks for it.
+    pub joined: Duration,
+}
+
+/// A waiter of a lock as any client may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiter {
+    /// The waiter's label.
+    pub owner: Option<Owner>,
+    /// How long it has been in the queue, by the store's clock.
+    pub waited: Duration,
+    /// How many may hold the lock together with the waiter, once it holds it.
+    pub limit: Limit,
 }
 
 impl QueueEntry {
-    /// The entry of a waiter that asks for the lock at `now`.
+    /// The entry of a waiter that asks for the lock at `now` for the first time.
     pub(super) fn of(command: &AcquireCommand, lasts: Duration, now: Duration) -> Self {
         let AcquireCommand { token, attempt, limit, .. } = *command;
-        Self { token, sole_attempt: Some(attempt), since: now, lasts, limit }
+        let owner = command.owner.clone();
+        Self { token, sole_attempt: Some(attempt), since: now, lasts, limit, owner, joined: now }
+    }
+
+    /// The waiter as any client may see it.
+    fn public(&self, now: Duration) -> Waiter {
+        let waited = now.saturating_sub(self.joined);
+        Waiter { owner: self.owner.clone(), waited, limit: self.limit }
     }
 
     /// The attempt that may withdraw the place after `attempt` has asked for it too, or what it got for
@@ -73,7 +96,7 @@ impl WaitQueue {
             Some(position) => {
                 let before = &mut entries[position];
                 let sole = entry.sole_attempt.and_then(|attempt| before.sole_attempt_with(attempt));
-                *before = QueueEntry { sole_attempt: sole, ..entry };
+                *before = QueueEntry { sole_attempt: sole, joined: before.joined, ..entry };
             }
             None => entries.push(entry),
         }
@@ -118,6 +141,11 @@ impl WaitQueue {
     /// Whether an entry has expired at `now`.
     pub(super) fn is_stale(&self, now: Duration) -> bool {
         self.entries().iter().any(|entry| entry.has_expired(now))
+    }
+
+    /// The waiters as any client may see them at `now`, first come first.
+    pub(super) fn public(&self, now: Duration) -> Vec<Waiter> {
+        self.entries().iter().map(|entry| entry.public(now)).collect()
     }
 
     /// The entries, first come first.

@@ -92,6 +92,7 @@ impl LockState {
             LockCommand::Look => {
                 LockReply::Look(state.holding(name, moment.now, Limit::HOLDERS_MAX))
             }
+            LockCommand::LookAtQueue => LockReply::LookAtQueue(state.queue.public(moment.now)),
             LockCommand::Recall => LockReply::Recall(state.history.ends().to_vec()),
         };
         (state, reply)
@@ -140,13 +141,18 @@ impl LockState {
         self.ends().chain(breaks).max()
     }
 
-    /// The state with each of its times on another clock: when leases began, queue entries, and breaks.
+    /// The state with each of its times on another clock: when leases began, queue entries and their waits,
+    /// and breaks.
     #[must_use]
     pub fn map_times(&self, mut on_other: impl FnMut(Duration) -> Duration) -> Self {
         let mut holders = self.holders.clone();
         holders.change_all(|_| true, |holder| holder.since = on_other(holder.since));
         let entries = self.queue.entries().iter().cloned();
-        let queue = entries.map(|entry| QueueEntry { since: on_other(entry.since), ..entry });
+        let queue = entries.map(|entry| QueueEntry {
+            since: on_other(entry.since),
+            joined: on_other(entry.joined),
+            ..entry
+        });
         let queue = queue.collect();
         Self { holders, queue, history: self.history.map_times(on_other) }
     }

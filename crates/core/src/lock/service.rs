@@ -21,7 +21,7 @@ use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
     GrantEnd, Holding, Lease, Limit, LockName, Owner, Release, ReleaseReply, RenewReply, Token,
-    Ttl,
+    Ttl, Waiter,
 };
 use crate::store::{Backup, ListLocks, Page, Store, StoreError, StoreHealth};
 use crate::task::{BoxFuture, DetachOnDrop, with_deadline};
@@ -370,6 +370,15 @@ impl LockService {
     /// The store could not find out.
     pub async fn look(&self, name: &LockName) -> Result<Option<Holding>, StoreError> {
         with_deadline(self.deadline, self.store.look(name)).await
+    }
+
+    /// The waiters of a lock, at whatever instance, in the order of the queue.
+    ///
+    /// # Errors
+    ///
+    /// The store could not find out.
+    pub async fn look_at_queue(&self, name: &LockName) -> Result<Vec<Waiter>, StoreError> {
+        with_deadline(self.deadline, self.store.look_at_queue(name)).await
     }
 
     /// How earlier grants of a lock ended that were not released, oldest first.

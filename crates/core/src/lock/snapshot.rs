@@ -5,9 +5,10 @@
 //! there hold every published format for ever. Times are those of the store's monotonic clock, so
 //! a store that is opened on another clock decides what they mean there.
 //!
-//! Format 1 has one holder, which holds the lock alone and entered it without a name, and is written for
-//! every such state: an instance of an older version reads it. Format 2 has all that the rules reach, and
-//! an older version refuses it, so it grants nothing that it does not understand.
+//! A state is written in the lowest format that has all of it, so that an instance of an older version reads
+//! what it can; it refuses a higher format, and grants nothing that it does not understand. Format 1 has one
+//! holder, which holds the lock alone and entered it without a name. Format 2 has every holder and the history.
+//! Format 3 has the labels of waiters and when they joined, where formats 1 and 2 have only when each last asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,10 @@ use crate::snapshot::{SnapshotError, decode_parts, deserialize_time, encode_part
 
 /// The format of a lock that one holder at most has, alone.
 const PLAIN_FORMAT: u8 = 1;
+/// The format of every other lock whose queue is bare.
+const BARE_FORMAT: u8 = 2;
 /// The format of every other lock.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct PlainParts {
@@ -76,10 +79,11 @@ struct PlainEntry {
 const PLAIN_LIMIT: Option<u32> = Some(1);
 const PLAIN_REST: PlainRest = PlainRest { limit: PLAIN_LIMIT, slot: 0, entries: 0, broken: None };
 
+/// The parts with queue entries as a format has them.
 #[derive(Serialize, Deserialize)]
-struct Parts {
+struct Parts<Q> {
     holders: Vec<HolderParts>,
-    queue: Vec<QueueParts>,
+    queue: Vec<Q>,
     ends: Vec<EndParts>,
 }
 
@@ -121,6 +125,15 @@ struct QueueParts {
     #[serde(deserialize_with = "deserialize_time")]
     lasts: Duration,
     limit: LimitPart,
+}
+
+/// A queue entry in format 3.
+#[derive(Serialize, Deserialize)]
+struct WaiterParts<'a> {
+    entry: QueueParts,
+    owner: Option<&'a str>,
+    #[serde(deserialize_with = "deserialize_time")]
+    joined: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -166,14 +179,10 @@ impl LockState {
                 },
             );
         }
-        encode_parts(
-            FORMAT,
-            &Parts {
-                holders: self.holders().map(HolderParts::of).collect(),
-                queue: self.queue().entries().iter().map(QueueParts::of).collect(),
-                ends: self.history().ends().iter().map(EndParts::of).collect(),
-            },
-        )
+        if is_bare(self.queue().entries()) {
+            return encode_parts(BARE_FORMAT, &Parts::of(self, QueueParts::of));
+        }
+        encode_parts(FORMAT, &Parts::of(self, WaiterParts::of))
     }
 
     /// The state that [`LockState::encode`] wrote.
@@ -182,27 +191,52 @@ impl LockState {
     ///
     /// The bytes are no snapshot, or one of a newer version.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        if bytes.first() == Some(&PLAIN_FORMAT) {
-            let PlainParts { holders, queue, ends } = decode_parts(PLAIN_FORMAT, bytes)?;
-            if holders.len() > 1 || ends > 0 {
-                return Err(SnapshotError::Malformed);
+        match bytes.first() {
+            Some(&PLAIN_FORMAT) => decode_parts::<PlainParts>(PLAIN_FORMAT, bytes)?.into_state(),
+            Some(&BARE_FORMAT) => {
+                decode_parts::<Parts<_>>(BARE_FORMAT, bytes)?.into_state(QueueParts::into_entry)
             }
-            let holders: Vec<_> =
-                holders.into_iter().map(PlainHolder::into_state).collect::<Result<_, _>>()?;
-            let queue: Vec<_> =
-                queue.into_iter().map(PlainEntry::into_entry).collect::<Result<_, _>>()?;
-            return Ok(Self::new(holders, queue.into_iter().collect(), History::default()));
+            _ => decode_parts::<Parts<_>>(FORMAT, bytes)?.into_state(WaiterParts::into_entry),
         }
-        let Parts { holders, queue, ends } = decode_parts(FORMAT, bytes)?;
+    }
+}
+
+impl PlainParts {
+    fn into_state(self) -> Result<LockState, SnapshotError> {
+        let Self { holders, queue, ends } = self;
+        if holders.len() > 1 || ends > 0 {
+            return Err(SnapshotError::Malformed);
+        }
+        let holders: Vec<_> =
+            holders.into_iter().map(PlainHolder::into_state).collect::<Result<_, _>>()?;
+        let queue: Vec<_> =
+            queue.into_iter().map(PlainEntry::into_entry).collect::<Result<_, _>>()?;
+        Ok(LockState::new(holders, queue.into_iter().collect(), History::default()))
+    }
+}
+
+impl<Q> Parts<Q> {
+    fn of<'a>(state: &'a LockState, entry: impl Fn(&'a QueueEntry) -> Q) -> Self {
+        Self {
+            holders: state.holders().map(HolderParts::of).collect(),
+            queue: state.queue().entries().iter().map(entry).collect(),
+            ends: state.history().ends().iter().map(EndParts::of).collect(),
+        }
+    }
+
+    fn into_state(
+        self,
+        entry: impl Fn(Q) -> Result<QueueEntry, SnapshotError>,
+    ) -> Result<LockState, SnapshotError> {
+        let Self { holders, queue, ends } = self;
         let holders: Vec<_> =
             holders.into_iter().map(HolderParts::into_state).collect::<Result<_, _>>()?;
         if !holders.is_sorted_by(|one, next| one.slot < next.slot) {
             return Err(SnapshotError::Malformed);
         }
-        let queue: Vec<_> =
-            queue.into_iter().map(QueueParts::into_entry).collect::<Result<_, _>>()?;
+        let queue: Vec<_> = queue.into_iter().map(entry).collect::<Result<_, _>>()?;
         let ends: Vec<_> = ends.into_iter().map(EndParts::into_end).collect::<Result<_, _>>()?;
-        Ok(Self::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
+        Ok(LockState::new(holders, queue.into_iter().collect(), ends.into_iter().collect()))
     }
 }
 
@@ -214,9 +248,16 @@ fn is_plain(state: &LockState) -> bool {
             && holder.broken.is_none()
             && holder.entries.iter().map(|entry| &entry.name).eq([&None])
     };
+    let queue = state.queue().entries();
     state.holders().all(is_plain)
-        && state.queue().entries().iter().all(|entry| entry.limit == Limit::Exclusive)
+        && queue.iter().all(|entry| entry.limit == Limit::Exclusive)
+        && is_bare(queue)
         && state.history().ends().is_empty()
+}
+
+/// Whether formats 1 and 2 have all of the queue: no waiter has a label, or has kept its entry since it joined.
+fn is_bare(queue: &[QueueEntry]) -> bool {
+    queue.iter().all(|entry| entry.owner.is_none() && entry.joined == entry.since)
 }
 
 impl PlainHolder {
@@ -241,7 +282,7 @@ impl PlainHolder {
         Ok(HolderState {
             token: TokenHash::from_bytes(self.token),
             fencing_token: FencingToken::new(self.fencing_token),
-            owner: owner(self.owner)?,
+            owner: owner(self.owner.as_deref())?,
             since: self.since,
             ttl: self.ttl,
             acquired_at_millis: self.acquired_at_millis,
@@ -282,7 +323,8 @@ impl PlainEntry {
             return Err(SnapshotError::Malformed);
         }
         let (token, sole_attempt) = (TokenHash::from_bytes(token), sole_queue_attempt(attempt));
-        Ok(QueueEntry { token, sole_attempt, since, lasts, limit: Limit::Exclusive })
+        let (limit, owner) = (Limit::Exclusive, None);
+        Ok(QueueEntry { token, sole_attempt, since, lasts, limit, owner, joined: since })
     }
 }
 
@@ -309,7 +351,7 @@ impl HolderParts {
         Ok(HolderState {
             token: TokenHash::from_bytes(self.token),
             fencing_token: FencingToken::new(self.fencing_token),
-            owner: owner(self.owner)?,
+            owner: owner(self.owner.as_deref())?,
             since: self.since,
             ttl: self.ttl,
             acquired_at_millis: self.acquired_at_millis,
@@ -361,7 +403,7 @@ impl EntryParts {
 
 impl QueueParts {
     fn of(entry: &QueueEntry) -> Self {
-        let QueueEntry { token, sole_attempt, since, lasts, limit } = entry;
+        let QueueEntry { token, sole_attempt, since, lasts, limit, .. } = entry;
         let (token, attempt) = (*token.as_bytes(), queue_attempt(*sole_attempt));
         Self { token, attempt, since: *since, lasts: *lasts, limit: LimitPart::of(*limit) }
     }
@@ -369,7 +411,20 @@ impl QueueParts {
     fn into_entry(self) -> Result<QueueEntry, SnapshotError> {
         let Self { token, attempt, since, lasts, limit } = self;
         let (token, sole_attempt) = (TokenHash::from_bytes(token), sole_queue_attempt(attempt));
-        Ok(QueueEntry { token, sole_attempt, since, lasts, limit: limit.into_limit()? })
+        let (limit, owner) = (limit.into_limit()?, None);
+        Ok(QueueEntry { token, sole_attempt, since, lasts, limit, owner, joined: since })
+    }
+}
+
+impl<'a> WaiterParts<'a> {
+    fn of(entry: &'a QueueEntry) -> Self {
+        let owner = entry.owner.as_ref().map(Owner::as_str);
+        Self { entry: QueueParts::of(entry), owner, joined: entry.joined }
+    }
+
+    fn into_entry(self) -> Result<QueueEntry, SnapshotError> {
+        let Self { entry, owner: label, joined } = self;
+        Ok(QueueEntry { owner: owner(label)?, joined, ..entry.into_entry()? })
     }
 }
 
@@ -400,7 +455,7 @@ impl EndParts {
         Ok(GrantEnd {
             token: TokenHash::from_bytes(self.token),
             fencing_token: FencingToken::new(self.fencing_token),
-            owner: owner(self.owner)?,
+            owner: owner(self.owner.as_deref())?,
             acquired_at_millis: self.acquired_at_millis,
             ended_at_millis: self.ended_at_millis,
             cause,
@@ -417,7 +472,7 @@ impl BreakParts {
     fn into_break(self) -> Result<Break, SnapshotError> {
         Ok(Break {
             reason: Reason::parse(&self.reason).map_err(|_| SnapshotError::Malformed)?,
-            by: owner(self.by)?,
+            by: owner(self.by.as_deref())?,
             at_millis: self.at_millis,
         })
     }
@@ -427,6 +482,6 @@ fn text(owner: Option<&Owner>) -> Option<String> {
     owner.map(|owner| owner.as_str().to_owned())
 }
 
-fn owner(label: Option<String>) -> Result<Option<Owner>, SnapshotError> {
-    Owner::parse(&label.unwrap_or_default()).map_err(|_| SnapshotError::Malformed)
+fn owner(label: Option<&str>) -> Result<Option<Owner>, SnapshotError> {
+    Owner::parse(label.unwrap_or_default()).map_err(|_| SnapshotError::Malformed)
 }

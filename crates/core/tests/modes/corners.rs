@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName,
-    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Reason,
-    ReleaseReply, RenewReply, Slots, TokenHash, Ttl,
+    FencingToken, Lease, Limit, LockCommand, LockName, LockReply, LockState, Moment, Owner, Reason,
+    ReleaseReply, RenewReply, Slots, TokenHash, Ttl, Waiter,
 };
 
 /// One lock, and a clock that a test moves.
@@ -361,6 +361,35 @@ fn history_has_breaks_and_expiries_and_no_releases() {
     lock.now += Duration::from_secs(24 * 60 * 60);
     assert!(lock.state.is_stale(&lock.moment()));
     assert!(lock.state.live(&lock.moment()).is_empty(), "a break is kept for a day");
+}
+
+#[test]
+fn queue_entry_has_the_label_of_the_last_request_and_the_moment_of_the_first() {
+    let mut lock = Lock::free();
+    lock.granted(1, EXCLUSIVE);
+    let asks = |number, label: &str| AcquireCommand {
+        owner: Owner::parse(label).expect("a label"),
+        queue: Some(Duration::from_secs(4)),
+        ..acquire_command(number, EXCLUSIVE)
+    };
+    lock.acquire(asks(2, "alice"));
+    lock.now += Duration::from_secs(3);
+    lock.waits(3, SHARED);
+    lock.acquire(asks(2, "alice, again"));
+    lock.now += Duration::from_secs(2);
+    let waiter = |label: &str, seconds, limit| Waiter {
+        owner: Owner::parse(label).expect("a label"),
+        waited: Duration::from_secs(seconds),
+        limit,
+    };
+    let expected = vec![waiter("alice, again", 5, EXCLUSIVE), waiter("", 2, SHARED)];
+    assert_eq!(lock.run(&LockCommand::LookAtQueue), LockReply::LookAtQueue(expected));
+    // A waiter that left joins again at the end.
+    let (token, attempt) = (token(2), Attempt::new(2));
+    lock.run(&LockCommand::Withdraw { token, attempt });
+    lock.acquire(asks(2, "alice"));
+    let expected = vec![waiter("", 2, SHARED), waiter("alice", 0, EXCLUSIVE)];
+    assert_eq!(lock.run(&LockCommand::LookAtQueue), LockReply::LookAtQueue(expected));
 }
 
 #[test]

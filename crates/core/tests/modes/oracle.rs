@@ -12,6 +12,8 @@ pub(crate) type Most = usize;
 pub(crate) struct Member {
     pub(crate) token: u8,
     pub(crate) most: Most,
+    /// When it asked; of a waiter, when it asked first.
+    pub(crate) joined: u64,
     pub(crate) end: u64,
     pub(crate) names: BTreeSet<u8>,
     pub(crate) broken: bool,
@@ -64,7 +66,9 @@ impl Oracle {
             if let Some(end) = waits_until {
                 let waiter = Member { end, ..wanted };
                 match place {
-                    Some(place) => self.line[place] = waiter,
+                    Some(place) => {
+                        self.line[place] = Member { joined: self.line[place].joined, ..waiter };
+                    }
                     None => self.line.push(waiter),
                 }
             }

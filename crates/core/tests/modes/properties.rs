@@ -117,8 +117,8 @@ impl Pair {
             Step::Acquire { token, limit: number, name, waits } => {
                 let command = self.acquire(token, number, name, waits);
                 let (most, names) = (limit(number).holders(), BTreeSet::from([name]));
-                let end = self.now + TTL_MILLIS;
-                let wanted = Member { token, most, end, names, broken: false };
+                let (joined, end) = (self.now, self.now + TTL_MILLIS);
+                let wanted = Member { token, most, joined, end, names, broken: false };
                 let expected = self.oracle.acquire(wanted, waits.then_some(self.now + WAIT_MILLIS));
                 let LockReply::Acquire(reply) = self.run(&command) else { unreachable!() };
                 self.check_repeat(&command, &reply);
@@ -242,9 +242,10 @@ impl Pair {
         let expected =
             self.oracle.holders.iter().map(|it| (token_hash(it.token), it.most)).collect();
         assert_eq!(tokens(found), tokens(expected), "the holders");
-        let line: Vec<_> = live.queue().entries().iter().map(|entry| entry.token).collect();
-        let expected: Vec<_> = self.oracle.line.iter().map(|it| token_hash(it.token)).collect();
-        assert_eq!(line, expected, "the line");
+        let line = live.queue().entries().iter().map(|entry| (entry.token, entry.joined));
+        let expected = self.oracle.line.iter();
+        let expected = expected.map(|it| (token_hash(it.token), Duration::from_millis(it.joined)));
+        assert_eq!(line.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "the line");
         for holder in &holders {
             assert!(holders.len() <= holder.limit.holders(), "above a limit: {holders:?}");
             if let Limit::Counted(slots) = holder.limit {

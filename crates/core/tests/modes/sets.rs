@@ -228,7 +228,7 @@ impl Models {
             let line = &mut self.locks[*lock].line;
             let waiter = Member { end, ..wanted.clone() };
             match line.iter().position(|it| it.token == wanted.token).filter(|_| keeps) {
-                Some(place) => line[place] = waiter,
+                Some(place) => line[place] = Member { joined: line[place].joined, ..waiter },
                 None => {
                     line.retain(|it| it.token != wanted.token);
                     line.push(waiter);
@@ -276,8 +276,8 @@ proptest! {
             let expected = match *step {
                 Step::Acquire { token, most, waits } => {
                     let most = limit(most).holders();
-                    let names = BTreeSet::from([0]);
-                    let wanted = Member { token, most, end: now + TTL_MILLIS, names, broken: false };
+                    let (names, end) = (BTreeSet::from([0]), now + TTL_MILLIS);
+                    let wanted = Member { token, most, joined: now, end, names, broken: false };
                     models.acquire(locks, &wanted, waits.then_some(now + WAIT_MILLIS))
                 }
                 Step::Renew { token } => models.renew(locks, token, now + TTL_MILLIS),
@@ -303,8 +303,10 @@ proptest! {
                 holders.sort_unstable_by_key(|token| *token.as_bytes());
                 held.sort_unstable_by_key(|token| *token.as_bytes());
                 prop_assert_eq!(holders, held, "step {}: lock {}", number, lock);
-                let line: Vec<_> = state.queue().entries().iter().map(|it| it.token).collect();
-                let waiting: Vec<_> = oracle.line.iter().map(|it| token_hash(it.token)).collect();
+                let joined = |millis| Duration::from_millis(millis);
+                let line: Vec<_> = state.queue().entries().iter().map(|it| (it.token, it.joined)).collect();
+                let waiting: Vec<_> =
+                    oracle.line.iter().map(|it| (token_hash(it.token), joined(it.joined))).collect();
                 prop_assert_eq!(line, waiting, "step {}: line {}", number, lock);
                 for holder in state.holders() {
                     let is_new = before.holders().all(|it| it.fencing_token != holder.fencing_token);

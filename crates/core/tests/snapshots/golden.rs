@@ -9,7 +9,8 @@ use keylatch_core::idempotency::{
 use keylatch_core::lock::{History, HolderState, LockState, WaitQueue};
 
 use crate::states::{
-    answer, done, entered, held, holder, queue, record, scoped_record, shared, unknown,
+    answer, done, entered, held, holder, labelled, labelled_shared, queue, record, scoped_record,
+    shared, unknown,
 };
 
 fn parse_hex(text: &str) -> Vec<u8> {
@@ -48,6 +49,9 @@ fn locks() -> Vec<(&'static str, Vec<u8>, LockState)> {
         "lock-1-held-no-owner" => of(HolderState { owner: None, ..holder() }),
         "lock-1-held-no-sole-attempt" => of(HolderState { entries: entered(None), ..holder() }),
         "lock-2-shared" => shared(),
+        "lock-3-free-queue" => LockState::new(None, labelled(&queue()), History::default()),
+        "lock-3-held-queue" => LockState::new([holder()], labelled(&queue()), History::default()),
+        "lock-3-shared" => labelled_shared(),
     }
 }
 

@@ -60,6 +60,7 @@ fn lock_command() -> impl Strategy<Value = LockCommand> {
         1 => (token(), entry()).prop_map(|(token, entry)| LockCommand::Release { token, entry }),
         1 => broken.prop_map(BreakLast::command),
         1 => Just(LockCommand::Look),
+        1 => Just(LockCommand::LookAtQueue),
         1 => Just(LockCommand::Recall),
     ]
 }

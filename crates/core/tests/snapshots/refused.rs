@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use keylatch_core::idempotency::{OnCrash, Record, RecordStage, RecordState, StoredResponse};
-use keylatch_core::lock::{History, HolderState, LockState};
+use keylatch_core::lock::{History, HolderState, LockState, QueueEntry};
 use keylatch_core::snapshot::SnapshotError;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::states::{answer, done, held, holder, queue, record, shared};
+use crate::states::{answer, done, held, holder, labelled, queue, record, shared};
 
 /// The snapshot of a held lock, as the format byte, the holder and the empty rest.
 fn held_lock() -> (Vec<u8>, Vec<u8>) {
@@ -41,6 +41,23 @@ fn plain_format_with_more_than_it_has_is_refused_and_not_cut_down() {
     waiter[limit] = 2;
     let decoded = LockState::decode(&waiter);
     assert_eq!(decoded, Err(SnapshotError::Malformed), "a waiter for a second slot");
+}
+
+#[test]
+fn waiter_with_an_invalid_label_or_time_is_refused() {
+    let with = |change: fn(&mut QueueEntry)| {
+        let mut entries = labelled(&queue()).entries().to_vec();
+        entries.iter_mut().for_each(change);
+        let state = LockState::new(None, entries.into_iter().collect(), History::default());
+        state.encode().expect("a snapshot")
+    };
+    let late = with(|entry| entry.joined = Duration::from_secs(1 << 40));
+    let decoded = LockState::decode(&late);
+    assert!(matches!(decoded, Err(SnapshotError::Codec(_))), "{decoded:?}");
+    let mut label = with(|_| ());
+    let at = label.windows(4).position(|bytes| bytes == b"line").expect("the label");
+    label[at] = b'\n';
+    assert_eq!(LockState::decode(&label), Err(SnapshotError::Malformed));
 }
 
 #[test]
@@ -85,7 +102,7 @@ fn another_format_is_refused() {
     let mut record = record(done(answer()), OnCrash::Unknown).encode().expect("a snapshot");
     lock[0] = 0;
     assert_eq!(LockState::decode(&lock), Err(SnapshotError::Malformed));
-    lock[0] = 3;
+    lock[0] = 4;
     assert_eq!(LockState::decode(&lock), Err(SnapshotError::Newer));
     record[0] = 0;
     assert_eq!(RecordState::decode(&record), Err(SnapshotError::Malformed));
@@ -152,7 +169,7 @@ proptest! {
     #[test]
     fn no_bytes_make_the_decoder_panic(mut bytes in vec(any::<u8>(), 0..300)) {
         let _ = (LockState::decode(&bytes), RecordState::decode(&bytes));
-        for known in [1, 2] {
+        for known in [1, 2, 3] {
             if let Some(format) = bytes.first_mut() {
                 *format = known;
             }

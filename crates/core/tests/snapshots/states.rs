@@ -90,8 +90,29 @@ pub(crate) fn queue() -> WaitQueue {
         since: Duration::from_secs(63_244_800 + u64::from(number)),
         lasts: Duration::from_millis(4000),
         limit: Limit::Exclusive,
+        owner: None,
+        joined: Duration::from_secs(63_244_800 + u64::from(number)),
     };
     [entry(3), entry(1), entry(2)].into_iter().collect()
+}
+
+/// The same queue with labels and after a while: one waiter has neither a label nor asked again, one has a
+/// label, and one has asked again.
+pub(crate) fn labelled(queue: &WaitQueue) -> WaitQueue {
+    let entries = queue.entries().iter().cloned().zip(0..);
+    let entries = entries.map(|(entry, position)| QueueEntry {
+        owner: Owner::parse(["", "Zoë, line 7", ""][position]).expect("a label"),
+        joined: entry.joined - Duration::from_nanos(position as u64 / 2),
+        ..entry
+    });
+    entries.collect()
+}
+
+/// The lock that several hold, with labels in its queue.
+pub(crate) fn labelled_shared() -> LockState {
+    let shared = shared();
+    let holders: Vec<_> = shared.holders().cloned().collect();
+    LockState::new(holders, labelled(shared.queue()), shared.history().clone())
 }
 
 pub(crate) fn held() -> LockState {

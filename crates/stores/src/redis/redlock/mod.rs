@@ -113,7 +113,9 @@ impl Store for RedlockStore {
                 LockReply::Release(self.release(name, token).await?, Release::default())
             }
             LockCommand::Look => LockReply::Look(self.look(&name).await?.map(Holding::by_one)),
-            LockCommand::Break(_) | LockCommand::Recall => return Err(StoreError::Unsupported),
+            LockCommand::Break(_) | LockCommand::LookAtQueue | LockCommand::Recall => {
+                return Err(StoreError::Unsupported);
+            }
         }))
     }
 
