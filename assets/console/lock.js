@@ -62,7 +62,7 @@ class LockPage {
 
   async look() {
     clearTimeout(this.timer);
-    const [lock, waiting, history] = await Promise.all([
+    const [lock, queue, history] = await Promise.all([
       call('GET', lockPath(this.name)).catch((refusal) => refusal),
       call('GET', this.consolePath('queue')).catch((refusal) => refusal),
       call('GET', this.consolePath('history')).catch((refusal) => refusal),
@@ -70,7 +70,7 @@ class LockPage {
     this.timer = undefined;
     if (this.isGone) return;
     this.drawHolders(lock);
-    this.drawQueue(lock, waiting);
+    this.drawQueue(queue);
     this.drawHistory(history);
     this.drawCommands(lock.holders?.[0] ?? lock);
     this.tick();
@@ -83,7 +83,7 @@ class LockPage {
     const command = { reason: 'REASON', fencing_token };
     redraw(this.parts.shell, commands([
       ['Who holds it, and how many wait', curl('GET', lockPath(this.name))],
-      ['Who waits at this instance, in order', curl('GET', this.consolePath('queue'))],
+      ['Who waits, in order and since when', curl('GET', this.consolePath('queue'))],
       ['What happens to it, as it happens', curl('GET', lockPath(this.name, '/events')).replace('curl', 'curl -N')],
       ['The earlier grants, with the releases of this instance', curl('GET', this.consolePath('history'))],
       ['The breaks and expiries that the store keeps', curl('GET', lockPath(this.name, '/history'))],
@@ -152,16 +152,16 @@ class LockPage {
     dialog.showModal();
   }
 
-  drawQueue(lock, queue) {
-    const total = lock instanceof Error ? 0 : lock.waiting;
-    const waiting = queue instanceof Error ? [] : queue.waiting;
-    const others = total - waiting.length;
-    const row = (waiter) => h('li', {}, h('b', {}, waiter.owner ?? 'a client without a label'),
-      ` for ${span(waiter.waiting_for_ms)}${waiter.mode ? `, ${waiter.mode}` : ''}${waiter.limit ? `, at most ${waiter.limit} together` : ''}`);
+  drawQueue(queue) {
+    if (queue instanceof Error) {
+      const text = queue.code === 'not-supported' ? 'The store keeps no queue: clients wait in no order.' : queue.message;
+      return this.parts.queue.replaceChildren(h('p', { class: 'note wait' }, text));
+    }
+    const row = (waiter) => h('li', {}, h('b', {}, waiter.owner ?? 'a client without a label'), ' ', since(waiter),
+      `${waiter.mode ? `, ${waiter.mode}` : ''}${waiter.limit ? `, at most ${waiter.limit} together` : ''}`);
+    const { waiting } = queue;
     this.parts.queue.replaceChildren(
-      waiting.length ? h('ol', { class: 'queue' }, waiting.map(row)) : '',
-      others > 0 ? h('p', { class: 'hint' }, `${count(others)} ${waiting.length ? 'more ' : ''}wait at other instances, or left a moment ago.`) : '',
-      total === 0 && !waiting.length ? h('p', { class: 'empty' }, 'No client waits.') : '');
+      waiting.length ? h('ol', { class: 'queue' }, waiting.map(row)) : h('p', { class: 'empty' }, 'No client waits.'));
   }
 
   drawHistory(history) {
@@ -177,6 +177,12 @@ class LockPage {
   tick() {
     for (const tick of this.ticking) tick();
   }
+}
+
+/** For how long a client has waited; the moment since when shows on a longer look. */
+function since(waiter) {
+  const began = new Date(Date.now() - waiter.waiting_for_ms);
+  return h('time', { datetime: began.toISOString(), title: `since ${began.toLocaleString()}` }, `for ${span(waiter.waiting_for_ms)}`);
 }
 
 const BADGES = { broken: 'bad', expired: 'wait', released: 'good' };

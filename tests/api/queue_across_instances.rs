@@ -1,16 +1,19 @@
-//! Goal: waiters of several instances are one queue, also when an instance dies or stops.
+//! Goal: waiters of several instances are one queue, also when an instance dies or stops, and the console of each
+//! instance shows all of them.
 //!
-//! Method: three processes over one Redis, SIGKILL and SIGSTOP.
+//! Method: three processes over one Redis, SIGKILL and SIGSTOP; the console over every store that instances share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use keylatch::config::Config;
 use keylatch_core::lock::{LockName, Token};
 use keylatch_testkit::{
-    Answer, Api, Process, RawConnection, RedisServer, Service, eventually, post_head, soon,
+    Answer, Api, Keyring, Process, RawConnection, RedisServer, Service, TestStore, eventually,
+    post_head, soon, store_test,
 };
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -149,6 +152,78 @@ async fn killed_instance_keeps_its_lease_and_loses_its_queue_entry() {
     // Any instance takes it back.
     assert_eq!(second.api.release("a", &token(0)).await.status, 204);
     is_served(next).await;
+}
+
+/// A label begins with the identity, as that of a holder does.
+#[store_test(service)]
+async fn console_of_each_instance_shows_all_waiters_and_since_when(store: &TestStore) {
+    let mut keyring = Keyring::default();
+    let key = keyring.add("ci", "allow = [{ locks = \"\", may = [\"acquire\", \"read\"] }]");
+    let identities = keyring.path().display().to_string();
+    let [first, second] = two_with(&Config { identities, ..store.config() }).await;
+    let consoles = Consoles { services: [&first, &second], key: &key };
+    let wait = async |service: &Service, number: usize, body: Value| {
+        let request = service.request(Method::POST, "/v1/locks/a").bearer_auth(&key);
+        Answer::of(request.header("Lock-Token", token(number)).json(&body)).await
+    };
+    assert_eq!(wait(&first, 0, json!({"ttl_ms": 600_000})).await.status, 201);
+    let waits = |owner: Option<&str>| json!({"owner": owner, "mode": "shared", "wait_ms": 60_000});
+    let one = wait(&first, 1, waits(Some("runner 7")));
+    let two = async {
+        consoles.show(&["ci: runner 7"], 0).await;
+        wait(&second, 2, waits(None)).await
+    };
+    let look = async {
+        // So long that the instance has kept the entry meanwhile, which begins no new wait.
+        let [_, shown] = consoles.show(&["ci: runner 7", "ci"], 3000).await;
+        assert_eq!(shown[0]["mode"], "shared", "{shown:?}");
+        let release = first.request(Method::DELETE, "/v1/locks/a").header("Lock-Token", token(0));
+        assert_eq!(Answer::of(release.bearer_auth(&key)).await.status, 204);
+    };
+    let (one, two, ()) = tokio::join!(one, two, look);
+    assert_eq!((one.status.as_u16(), two.status.as_u16()), (201, 201), "{one:?} {two:?}");
+    consoles.show(&[], 0).await;
+}
+
+/// The consoles of two instances, for a user.
+struct Consoles<'a> {
+    services: [&'a Service; 2],
+    key: &'a str,
+}
+
+impl Consoles<'_> {
+    /// Waits until each shows waiters with these labels in this order, of whom the first has waited so long.
+    async fn show(&self, owners: &[&str], millis: u64) -> [Vec<Value>; 2] {
+        let are_these = |shown: &Vec<Value>| {
+            let has_waited = |first: &Value| first["waiting_for_ms"].as_u64() >= Some(millis);
+            shown.iter().map(|waiter| &waiter["owner"]).eq(owners)
+                && shown.first().is_none_or(has_waited)
+        };
+        let [first, second] = self.services;
+        let is_shown = async || {
+            let shown = [self.queue(first).await, self.queue(second).await];
+            shown.iter().all(are_these).then_some(shown)
+        };
+        eventually(is_shown).await
+    }
+
+    /// Who waits, as an instance shows it, without a token.
+    async fn queue(&self, service: &Service) -> Vec<Value> {
+        let request = service.request(Method::GET, "/console/queue?name=a").bearer_auth(self.key);
+        let answer = Answer::of(request).await;
+        assert!(!answer.text.contains("the-token"), "{answer:?}");
+        answer.json["waiting"].as_array().cloned().unwrap_or_else(|| panic!("{answer:?}"))
+    }
+}
+
+/// Two services over one store, which a store in the process has for one alone.
+async fn two_with(config: &Config) -> [Arc<Service>; 2] {
+    let start = || async { Arc::new(Service::start_with(config.clone()).await) };
+    let first = start().await;
+    if ["memory:", "embedded:"].iter().any(|kind| config.store.expose().starts_with(kind)) {
+        return [Arc::clone(&first), first];
+    }
+    [first, start().await]
 }
 
 /// A service in its own process.

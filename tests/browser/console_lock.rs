@@ -36,6 +36,7 @@ async fn holder_and_queue_are_shown_in_order() {
         shows(&page, "alice").await;
         let names = "[...document.querySelectorAll('.queue b')].map(({ textContent }) => textContent).join()";
         page.until(&format!("{names} === 'first in line,second in line'")).await;
+        page.until("[...document.querySelectorAll('.queue time')].every((time) => /^for [0-9]+ s$/.test(time.textContent) && time.dateTime)").await;
         service.release("deploy", &held.token()).await;
         page.until(&format!("{names} === 'second in line'")).await;
     };

@@ -81,6 +81,14 @@ async fn waiter_acquires_after_release() {
     assert!(waited.fencing_token() > lease.fencing_token());
 }
 
+/// Its waiters are in no order, and a list of those at one instance would pass for all.
+#[tokio::test]
+async fn console_has_no_queue() {
+    let nodes = RedlockNodes::start().await;
+    let service = Service::start_with(nodes.config()).await;
+    service.get("/console/queue?name=deploy").await.is_problem(501, "not-supported");
+}
+
 #[tokio::test]
 async fn idempotency_keys_get_501() {
     let nodes = RedlockNodes::start().await;

@@ -1,7 +1,8 @@
-//! Who waits for a lock at this instance: what a store does not know, since a queue entry has no label.
+//! Who waits for a lock, in order and since when, at whatever instance: the queue as the store has it. Redlock keeps
+//! no queue (501).
 //!
-//! The waiters of other instances are in the lock's count alone. Only a client that may read the lock sees them, and
-//! no token is among what it sees. Tested in `tests/api/console.rs`.
+//! Only a client that may read the lock sees the waiters, and no token is among what it sees. Tested in
+//! `tests/api/console.rs`, and over several instances in `tests/api/queue_across_instances.rs`.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::http::api::Api;
 use crate::http::body::{Json, mode, slots};
 use crate::http::caller::Caller;
 use crate::http::problem::Problem;
-use keylatch_core::lock::WaitingRequest;
+use keylatch_core::lock;
 use keylatch_wire::{LockMode, millis};
 
-/// The requests that wait for a lock at this instance, first come first.
+/// The waiters of a lock, first come first.
 #[derive(Debug, Serialize)]
 pub(super) struct Queue {
     waiting: Vec<Waiter>,
@@ -39,14 +40,15 @@ pub(super) async fn queue(
     NamedLock(name): NamedLock,
 ) -> Result<Json<Queue>, Problem> {
     caller.check_lock(LockAct::Read, &name)?;
-    Ok(Json(Queue { waiting: api.locks.waiting_for(&name).iter().map(waiter).collect() }))
+    let waiters = api.locks.look_at_queue(&name).await?;
+    Ok(Json(Queue { waiting: waiters.into_iter().map(waiter).collect() }))
 }
 
-fn waiter(WaitingRequest { owner, since, limit }: &WaitingRequest) -> Waiter {
+fn waiter(lock::Waiter { owner, waited, limit }: lock::Waiter) -> Waiter {
     Waiter {
-        owner: owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        waiting_for_ms: millis(since.elapsed()),
-        mode: mode(*limit),
-        limit: slots(*limit),
+        owner: owner.map(|owner| owner.as_str().to_owned()),
+        waiting_for_ms: millis(waited),
+        mode: mode(limit),
+        limit: slots(limit),
     }
 }

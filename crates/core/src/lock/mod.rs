@@ -22,7 +22,6 @@ mod snapshot;
 mod target;
 mod token;
 mod waiting;
-mod waiting_requests;
 mod watch;
 mod withdrawal;
 
@@ -50,5 +49,4 @@ pub use set::{
 };
 pub use set_service::{SetAcquireRequest, SetAcquisition, SetRenewal};
 pub use token::{Attempt, InvalidToken, Token, TokenHash};
-pub use waiting_requests::WaitingRequest;
 pub use watch::WatchEvent;

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::target::{Reply, Target};
-use super::waiting_requests::{WaitingRequest, WaitingRequests};
 use super::withdrawal::{self, PendingAttempt};
 use super::{
     AcquireCommand, AcquireReply, Attempt, Break, BreakCommand, BreakReply, Contention, EntryName,
@@ -194,7 +193,6 @@ pub struct LockService {
     requests: AtomicU64,
     pub(super) waiters: AtomicUsize,
     pub(super) waiter_room: WaiterRoom,
-    pub(super) waiting_requests: WaitingRequests,
     withdrawn_grants: Arc<AtomicU64>,
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
@@ -224,7 +222,6 @@ impl LockService {
             requests: AtomicU64::new(getrandom::u64()?),
             waiters: AtomicUsize::new(0),
             waiter_room: WaiterRoom::new(limits.all),
-            waiting_requests: WaitingRequests::default(),
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
@@ -397,12 +394,6 @@ impl LockService {
     /// The store could not find out.
     pub async fn list(&self, query: &ListLocks) -> Result<Option<Page<Holding>>, StoreError> {
         with_deadline(self.deadline, self.store.list_locks(query)).await
-    }
-
-    /// The requests of this process that wait for the lock, in the order in which they began to. Other
-    /// instances may have others. It asks no store.
-    pub fn waiting_for(&self, name: &LockName) -> Vec<WaitingRequest> {
-        self.waiting_requests.of(name)
     }
 
     /// The room for all requests that wait, for those that wait for something else to share it.

@@ -43,9 +43,6 @@ pub(super) trait Target: Clone + fmt::Debug + Send + Sync + 'static {
     /// By which bucket the waiters of this process keep their entries together.
     fn bucket(&self) -> u8;
 
-    /// The names of its locks.
-    fn names(&self) -> &[LockName];
-
     /// All leases.
     fn leases(lease: &Self::Lease) -> &[Lease];
 
@@ -82,10 +79,6 @@ impl Target for LockName {
 
     fn bucket(&self) -> u8 {
         self.bucket()
-    }
-
-    fn names(&self) -> &[LockName] {
-        slice::from_ref(self)
     }
 
     fn leases(lease: &Lease) -> &[Lease] {
@@ -129,10 +122,6 @@ impl Target for LockSet {
 
     fn bucket(&self) -> u8 {
         self.names().iter().map(LockName::bucket).min().unwrap_or_default()
-    }
-
-    fn names(&self) -> &[LockName] {
-        self.names()
     }
 
     fn leases(leases: &Vec<Lease>) -> &[Lease] {

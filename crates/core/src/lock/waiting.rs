@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::service::{LastReply, WaitLimit};
 use super::target::Target;
-use super::waiting_requests::WaitingNote;
 use super::withdrawal::PendingAttempt;
 use super::{AcquireCommand, AcquireReply, Attempt, Contention, LockError, LockService, Ttl};
 use crate::store::{Effect, StoreError};
@@ -60,7 +59,6 @@ impl LockService {
             let pause = match &reply {
                 Ok(AcquireReply::Busy(contention)) => {
                     entry.last = Some(Arc::clone(&attempt));
-                    entry.note(&request);
                     if T::most_ahead(contention) >= self.limits.each {
                         return Err(full_queue(lost, &attempt));
                     }
@@ -106,8 +104,7 @@ impl LockService {
         let place = self.waiter_room.enter().ok_or(LockError::TooManyWaiters)?;
         let count = WaiterCount::begin(&self.waiters, place);
         let begun = Instant::now();
-        let (last, note) = (None, None);
-        Ok(QueueTicket { service: self, _count: count, begun, may_return, last, note })
+        Ok(QueueTicket { service: self, _count: count, begun, may_return, last: None })
     }
 }
 
@@ -175,17 +172,9 @@ struct QueueTicket<'a, T: Target> {
     may_return: bool,
     /// The last round that kept the entry.
     last: Option<Arc<PendingAttempt<T>>>,
-    /// What people read of the request, once it has found the lock taken.
-    note: Option<WaitingNote<'a>>,
 }
 
 impl<T: Target> QueueTicket<'_, T> {
-    fn note(&mut self, PendingAttempt { target, command }: &PendingAttempt<T>) {
-        let waiting = &self.service.waiting_requests;
-        let note = || waiting.note(target.names(), command.owner.clone(), command.limit);
-        self.note.get_or_insert_with(note);
-    }
-
     /// Withdraws the entry of a client that cannot return. Another client gets the time to do so: after a
     /// short wait little, so that it does not hold up the waiters behind for long. When the service shuts
     /// down its entry stays as long as it lasts, because it has to find another instance.
