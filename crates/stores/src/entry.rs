@@ -34,6 +34,8 @@ pub(crate) trait Entry:
     fn live(&self, moment: &Moment) -> Self;
     /// Whether that differs from what it said when it was written.
     fn is_stale(&self, moment: &Moment) -> bool;
+    /// The times at which something in it ends by itself.
+    fn ends(&self) -> impl Iterator<Item = Duration>;
     /// The last fencing token that it gave.
     fn fencing_token(&self) -> Option<FencingToken>;
     /// Whether there is nothing to keep, be it expired or not.
@@ -66,6 +68,10 @@ impl Entry for LockState {
 
     fn is_stale(&self, moment: &Moment) -> bool {
         self.is_stale(moment)
+    }
+
+    fn ends(&self) -> impl Iterator<Item = Duration> {
+        self.ends()
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
@@ -118,6 +124,10 @@ impl Entry for RecordState {
 
     fn is_stale(&self, moment: &Moment) -> bool {
         self.is_stale(moment)
+    }
+
+    fn ends(&self) -> impl Iterator<Item = Duration> {
+        self.ends()
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::task::yield_now;
+
 use super::ruled::{Executor, Ruled};
-use super::table::Table;
+use super::table::{Sweep, Table};
 use keylatch_core::idempotency::{RecordState, RecordSummary};
 use keylatch_core::lock::{FencingToken, Holding, LockState, Ttl};
 use keylatch_core::store::{
@@ -40,13 +42,14 @@ impl Executor for Table {
     }
 
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
-        for bucket in 0..=u8::MAX {
-            self.forget_expired::<LockState>(bucket);
-            if records {
-                self.forget_expired::<RecordState>(bucket);
-            }
-            // Other tasks come in between.
-            tokio::task::yield_now().await;
+        // Other tasks come in between.
+        let mut locks = Sweep::<LockState>::default();
+        while self.forget_expired(&mut locks) {
+            yield_now().await;
+        }
+        let mut of_records = Sweep::<RecordState>::default();
+        while records && self.forget_expired(&mut of_records) {
+            yield_now().await;
         }
         Ok(())
     }
@@ -72,10 +75,13 @@ impl Executor for Table {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Duration;
 
+    use futures_util::FutureExt as _;
+
     use super::*;
-    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, Token};
+    use keylatch_core::lock::{AcquireCommand, Attempt, LockCommand, LockName, Token, TokenHash};
 
     #[tokio::test(start_paused = true)]
     async fn sweep_removes_expired_locks_and_keeps_the_rest() {
@@ -90,5 +96,24 @@ mod tests {
         assert_eq!(table.len(), 2);
         Executor::sweep(&table, false).await.unwrap();
         assert_eq!(table.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sweep_lets_others_in_among_the_expired_locks_of_one_shard() {
+        const COUNT: usize = 1200;
+        let table = Table::new(FencingToken::NONE);
+        let names = (0..).map(|number| LockName::parse(&format!("lock-{number}")).unwrap());
+        for name in names.filter(|name| name.bucket() == 0).take(COUNT) {
+            let (token, ttl) = (TokenHash::from_bytes([1; 32]), Ttl::from_millis(1000).unwrap());
+            let acquire = AcquireCommand::new(token, ttl, Attempt::new(1));
+            table.step(&Command::Lock(name, LockCommand::Acquire(acquire)));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let mut sweep = pin!(Executor::sweep(&table, false));
+        assert!(sweep.as_mut().now_or_never().is_none(), "the sweep let no other task in");
+        let left = table.len();
+        assert!((1..COUNT).contains(&left), "{left} locks are left when others are let in");
+        sweep.await.unwrap();
+        assert_eq!(table.len(), 0);
     }
 }

@@ -3,10 +3,12 @@
 //!
 //! Each entry lives in the shard of its bucket, next to the bucket's fencing counter, so that one
 //! short critical section sees all that a step needs. A shard is ordered by name, for listing (`list.rs`),
-//! and has an index of its unfinished records. Invariants: a waiter is woken, and a watcher told of a
-//! change, by the very step that made it; the index has the unfinished records and no other.
+//! and has an index of its unfinished records, and a bound of what is due for sweeps (`sweep.rs`). Invariants: a
+//! waiter is woken, and a watcher told of a change, by the very step that made it; the index has the unfinished
+//! records and no other.
 
 mod list;
+mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +27,10 @@ use keylatch_core::lock::{
 };
 use keylatch_core::store::{Command, EntryCounts, Hints, Reply, Topic};
 use keylatch_core::time::unix_micros;
+pub(crate) use sweep::{Due, Sweep};
 
 /// What the table's clock shows when it starts: more than the age of any entry that a file holds.
 const CLOCK_ORIGIN: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
-
-/// How often the age of a record is written down within its retention, and how long is between two times at
-/// least.
-const AGE_STEPS: u32 = 96;
-const SHORTEST_STEP: Duration = Duration::from_secs(60);
 
 /// A table of locks and records in memory.
 #[derive(Debug)]
@@ -55,6 +53,9 @@ pub(super) struct Shard {
     records: BTreeMap<RecordKey, RecordState>,
     /// The records that are in flight or unknown.
     unfinished: BTreeSet<RecordKey>,
+    /// Before what times none of the locks, and none of the records, ends by itself.
+    locks_due: Due,
+    records_due: Due,
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
@@ -63,6 +64,8 @@ pub(super) trait TableEntry: Entry {
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     /// The same, to change them.
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
+    /// The bound of when the first of them ends by itself.
+    fn due(shard: &mut Shard) -> &mut Due;
     /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
     fn index(&self, _: &Self::Key, _: &mut Shard) {}
     /// How many bytes of an answer it keeps.
@@ -84,6 +87,10 @@ impl TableEntry for LockState {
         &mut shard.locks
     }
 
+    fn due(shard: &mut Shard) -> &mut Due {
+        &mut shard.locks_due
+    }
+
     fn is_counted(&self) -> bool {
         self.holders().len() > 0
     }
@@ -100,6 +107,10 @@ impl TableEntry for RecordState {
 
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
         &mut shard.records
+    }
+
+    fn due(shard: &mut Shard) -> &mut Due {
+        &mut shard.records_due
     }
 
     fn index(&self, key: &RecordKey, shard: &mut Shard) {
@@ -278,39 +289,9 @@ impl Table {
         }
     }
 
-    /// The records of one bucket whose outcome became older by a step of its retention between two moments.
-    pub(super) fn aged(&self, bucket: u8, from: Duration, to: Duration) -> Vec<RecordKey> {
-        let shard = self.shard(bucket);
-        let has_aged = |state: &RecordState| {
-            let Some((record, lasts)) = state.record().zip(state.retention()) else { return false };
-            let step = (lasts / AGE_STEPS).max(SHORTEST_STEP).as_millis();
-            let steps = |now: Duration| now.saturating_sub(record.since).as_millis() / step;
-            steps(from) < steps(to)
-        };
-        let aged = shard.records.iter().filter(|(_, state)| has_aged(state));
-        aged.map(|(key, _)| *key).collect()
-    }
-
     /// What the table's clock shows.
     pub(super) fn now(&self) -> Duration {
         CLOCK_ORIGIN + self.start.elapsed()
-    }
-
-    /// Forgets what has expired in one bucket, and writes down what has ended by itself.
-    pub(super) fn forget_expired<E: TableEntry>(&self, bucket: u8) {
-        let mut shard = self.shard(bucket);
-        let moment = self.moment(shard.last_fencing_token);
-        for key in shard.stale::<E>(&moment) {
-            let live = E::all(&shard).get(&key).map(|state| state.live(&moment));
-            let wakeups = self.put(&mut shard, &key, live.unwrap_or_default());
-            self.wake(wakeups);
-        }
-    }
-
-    /// What has expired or ended by itself in one bucket.
-    pub(super) fn expired<E: TableEntry>(&self, bucket: u8) -> Vec<E::Key> {
-        let shard = self.shard(bucket);
-        shard.stale::<E>(&self.moment(shard.last_fencing_token))
     }
 
     /// How many bytes of answers the table itself has.
@@ -382,17 +363,15 @@ impl Table {
 }
 
 impl Shard {
-    fn stale<E: TableEntry>(&self, moment: &Moment) -> Vec<E::Key> {
-        let stale = E::all(self).iter().filter(|(_, state)| state.is_stale(moment));
-        stale.map(|(key, _)| key.clone()).collect()
-    }
-
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
     /// Gives the waiters to wake.
     fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);
+        if let Some(end) = state.ends().min() {
+            E::due(self).add(end);
+        }
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);

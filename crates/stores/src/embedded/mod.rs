@@ -28,9 +28,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::task::yield_now;
+
 use crate::OpenError;
 use crate::ruled::{Executor, Ruled};
-use crate::table::Table;
+use crate::table::{Sweep, Table};
 use batch::SweptKeys;
 use directory::{Directory, Medium};
 use engine::Engine;
@@ -42,8 +44,12 @@ use keylatch_core::store::{
 };
 use writer::Writer;
 
-/// How many expired entries one transaction removes from the disk.
-const SWEEP_BATCH: usize = 4096;
+/// From how many expired entries on one transaction removes them from the disk. Requests wait for it.
+const SWEEP_BATCH: usize = 1024;
+/// How often the age of a record is written down within its retention, and how long is between two times at
+/// least.
+const AGE_STEPS: u32 = 96;
+const SHORTEST_STEP: Duration = Duration::from_secs(60);
 
 /// Opens the store in the directory `path`, which is created if it is not there.
 ///
@@ -95,6 +101,23 @@ impl Embedded {
     fn aged_until(&self) -> Duration {
         *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Writes down what a sweep has found, if that is enough for a transaction, and lets other tasks in.
+    async fn write_down(&self, swept: &mut SweptKeys) -> Result<(), StoreError> {
+        if swept.len() >= SWEEP_BATCH {
+            self.writer.sweep(std::mem::take(swept)).await?;
+        }
+        yield_now().await;
+        Ok(())
+    }
+}
+
+/// Whether the outcome of a record became older by a step of its retention between two moments.
+fn has_aged(state: &RecordState, from: Duration, to: Duration) -> bool {
+    let Some((record, lasts)) = state.record().zip(state.retention()) else { return false };
+    let step = (lasts / AGE_STEPS).max(SHORTEST_STEP).as_millis();
+    let steps = |now: Duration| now.saturating_sub(record.since).as_millis() / step;
+    steps(from) < steps(to)
 }
 
 impl Executor for Embedded {
@@ -139,16 +162,20 @@ impl Executor for Embedded {
     async fn sweep(&self, records: bool) -> Result<(), StoreError> {
         let mut swept = SweptKeys::default();
         let (from, to) = (self.aged_until(), self.table.now());
-        for bucket in 0..=u8::MAX {
-            swept.locks.extend(self.table.expired::<LockState>(bucket));
-            if records {
-                swept.records.extend(self.table.expired::<RecordState>(bucket));
-                swept.aged.extend(self.table.aged(bucket, from, to));
-            }
-            if swept.len() >= SWEEP_BATCH || (bucket == u8::MAX && swept.len() > 0) {
-                self.writer.sweep(std::mem::take(&mut swept)).await?;
-            }
-            tokio::task::yield_now().await;
+        let mut locks = Sweep::<LockState>::default();
+        while self.table.find_expired(&mut locks, &mut swept.locks) {
+            self.write_down(&mut swept).await?;
+        }
+        let mut of_records = Sweep::<RecordState>::default();
+        while records && self.table.find_expired(&mut of_records, &mut swept.records) {
+            self.write_down(&mut swept).await?;
+        }
+        let (mut of_ages, aged) = (Sweep::default(), |state: &_| has_aged(state, from, to));
+        while records && self.table.find(&mut of_ages, &mut swept.aged, aged) {
+            self.write_down(&mut swept).await?;
+        }
+        if swept.len() > 0 {
+            self.writer.sweep(swept).await?;
         }
         if records {
             *self.aged_until.lock().unwrap_or_else(PoisonError::into_inner) = to;

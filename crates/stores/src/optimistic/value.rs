@@ -45,8 +45,6 @@ pub(crate) trait Kind: Entry {
     fn key_of(row_key: &Key) -> Option<Self::Key>;
     /// The lock that it is, if it is one.
     fn lock_name(key: &Self::Key) -> Option<&LockName>;
-    /// The times at which something in it ends by itself.
-    fn ends(&self) -> impl Iterator<Item = Duration>;
     /// Until when there is anything to keep of it, if no command comes; `None` if there is nothing.
     fn kept_until(&self) -> Option<Duration>;
     /// The entry with each of its times on another clock.
@@ -80,10 +78,6 @@ impl Kind for LockState {
 
     fn lock_name(name: &LockName) -> Option<&LockName> {
         Some(name)
-    }
-
-    fn ends(&self) -> impl Iterator<Item = Duration> {
-        self.ends()
     }
 
     fn kept_until(&self) -> Option<Duration> {
@@ -145,10 +139,6 @@ impl Kind for RecordState {
 
     fn lock_name(_: &Self::Key) -> Option<&LockName> {
         None
-    }
-
-    fn ends(&self) -> impl Iterator<Item = Duration> {
-        self.ends()
     }
 
     fn kept_until(&self) -> Option<Duration> {

@@ -141,6 +141,7 @@ mod tests {
     use keylatch_core::store::Command;
 
     use super::*;
+    use crate::table::Sweep;
 
     fn end_a_run(table: &Table, number: u32, end: RunEnd) {
         let scope = Scope { principal: "", method: "POST", path: "/v1/orders" };
@@ -177,9 +178,8 @@ mod tests {
         }
         assert_eq!((page.looks, page.entries.len()), (20, 20));
         tokio::time::advance(Duration::from_secs(31 * 24 * 3600)).await;
-        for bucket in 0..=u8::MAX {
-            table.forget_expired::<RecordState>(bucket);
-        }
+        let mut sweep = Sweep::<RecordState>::default();
+        while table.forget_expired(&mut sweep) {}
         let indexed: usize = (0..=u8::MAX).map(|bucket| table.shard(bucket).unfinished.len()).sum();
         assert_eq!(indexed, 0, "an entry of the index outlived its record");
     }
