@@ -1,5 +1,5 @@
-//! What a lease is made of: its TTL, how its holder and any other client see it, and how a watched
-//! lock changed.
+//! What a lease is made of: its TTL, how its holder and any other client see it, who waits for it, and how a
+//! watched lock changed.
 //!
 //! Each type is checked where it is made, so a value is always valid. `tests/` holds the bounds over
 //! HTTP.
@@ -151,6 +151,17 @@ impl Holder {
     pub fn id(&self) -> HolderId {
         HolderId { fencing_token: self.fencing_token, slot: self.slot }
     }
+}
+
+/// A waiter of a lock as any client may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiter {
+    /// The waiter's label.
+    pub owner: Option<Owner>,
+    /// How long it has been in the queue, by the store's clock.
+    pub waited: Duration,
+    /// How many may hold the lock together with the waiter, once it holds it.
+    pub limit: Limit,
 }
 
 /// How a watched lock changed. No store reports that a lease has expired.

@@ -34,10 +34,10 @@ pub use fencing_token::{FencingToken, Moment};
 pub use history::{Break, EndCause, GrantEnd, GrantSpan, History, InvalidReason, Reason};
 pub use hold::{HoldEvent, HoldObserver, HoldRefusal, HoldRequest, LossReason};
 pub use holders::HolderState;
-pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl};
+pub use lease::{Change, Holder, HolderId, Holding, InvalidTtl, Lease, Ttl, Waiter};
 pub use limit::{InvalidSlots, Limit, Slots};
 pub use name::{InvalidName, InvalidOwner, LockName, Owner};
-pub use queue::{QueueEntry, WaitQueue, Waiter};
+pub use queue::{QueueEntry, WaitQueue};
 pub use rules::LockState;
 pub use service::{
     AcquireRequest, Acquisition, Grant, LockCounts, LockError, LockService, Renewal, Validity,

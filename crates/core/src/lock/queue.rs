@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash};
+use super::{AcquireCommand, Attempt, Limit, Owner, TokenHash, Waiter};
 
 /// The waiters of a lock in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,17 +39,6 @@ pub struct QueueEntry {
     pub owner: Option<Owner>,
     /// When the waiter joined the queue, on the same clock as `since`. For people to read; no rule asks for it.
     pub joined: Duration,
-}
-
-/// A waiter of a lock as any client may see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiter {
-    /// The waiter's label.
-    pub owner: Option<Owner>,
-    /// How long it has been in the queue, by the store's clock.
-    pub waited: Duration,
-    /// How many may hold the lock together with the waiter, once it holds it.
-    pub limit: Limit,
 }
 
 impl QueueEntry {
