@@ -53,9 +53,8 @@ pub(super) struct Shard {
     records: BTreeMap<RecordKey, RecordState>,
     /// The records that are in flight or unknown.
     unfinished: BTreeSet<RecordKey>,
-    /// Before what times none of the locks, and none of the records, ends by itself.
+    /// Before what time none of the locks ends by itself.
     locks_due: Due,
-    records_due: Due,
 }
 
 /// What the table keeps: the entries of one kind, of a shard.
@@ -64,8 +63,10 @@ pub(super) trait TableEntry: Entry {
     fn all(shard: &Shard) -> &BTreeMap<Self::Key, Self>;
     /// The same, to change them.
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<Self::Key, Self>;
-    /// The bound of when the first of them ends by itself.
-    fn due(shard: &mut Shard) -> &mut Due;
+    /// The bound of when the first of them ends by itself, if the shard has one.
+    fn due(_: &mut Shard) -> Option<&mut Due> {
+        None
+    }
     /// Keeps the shard's index of such entries, when `self` becomes the entry's state.
     fn index(&self, _: &Self::Key, _: &mut Shard) {}
     /// How many bytes of an answer it keeps.
@@ -87,8 +88,8 @@ impl TableEntry for LockState {
         &mut shard.locks
     }
 
-    fn due(shard: &mut Shard) -> &mut Due {
-        &mut shard.locks_due
+    fn due(shard: &mut Shard) -> Option<&mut Due> {
+        Some(&mut shard.locks_due)
     }
 
     fn is_counted(&self) -> bool {
@@ -107,10 +108,6 @@ impl TableEntry for RecordState {
 
     fn all_mut(shard: &mut Shard) -> &mut BTreeMap<RecordKey, Self> {
         &mut shard.records
-    }
-
-    fn due(shard: &mut Shard) -> &mut Due {
-        &mut shard.records_due
     }
 
     fn index(&self, key: &RecordKey, shard: &mut Shard) {
@@ -366,12 +363,14 @@ impl Shard {
     /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
     /// Gives the waiters to wake.
     fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
+        if let Some(due) = E::due(self)
+            && let Some(end) = state.ends().min()
+        {
+            due.add(end);
+        }
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);
-        if let Some(end) = state.ends().min() {
-            E::due(self).add(end);
-        }
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);

@@ -1,10 +1,10 @@
 //! Sweeps through what the table has, in short steps: what has expired, and what has become older.
 //!
 //! A step looks at a limited number of entries, and holds one shard at a time, so that no request waits for a
-//! sweep of millions of entries. A shard in which nothing is due is not looked at ([`Due`]), so that millions of locks
-//! that are held for long cost no sweep anything.
+//! sweep of millions of entries. The locks of a shard in which none is due are not looked at ([`Due`]), so that millions
+//! of locks that are held for long cost no sweep anything. Records are swept more rarely, and have no such bound.
 //!
-//! Invariant: nothing in a shard ends by itself before the shard's bound, but for what a sweep has found and its caller
+//! Invariant: no lock of a shard ends by itself before the shard's bound, but for what a sweep has found and its caller
 //! has not written down. Tested below and in `memory.rs`.
 
 use std::marker::PhantomData;
@@ -110,8 +110,8 @@ impl Table {
         self.step_of_sweep(sweep, |shard, sweep, most| {
             let moment = self.moment(shard.last_fencing_token);
             let mut found = shard.look_for_stale(sweep, &moment, most);
-            if !found.keys.is_empty() {
-                E::due(shard).add(moment.now);
+            if let Some(due) = E::due(shard).filter(|_| !found.keys.is_empty()) {
+                due.add(moment.now);
             }
             expired.append(&mut found.keys);
             found
@@ -158,24 +158,25 @@ impl Shard {
         moment: &Moment,
         most: usize,
     ) -> Found<E::Key> {
-        if sweep.after.is_none() {
-            if E::due(self).bound > moment.now {
+        if let Some(due) = E::due(self).filter(|_| sweep.after.is_none()) {
+            if due.bound > moment.now {
                 return Found::NONE;
             }
-            E::due(self).begin();
+            due.begin();
         }
-        let mut next = Duration::MAX;
+        let (is_bounded, mut next) = (E::due(self).is_some(), Duration::MAX);
         let found = self.look(sweep, most, |state: &E| {
             let is_stale = state.is_stale(moment);
-            if !is_stale {
+            if is_bounded && !is_stale {
                 next = state.ends().filter(|end| *end > moment.now).fold(next, Duration::min);
             }
             is_stale
         });
-        let due = E::due(self);
-        due.add(next);
-        if found.last.is_none() {
-            due.finish();
+        if let Some(due) = E::due(self) {
+            due.add(next);
+            if found.last.is_none() {
+                due.finish();
+            }
         }
         found
     }
