@@ -53,6 +53,8 @@ pub(super) struct Engine {
     log: usize,
     /// Whether the log was written to since [`Engine::compact`] was last called.
     in_use: bool,
+    /// Whether nothing was written since [`Engine::compact`] found nothing more to do.
+    at_rest: bool,
     /// The copy that is being made, if one is.
     snapshot: Weak<Snapshot>,
 }
@@ -88,6 +90,7 @@ impl Engine {
             sync_failed: false,
             log: 0,
             in_use: false,
+            at_rest: false,
             snapshot: Weak::new(),
         })
     }
@@ -245,11 +248,18 @@ impl Engine {
         } else if !self.is_copied() && !std::mem::take(&mut self.in_use) {
             self.log = 0;
             self.maintain(tables::empty_log)?;
+            self.at_rest = self.connection.is_some();
         }
         Ok(shrunk)
     }
 
+    /// Whether [`Engine::compact`] has nothing to do.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.at_rest
+    }
+
     fn try_commit(&mut self, changes: &BatchChanges) -> Result<(), Failure> {
+        self.at_rest = false;
         let last = changes.last_fencing_token();
         let limit = (!self.has_room_for(last)).then(|| last.get() + FENCES);
         let Some(connection) = &self.connection else {
@@ -291,6 +301,7 @@ impl Engine {
     fn close(&mut self, error: &FileError) {
         self.sync_failed |= error.is_failed_sync();
         self.end_copy();
+        self.at_rest = false;
         self.connection = None;
     }
 }

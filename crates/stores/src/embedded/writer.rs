@@ -124,6 +124,8 @@ struct State {
     quick: AtomicBool,
     /// The file has more room than it needs.
     loose: AtomicBool,
+    /// The file has no more room than it needs, and its log is empty.
+    at_rest: AtomicBool,
     /// The log is to be shortened.
     long_log: AtomicBool,
 }
@@ -186,7 +188,12 @@ impl Writer {
     }
 
     /// Takes a step towards a file without room that it does not need. Whether there are more.
+    ///
+    /// A store that is at rest is not asked, so that an idle process does not wake the thread.
     pub(super) async fn compact(&self) -> Result<bool, StoreError> {
+        if self.shared.state.at_rest.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         self.submit(WriteRequest::Compact).await?;
         Ok(self.shared.state.loose.load(Ordering::Acquire))
     }
@@ -497,6 +504,7 @@ impl Committer {
         if compacting && kept.is_ok() {
             self.compact();
         }
+        self.state.at_rest.store(self.engine.is_at_rest(), Ordering::Release);
         let kept = kept.map(|_| ());
         let copying = answers.iter().any(|answer| matches!(answer, PendingAnswer::Copy(_)));
         let copied = if copying { kept.clone().and_then(|()| self.copy()) } else { Ok(None) };

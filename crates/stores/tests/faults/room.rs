@@ -3,6 +3,7 @@
 //! Method: locks come and go on the fault disk, and after a sweep the size of the file is compared with that at
 //! rest.
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use keylatch_stores::test_medium::TestStore;
 
@@ -56,6 +57,16 @@ async fn locks_that_were_held_at_once_return_their_room_step_by_step() {
     drop(store);
     let again = Disk::new(disk.content(), 1).open().unwrap();
     assert_eq!(again.port().look(&locks[0].name).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn sweep_of_a_store_at_rest_asks_nothing_of_its_disk() {
+    let (_disk, store) = store_at_rest().await;
+    let swept = store.sweep().now_or_never();
+    assert!(swept.is_some_and(|swept| swept.is_ok()), "the sweep waited for the disk");
+    come_and_go(&store, 10).await;
+    let swept = store.sweep().now_or_never();
+    assert!(swept.is_none(), "what was written was not followed by a look at the file");
 }
 
 /// A store that was used a little.
