@@ -1,7 +1,11 @@
 //! The load generator: 64 connections on one thread, each with one request under way.
 //!
 //! It writes requests as bytes and reads answers with a few comparisons (`wire.rs`), so that it takes less of the
-//! machine than what it measures. An answer that is not the expected one ends the benchmark.
+//! machine than what it measures. An answer that is not the expected one ends the benchmark. `load/` has what is
+//! held in great number, and arrivals at a fixed rate.
+
+mod held;
+mod paced;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +27,9 @@ use crate::Result;
 use crate::processes::{Process, machine_cpu, own_cpu};
 use crate::slice::{Cpu, Slice};
 use crate::wire::{Names, Order, Pair, Response, response, webdis_lock};
+
+pub(crate) use held::Waits;
+pub(crate) use paced::{Arrival, Arrivals, Pace};
 
 /// How many connections there are.
 pub(crate) const CONNECTIONS: usize = 64;

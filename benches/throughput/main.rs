@@ -5,8 +5,8 @@
 //! soon a waiter gets a lock that is released. The fourth says what many holders of one lock cost, the
 //! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost, the seventh
 //! what a million locks leave on disk and in memory when they have gone. Then come the cost of open consoles, and of
-//! 100 unknown outcomes among a million records. The last compares 1,000 held locks with 1,000,000, and weighs a
-//! lock in memory. Subjects take turns, round by round, so that
+//! 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
+//! steady rate, and services start and idle. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -14,7 +14,6 @@
 
 mod bare;
 mod builds;
-mod capacity;
 mod console;
 mod door;
 mod durable;
@@ -23,6 +22,7 @@ mod engine_alone;
 mod guarded;
 mod handover;
 mod leaving;
+mod level;
 mod load;
 mod modes;
 mod one_core;
@@ -32,6 +32,8 @@ mod replay_alone;
 mod report;
 mod side_by_side;
 mod slice;
+mod start;
+mod steady;
 mod steps;
 mod unknown;
 mod wire;
@@ -62,6 +64,9 @@ struct Options {
     /// Measure one part
     #[arg(long)]
     only: Option<Part>,
+    /// How many locks are held where the number is to be large
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    held: usize,
     /// Measure this build of keylatch beside the one at PATH, and nothing else
     #[arg(long, value_name = "PATH", conflicts_with = "only")]
     against: Option<PathBuf>,
@@ -87,12 +92,14 @@ enum Part {
     Guarded,
     Handover,
     Modes,
-    Capacity,
     Durable,
     Leaving,
     Door,
     Console,
     Unknown,
+    Level,
+    Steady,
+    Start,
 }
 
 #[derive(Debug, Subcommand)]
@@ -179,8 +186,14 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     if wanted(Part::Unknown) {
         unknown::run(machine, load, options.rounds)?;
     }
-    if wanted(Part::Capacity) {
-        capacity::run(machine, load, options.rounds)?;
+    if wanted(Part::Level) {
+        level::run(machine, load, options.rounds, options.held)?;
+    }
+    if wanted(Part::Steady) {
+        steady::run(machine, load, options.rounds)?;
+    }
+    if wanted(Part::Start) {
+        start::run(machine)?;
     }
     Ok(())
 }

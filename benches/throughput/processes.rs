@@ -3,6 +3,7 @@
 //! With `pin`, load and subject have cores of their own. The time that a process used is read from `/proc`, and a
 //! process ends with the value that started it, also where the benchmark fails.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -138,6 +139,16 @@ impl Machine {
         store: &str,
         settings: Option<&str>,
     ) -> Result<Process> {
+        let (command, address) = self.keylatch_command(build, store, settings)?;
+        self.start(command, address)
+    }
+
+    fn keylatch_command(
+        &self,
+        build: &Path,
+        store: &str,
+        settings: Option<&str>,
+    ) -> Result<(Command, SocketAddr)> {
         let address = free_address()?;
         let mut command = self.on(|layout| &layout.service, &build.to_string_lossy());
         command.args(["serve", "--store", store, "--listen", &address.to_string()]);
@@ -151,7 +162,13 @@ impl Machine {
                 command.env_remove(name);
             }
         }
-        self.start(command, address)
+        Ok((command, address))
+    }
+
+    /// keylatch as it is by default, on a store, which may not listen yet.
+    pub(crate) fn spawn_keylatch(&self, store: &str) -> Result<Process> {
+        let (command, address) = self.keylatch_command(Path::new(KEYLATCH), store, None)?;
+        self.spawn(command, address).map(|(process, _)| process)
     }
 
     /// A directory that goes when the run ends, on the disk that is measured.
@@ -166,6 +183,17 @@ impl Machine {
         let mut command = self.on(|layout| layout.redis, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(self.directory.path());
+        self.start(command, address)
+    }
+
+    /// A Redis that keeps all in the directory `name`, at an address where it was before, if it was.
+    pub(crate) fn lasting_redis(&self, name: &str, at: Option<SocketAddr>) -> Result<Process> {
+        require("redis-server")?;
+        let (address, directory) = (at.map_or_else(free_address, Ok)?, self.directory(name));
+        fs::create_dir_all(&directory)?;
+        let mut command = self.on(|layout| layout.redis, "redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
+        command.args(["--save", "", "--appendonly", "yes", "--dir"]).arg(directory);
         self.start(command, address)
     }
 
@@ -195,14 +223,19 @@ impl Machine {
         command
     }
 
-    fn start(&self, mut command: Command, address: SocketAddr) -> Result<Process> {
+    fn start(&self, command: Command, address: SocketAddr) -> Result<Process> {
+        let (mut process, log) = self.spawn(command, address)?;
+        process.wait_until_it_listens(&log)?;
+        Ok(process)
+    }
+
+    /// The process, and the file of what it says.
+    fn spawn(&self, mut command: Command, address: SocketAddr) -> Result<(Process, PathBuf)> {
         let log = self.directory.path().join(format!("{}.log", address.port()));
         let output = File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().map_err(|error| not_run(&command, &error))?;
-        let mut process = Process { child, address };
-        process.wait_until_it_listens(&log)?;
-        Ok(process)
+        Ok((Process { child, address }, log))
     }
 }
 
@@ -225,6 +258,29 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
         Ok(kib.parse::<f64>()? * 1024.0)
+    }
+
+    /// How often each thread, by its id and name, has stopped to wait for something.
+    pub(crate) fn wakeups(&self) -> Result<BTreeMap<(String, String), u32>> {
+        let mut wakeups = BTreeMap::new();
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let thread = thread?;
+            // It may have ended since.
+            let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
+            let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            let name = field("Name:").ok_or("no name of a thread")?.trim().to_owned();
+            let count = field("voluntary_ctxt_switches:").ok_or("no count of switches")?;
+            let id = thread.file_name().to_string_lossy().into_owned();
+            wakeups.insert((id, name), count.trim().parse()?);
+        }
+        Ok(wakeups)
+    }
+
+    /// Has the server end by itself, and waits until it has.
+    pub(crate) fn terminate(mut self) -> Result<()> {
+        run(Command::new("kill").args(["-TERM", &self.child.id().to_string()]))?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// What a service has counted so far, as Prometheus reads it.

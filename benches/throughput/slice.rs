@@ -104,7 +104,8 @@ impl Spread {
         Self::new(pairs.map(|(slice, other)| ratio(slice, other)).collect())
     }
 
-    fn new(mut values: Vec<f64>) -> Self {
+    /// What some values say together.
+    pub(crate) fn new(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         let last = values.len().saturating_sub(1);

@@ -7,6 +7,7 @@
 use std::io::Write as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::Result;
 
@@ -89,6 +90,19 @@ pub(crate) fn webdis_lock(names: &Names, script: &str) -> Result<[Vec<u8>; 2]> {
         get(format!("SET/{name}/{WEBDIS_TOKEN}/NX/PX/30000")),
         get(format!("EVALSHA/{script}/1/{name}/{WEBDIS_TOKEN}")),
     ])
+}
+
+/// The request for `count` new locks that are held together for `ttl`.
+pub(crate) fn lock_set(names: &Names, count: usize, ttl: Duration) -> Result<Vec<u8>> {
+    let mut body = format!(r#"{{"ttl_ms":{},"names":["#, ttl.as_millis());
+    for place in 0..count {
+        body.push_str(if place == 0 { "\"" } else { ",\"" });
+        body.push_str(std::str::from_utf8(&names.next()?)?);
+        body.push('"');
+    }
+    body.push_str("]}");
+    let head = "POST /v1/locks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+    Ok(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes())
 }
 
 /// An order, as bytes in which only the key changes.
