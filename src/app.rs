@@ -19,17 +19,18 @@ use crate::ends::EndReporter;
 use crate::error::Error;
 use crate::http::{
     self, Api, BodyLimits, BoundListener, Extras, HandedSockets, Listener, OriginPolicy, Parts,
-    RecordCounter, RequestLayer, Server, Socket, Streams, TlsFiles,
+    RecordCounter, RequestLayer, Server, Streams, TlsFiles,
 };
 use crate::instrumented::InstrumentedStore;
 use crate::metrics::Metrics;
+use crate::opening::Opening;
 use crate::past_grants::PastGrants;
 use crate::traces::Traces;
 use keylatch_core::idempotency::{IdempotencyService, RecordLimits};
 use keylatch_core::lock::{LockService, WaiterLimits};
 use keylatch_core::store::Store;
 use keylatch_core::waiters::WaiterRoom;
-use keylatch_stores::scheme_of;
+use keylatch_stores::{OpenError, scheme_of};
 
 /// How long the service may take at shutdown, after the drain, to withdraw grants without a reader.
 const LAST_TASKS: Duration = Duration::from_secs(2);
@@ -50,6 +51,8 @@ pub struct App {
     _ends: AbortOnDropHandle<()>,
     traces: Option<Traces>,
     closing: CancellationToken,
+    /// What was accepted while the store opened.
+    opening: Option<Opening>,
 }
 
 impl App {
@@ -59,12 +62,40 @@ impl App {
     ///
     /// The store cannot be used, or `listen` is an address that others reach and nothing guards.
     pub async fn new(config: Config) -> Result<Self, Error> {
-        check_exposure(&config)?;
-        config.check_tls()?;
-        config.check_jwt()?;
-        let metrics = Arc::new(Metrics::new());
+        check_access(&config)?;
         let store = keylatch_stores::open(config.store.expose(), config.stores()).await?;
-        Self::with_store(config, store, metrics)
+        Self::with_store(config, store, Arc::new(Metrics::new()))
+    }
+
+    /// The same, and answers `/livez` on the listeners meanwhile: they have to be those that the service is then
+    /// served on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`App::new`].
+    pub async fn open_on(config: Config, listeners: &[BoundListener]) -> Result<Self, Error> {
+        let of_store = config.clone();
+        let store =
+            async move { keylatch_stores::open(of_store.store.expose(), of_store.stores()).await };
+        Self::open_with(config, listeners, store).await
+    }
+
+    /// The same over a store that opens.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`App::new`].
+    pub async fn open_with(
+        config: Config,
+        listeners: &[BoundListener],
+        store: impl Future<Output = Result<Arc<dyn Store>, OpenError>>,
+    ) -> Result<Self, Error> {
+        check_access(&config)?;
+        let (settings, tls) = (config.server.clone(), tls_files(&config)?.map(Arc::new));
+        let opening = Opening::start(settings, tls.as_ref(), listeners);
+        let app = Self::with_store(config, store.await?, Arc::new(Metrics::new()))?;
+        opening.hand_over(app.router());
+        Ok(Self { opening: Some(opening), ..app })
     }
 
     /// Whether the service would start with the configuration, as far as that is known without its store.
@@ -73,9 +104,7 @@ impl App {
     ///
     /// It would not.
     pub fn check(config: &Config) -> Result<(), Error> {
-        check_exposure(config)?;
-        config.check_tls()?;
-        config.check_jwt()?;
+        check_access(config)?;
         let url = config.store.expose();
         let store = keylatch_stores::check(url, config.stores())?;
         check_guards(config, scheme_of(url).unwrap_or_default(), store.records)?;
@@ -137,6 +166,7 @@ impl App {
             metrics,
             traces,
             closing,
+            opening: None,
         })
     }
 
@@ -170,14 +200,9 @@ impl App {
         listeners: Vec<BoundListener>,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = listeners.into_iter().fold(self.server(), |server, bound| {
-            let BoundListener { socket, settings } = bound;
-            let tls = self.tls.clone().filter(|_| settings.is_tls(true));
-            match socket {
-                Socket::Tcp(listener) => server.with_listener(listener, tls, settings.serves),
-                Socket::Unix(listener) => server.with_listener(listener, tls, settings.serves),
-            }
-        });
+        let server = self.server().with_listeners(&listeners, self.tls.as_ref());
+        // The servers have them, and close them when they have accepted the last connection.
+        drop(listeners);
         self.run(server, closing).await
     }
 
@@ -188,7 +213,7 @@ impl App {
     }
 
     async fn run(
-        self,
+        mut self,
         server: Server,
         closing: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
@@ -197,8 +222,14 @@ impl App {
         let metrics = Arc::clone(&self.metrics);
         let of_metrics = tokio::spawn(async move { metrics.recent.sample_all().await });
         let (unconnected, killed) = (CancellationToken::new(), server.killed());
+        let opening = self.opening.take();
         let connections = async {
-            let served = server.run().await;
+            let of_opening = async {
+                if let Some(opening) = opening {
+                    opening.end(&killed).await;
+                }
+            };
+            let (served, ()) = tokio::join!(server.run(), of_opening);
             unconnected.cancel();
             served
         };
@@ -376,6 +407,14 @@ fn body_limits(config: &Config) -> BodyLimits {
 fn streams(config: &Config, metrics: &Arc<Metrics>) -> Streams {
     let heartbeat = Duration::from_millis(config.stream.heartbeat_ms);
     Streams::new(config.streams_max(), heartbeat, Arc::clone(metrics))
+}
+
+/// Refuses to be reached by clients as the configuration does not mean it.
+fn check_access(config: &Config) -> Result<(), Error> {
+    check_exposure(config)?;
+    config.check_tls()?;
+    config.check_jwt()?;
+    Ok(())
 }
 
 /// Refuses an address that others reach, where nothing guards it.

@@ -57,6 +57,7 @@ pub mod healthcheck;
 pub mod http;
 mod instrumented;
 pub mod metrics;
+mod opening;
 mod past_grants;
 mod recent;
 pub mod run;

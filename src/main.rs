@@ -461,7 +461,7 @@ async fn run(
     let listeners = app::bind(&mut config).await?;
     let has_certificate = config.tls.is_on();
     let settings = config.listener.clone();
-    let app = App::new(config).await?;
+    let app = App::open_on(config, &listeners).await?;
     for listener in &settings {
         let address = listener.place();
         let url = listener.url(has_certificate).filter(|_| listener.serves.have(Part::Docs));

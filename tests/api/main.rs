@@ -54,6 +54,7 @@ mod logging;
 mod metrics_page;
 mod openapi;
 mod openapi_rules;
+mod opening;
 mod permissions;
 mod principals;
 mod queue_across_instances;

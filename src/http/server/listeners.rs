@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -136,7 +137,7 @@ impl ListenerSettings {
             if let Some(path) = socket.path() {
                 self.unix = path.display().to_string();
             }
-            Socket::Unix(socket)
+            Socket::Unix(Arc::new(socket))
         } else {
             let listener = match handed.next_tcp()? {
                 Some(listener) => listener,
@@ -144,7 +145,7 @@ impl ListenerSettings {
             };
             // A name leads to one of its addresses, and that one decides what is served.
             self.address = listener.local_addr()?.to_string();
-            Socket::Tcp(listener)
+            Socket::Tcp(Arc::new(listener))
         };
         Ok(BoundListener { socket, settings: self })
     }
@@ -158,11 +159,11 @@ pub struct BoundListener {
     pub settings: ListenerSettings,
 }
 
-/// The sockets that a listener may have.
+/// The sockets that a listener may have. Several servers accept from one in turn.
 #[derive(Debug)]
 pub(crate) enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixSocket),
+    Tcp(Arc<TcpListener>),
+    Unix(Arc<UnixSocket>),
 }
 
 /// Where programs of this machine reach a service that listens on `address`.

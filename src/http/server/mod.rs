@@ -31,13 +31,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection::Connections;
+use self::listeners::Socket;
 use super::parts::Parts;
 use crate::metrics::Metrics;
 
 pub(crate) use activation::HandedSockets;
 pub use listener::{AcceptedConnection, Listener};
+pub(crate) use listeners::reachable;
 pub use listeners::{BoundListener, ListenerSettings};
-pub(crate) use listeners::{Socket, reachable};
 pub use settings::Settings;
 pub use socket_io::{SocketIo, StreamSocket};
 pub use tls::{TlsFileError, TlsFiles, TlsSettings};
@@ -111,6 +112,26 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         self.accepting.push(shared.accept_until_closing(listener, tls, serves).boxed());
         self
+    }
+
+    /// Accepts from each of `listeners` likewise, as its settings say.
+    #[must_use]
+    pub(crate) fn with_listeners(
+        self,
+        listeners: &[BoundListener],
+        tls: Option<&Arc<TlsFiles>>,
+    ) -> Self {
+        listeners.iter().fold(self, |server, BoundListener { socket, settings }| {
+            let tls = tls.filter(|_| settings.is_tls(true)).cloned();
+            match socket {
+                Socket::Tcp(listener) => {
+                    server.with_listener(Arc::clone(listener), tls, settings.serves)
+                }
+                Socket::Unix(listener) => {
+                    server.with_listener(Arc::clone(listener), tls, settings.serves)
+                }
+            }
+        })
     }
 
     /// Closes every connection when it is cancelled.

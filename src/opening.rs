@@ -1,0 +1,87 @@
+//! The service while its store opens: it says that it is alive, and every other request waits for it.
+//!
+//! A store on disk with millions of locks takes seconds to open. A supervisor that read nothing from `/livez` meanwhile
+//! would restart the process, and begin again. So a server of its own accepts on the same listeners from the start. It
+//! answers `/livez`, and hands every other request to the service's routes once they are there. From then on
+//! it accepts no more, and the service's own server does.
+//!
+//! Invariant: no request is refused because the store is opening. Tested in `tests/api/opening.rs`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::CONNECTION;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
+
+use crate::http::{BoundListener, ServeError, Server, Settings, TlsFiles};
+use crate::metrics::Metrics;
+
+/// The routes of the service, once they are there.
+type Routes = watch::Receiver<Option<Router>>;
+
+/// What serves until the service does.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    routes: watch::Sender<Option<Router>>,
+    closing: CancellationToken,
+    killed: CancellationToken,
+    serving: AbortOnDropHandle<Result<(), ServeError>>,
+}
+
+impl Opening {
+    /// Serves on the listeners from now on.
+    pub(crate) fn start(
+        settings: Settings,
+        tls: Option<&Arc<TlsFiles>>,
+        listeners: &[BoundListener],
+    ) -> Self {
+        let (routes, receiver) = watch::channel(None);
+        let router = Router::new().route("/livez", get(livez)).fallback(wait).with_state(receiver);
+        let closing = CancellationToken::new();
+        let server = Server::new(router, settings, Arc::new(Metrics::new()), closing.clone());
+        let server = server.with_listeners(listeners, tls);
+        let killed = server.killed();
+        let serving = AbortOnDropHandle::new(tokio::spawn(server.run()));
+        Self { routes, closing, killed, serving }
+    }
+
+    /// Has the routes of the service answer what waits, and accepts no more.
+    pub(crate) fn hand_over(&self, router: Router) {
+        self.closing.cancel();
+        self.routes.send_replace(Some(router));
+    }
+
+    /// Waits until all that it accepted has ended, and closes what is left once `killed` is cancelled.
+    pub(crate) async fn end(self, killed: &CancellationToken) {
+        let Self { routes: _routes, killed: own, mut serving, .. } = self;
+        if killed.run_until_cancelled(&mut serving).await.is_none() {
+            own.cancel();
+            // A listener that broke has ended the service's own server as well.
+            let _ = serving.await;
+        }
+    }
+}
+
+/// The process is alive. The connection ends, since the next request on it would be one of the service's.
+async fn livez(State(routes): State<Routes>, request: Request) -> Response {
+    if routes.borrow().is_some() {
+        return wait(State(routes), request).await;
+    }
+    ([(CONNECTION, "close")], "ok").into_response()
+}
+
+/// Answers by the routes of the service, as soon as they are there.
+async fn wait(State(mut routes): State<Routes>, request: Request) -> Response {
+    let router = routes.wait_for(Option::is_some).await.ok().and_then(|routes| routes.clone());
+    match router {
+        Some(router) => router.oneshot(request).await.into_response(),
+        // The store could not be opened, and the process ends.
+        None => axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
