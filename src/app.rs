@@ -226,7 +226,7 @@ impl App {
         let connections = async {
             let of_opening = async {
                 if let Some(opening) = opening {
-                    opening.end(&killed).await;
+                    opening.end(&self.closing, &killed).await;
                 }
             };
             let (served, ()) = tokio::join!(server.run(), of_opening);

@@ -3,7 +3,7 @@
 //! A store on disk with millions of locks takes seconds to open. A supervisor that read nothing from `/livez` meanwhile
 //! would restart the process, and begin again. So a server of its own accepts on the same listeners from the start. It
 //! answers `/livez`, and hands every other request to the service's routes once they are there. From then on
-//! it accepts no more, and the service's own server does.
+//! it accepts no more, and the service's own server does; its connections stay until the service ends.
 //!
 //! Invariant: no request is refused because the store is opening. Tested in `tests/api/opening.rs`.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::CONNECTION;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tokio::sync::watch;
@@ -29,6 +29,7 @@ type Routes = watch::Receiver<Option<Router>>;
 #[derive(Debug)]
 pub(crate) struct Opening {
     routes: watch::Sender<Option<Router>>,
+    accepting: CancellationToken,
     closing: CancellationToken,
     killed: CancellationToken,
     serving: AbortOnDropHandle<Result<(), ServeError>>,
@@ -46,34 +47,36 @@ impl Opening {
         let closing = CancellationToken::new();
         let server = Server::new(router, settings, Arc::new(Metrics::new()), closing.clone());
         let server = server.with_listeners(listeners, tls);
-        let killed = server.killed();
+        let (accepting, killed) = (server.accepting(), server.killed());
         let serving = AbortOnDropHandle::new(tokio::spawn(server.run()));
-        Self { routes, closing, killed, serving }
+        Self { routes, accepting, closing, killed, serving }
     }
 
     /// Has the routes of the service answer what waits, and accepts no more.
     pub(crate) fn hand_over(&self, router: Router) {
-        self.closing.cancel();
+        self.accepting.cancel();
         self.routes.send_replace(Some(router));
     }
 
-    /// Waits until all that it accepted has ended, and closes what is left once `killed` is cancelled.
-    pub(crate) async fn end(self, killed: &CancellationToken) {
-        let Self { routes: _routes, killed: own, mut serving, .. } = self;
+    /// Lets the requests on its connections end once `closing` is cancelled, and closes what is left once `killed` is.
+    pub(crate) async fn end(self, closing: &CancellationToken, killed: &CancellationToken) {
+        let Self { routes: _routes, mut serving, .. } = self;
+        closing.cancelled().await;
+        self.closing.cancel();
         if killed.run_until_cancelled(&mut serving).await.is_none() {
-            own.cancel();
+            self.killed.cancel();
             // A listener that broke has ended the service's own server as well.
             let _ = serving.await;
         }
     }
 }
 
-/// The process is alive. The connection ends, since the next request on it would be one of the service's.
+/// The process is alive; once the routes are there, they know better.
 async fn livez(State(routes): State<Routes>, request: Request) -> Response {
     if routes.borrow().is_some() {
         return wait(State(routes), request).await;
     }
-    ([(CONNECTION, "close")], "ok").into_response()
+    "ok".into_response()
 }
 
 /// Answers by the routes of the service, as soon as they are there.
@@ -82,6 +85,6 @@ async fn wait(State(mut routes): State<Routes>, request: Request) -> Response {
     match router {
         Some(router) => router.oneshot(request).await.into_response(),
         // The store could not be opened, and the process ends.
-        None => axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }

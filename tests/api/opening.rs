@@ -42,6 +42,7 @@ async fn service_is_alive_while_its_store_opens_and_requests_wait_for_it() {
     assert_eq!(alive.status, 200, "{alive:?}");
     open.send(()).expect("it opens");
     assert_eq!(soon("the early lock", early.answer()).await.status, 201);
+    assert_eq!(early.get("/v1/locks/early").await.status, 200, "the connection did not stay");
     assert_eq!(api.create("late", &json!({})).await.status, 201);
     assert_eq!(api.get("/livez").await.status, 200);
     closing.cancel();

@@ -63,6 +63,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
     surplus_places: Arc<Semaphore>,
+    /// Cancelled with `closing`, or before.
+    accepting: CancellationToken,
     closing: CancellationToken,
     killed: CancellationToken,
     tasks: TaskTracker,
@@ -93,6 +95,7 @@ impl Server {
             surplus_places: Arc::new(Semaphore::new(SURPLUS)),
             settings,
             metrics,
+            accepting: closing.child_token(),
             closing,
             killed: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -134,6 +137,11 @@ impl Server {
         })
     }
 
+    /// Ends the accepting when it is cancelled; the connections stay.
+    pub(crate) fn accepting(&self) -> CancellationToken {
+        self.shared.accepting.clone()
+    }
+
     /// Closes every connection when it is cancelled.
     pub fn killed(&self) -> CancellationToken {
         self.shared.killed.clone()
@@ -148,7 +156,9 @@ impl Server {
     pub async fn run(self) -> Result<(), ServeError> {
         let Shared { closing, killed, tasks, .. } = &*self.shared;
         let served = try_join_all(self.accepting).await.map(|_| ());
-        closing.cancel();
+        if served.is_err() {
+            closing.cancel();
+        }
         tasks.close();
         if killed.run_until_cancelled(tasks.wait()).await.is_none() {
             tracing::warn!(left = tasks.len(), "closing connections that did not end");
@@ -174,7 +184,7 @@ impl Shared {
         let write_timeout = Duration::from_millis(settings.write_timeout_ms);
         loop {
             let accept = listener::accept(&listener, write_timeout);
-            let Some(accepted) = self.closing.run_until_cancelled(accept).await else {
+            let Some(accepted) = self.accepting.run_until_cancelled(accept).await else {
                 return Ok(());
             };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
