@@ -202,7 +202,20 @@ impl Watches {
     fn note_watched(&self, name: LockName) {
         let mut anywhere = self.anywhere();
         anywhere.insert(name, Instant::now() + WATCHED_FOR);
-        self.count.store(anywhere.len(), Ordering::Release);
+        if self.count.swap(anywhere.len(), Ordering::AcqRel) == 0 {
+            self.announce_now.notify_one();
+        }
+    }
+
+    /// Waits until it is time to announce: at once after a new watch, and then each period. Where no process watches
+    /// a lock, there is no time for that, and an idle process does not wake.
+    async fn until_due(&self) {
+        let announced = self.announce_now.notified();
+        if self.here.is_empty() && self.count.load(Ordering::Acquire) == 0 {
+            announced.await;
+        } else {
+            let _ = timeout(ANNOUNCE_PERIOD, announced).await;
+        }
     }
 
     /// Announces the locks that are watched here, for ever.
@@ -213,8 +226,7 @@ impl Watches {
         scripts: Arc<Scripts>,
     ) {
         loop {
-            // A new watch is announced at once.
-            let _ = timeout(ANNOUNCE_PERIOD, self.announce_now.notified()).await;
+            self.until_due().await;
             self.forget_expired();
             for names in self.here.keys().chunks(ANNOUNCE_BATCH) {
                 let mut call = scripts.announce.prepare_invoke();
@@ -278,6 +290,17 @@ mod tests {
         assert_eq!(parsed_bytes(&message), Some(PubSubMessage::Changed(name.clone(), version)));
         let message = format!("watched\n{}", key_of(&name));
         assert_eq!(parsed(&message), Some(PubSubMessage::Watched(name)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_watches_nothing_and_hears_of_no_watch_does_not_wake() {
+        let watches = Watches::default();
+        let idle = timeout(1000 * ANNOUNCE_PERIOD, watches.until_due()).await;
+        assert!(idle.is_err(), "it woke");
+        watches.note_watched(LockName::parse("jobs").unwrap());
+        for _ in 0..2 {
+            timeout(2 * ANNOUNCE_PERIOD, watches.until_due()).await.expect("it is due");
+        }
     }
 
     #[test]
