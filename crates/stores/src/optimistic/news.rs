@@ -10,9 +10,9 @@
 use tokio::time::Instant;
 
 use super::conditional::{ConditionalStore, EngineTime, Notice, Row, Version};
-use super::slot::{HeardRow, Slot};
+use super::slot::{HeardRow, LastRowState, Slot};
 use super::value::{Kind, Value};
-use super::worker::{LastRow, LastRowState, Worker};
+use super::worker::{LastRow, Worker};
 
 impl<E: Kind, S: ConditionalStore> Worker<E, S> {
     /// Takes up that another process changed a row, as far as anything here depends on it.

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use super::call::shared;
 use super::conditional::{EngineTime, Row, Version};
 use super::value::Kind;
-use super::worker::LastRowState;
 
 /// How long queue entries behind others wait for a write that takes them along.
 const JOINS_REST: Duration = Duration::from_millis(20);
@@ -63,6 +62,19 @@ pub(super) struct HeardRow {
     pub(super) is_wanted: bool,
     /// What the row that is remembered counts as from now on.
     pub(super) outdated: LastRowState,
+}
+
+/// Whether a row is still what the engine has, as far as this process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LastRowState {
+    Current,
+    /// Another process has changed it.
+    Outdated,
+    /// Other processes may have changed it several times. By none of the changes came the turn of a waiter of this
+    /// process.
+    Unwatched,
+    /// Other processes may have changed it several times.
+    Unfollowed,
 }
 
 /// Why a decision may rest.

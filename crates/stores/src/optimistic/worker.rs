@@ -36,7 +36,7 @@ use super::conditional::{
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
-use super::slot::{PendingCommand, RestCause, Slot, fail};
+use super::slot::{LastRowState, PendingCommand, RestCause, Slot, fail};
 use super::value::{Decision, Kind, Value};
 
 /// How many keys one call of the engine has at most.
@@ -89,19 +89,6 @@ pub(super) struct LastRow<E> {
     /// It was still there although all that was in it had ended.
     pub(super) outlived: bool,
     pub(super) state: LastRowState,
-}
-
-/// Whether a row is still what the engine has, as far as this process knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum LastRowState {
-    Current,
-    /// Another process has changed it.
-    Outdated,
-    /// Other processes may have changed it several times. By none of the changes came the turn of a waiter of this
-    /// process.
-    Unwatched,
-    /// Other processes may have changed it several times.
-    Unfollowed,
 }
 
 impl<E> LastRow<E> {
