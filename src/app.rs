@@ -92,8 +92,9 @@ impl App {
     ) -> Result<Self, Error> {
         check_access(&config)?;
         let (settings, tls) = (config.server.clone(), tls_files(&config)?.map(Arc::new));
-        let opening = Opening::start(settings, tls.as_ref(), listeners);
-        let app = Self::with_store(config, store.await?, Arc::new(Metrics::new()))?;
+        let metrics = Arc::new(Metrics::new());
+        let opening = Opening::start(settings, Arc::clone(&metrics), tls.as_ref(), listeners);
+        let app = Self::with_store(config, store.await?, metrics)?;
         opening.hand_over(app.router());
         Ok(Self { opening: Some(opening), ..app })
     }

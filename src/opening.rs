@@ -39,13 +39,14 @@ impl Opening {
     /// Serves on the listeners from now on.
     pub(crate) fn start(
         settings: Settings,
+        metrics: Arc<Metrics>,
         tls: Option<&Arc<TlsFiles>>,
         listeners: &[BoundListener],
     ) -> Self {
         let (routes, receiver) = watch::channel(None);
         let router = Router::new().route("/livez", get(livez)).fallback(wait).with_state(receiver);
         let closing = CancellationToken::new();
-        let server = Server::new(router, settings, Arc::new(Metrics::new()), closing.clone());
+        let server = Server::new(router, settings, metrics, closing.clone());
         let server = server.with_listeners(listeners, tls);
         let (accepting, killed) = (server.accepting(), server.killed());
         let serving = AbortOnDropHandle::new(tokio::spawn(server.run()));
