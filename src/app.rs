@@ -131,8 +131,7 @@ impl App {
         let (past_grants, audit) = (Arc::new(PastGrants::new()), audit_log(&config, &metrics)?);
         let (store, traces) = observed(&config, store, &metrics, &past_grants)?;
         let (locks, records) = services(&config, &store)?;
-        let authenticator = authenticator(&config)?;
-        let (tls, closing) = (tls_files(&config)?.map(Arc::new), CancellationToken::new());
+        let (authenticator, closing) = (authenticator(&config)?, CancellationToken::new());
         let api = Api {
             locks: Arc::clone(&locks),
             records: records.clone(),
@@ -157,12 +156,12 @@ impl App {
         let extras = Extras { guards: &config.guard, sandbox: config.serves_sandbox() };
         let router = http::router(api, extras, &config.cors, &requests)?;
         Ok(Self {
+            tls: tls_files(&config)?.map(Arc::new),
             config,
             router,
             locks,
             records,
             authenticator,
-            tls,
             _ends: follow_ends(&store, &metrics, past_grants, audit),
             metrics,
             traces,
