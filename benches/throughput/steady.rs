@@ -64,7 +64,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         }
     }
     print(&subjects);
-    let most = subjects.last().map_or(0.0, |on_redis| on_redis.most());
+    let most = subjects.last().map_or(0.0, Subject::closed_rate);
     drop((subjects, redis));
     restart(machine, load, most * SHARE_AT_RESTART)
 }
@@ -83,7 +83,7 @@ impl Subject {
     }
 
     /// What the closed loop reached.
-    fn most(&self) -> f64 {
+    fn closed_rate(&self) -> f64 {
         Spread::new(self.rounds[0].iter().map(|figures| figures.rate).collect()).median
     }
 }
