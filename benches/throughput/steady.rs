@@ -3,7 +3,7 @@
 //! In each round the closed loop comes first, and the steady rates are shares of what it reached. It is of the same
 //! program as they are (`load/paced.rs`), so that all figures are taken alike.
 //!
-//! A Redis that keeps its data is restarted while requests come at half of the most. What is told is how long it
+//! A Redis that keeps its data is restarted while requests come at half of the most. The figure is how long it
 //! took until so many windows of 100 ms in a row were as they were before: every request served, and 99 of 100
 //! in twice the time.
 

@@ -45,10 +45,9 @@ pub(crate) const BAD_DAYS: Faults = Faults {
     failed_read: 30,
     stale_peek: 250,
     lost_notice: 100,
-    repeated_notice: 100,
     unreplicated: 30,
     behind_seconds: 7200,
-    names_turns: false,
+    ..Faults::HARMLESS
 };
 
 /// What a clock does to an engine while clients work.

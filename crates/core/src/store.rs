@@ -8,6 +8,7 @@
 //! [`RecordState`](crate::idempotency::RecordState).
 
 mod backup;
+mod records;
 mod sets;
 
 use std::collections::BTreeMap;
@@ -18,11 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::Stream;
 
-use crate::idempotency::{
-    AbandonReply, BeginCommand, BeginReply, CompleteReply, EraseReply, RecordCommand, RecordFilter,
-    RecordKey, RecordReply, RecordSummary, RecordView, ResolveCommand, ResolveReply, RunEnd,
-    RunRenewal,
-};
+use crate::idempotency::{RecordCommand, RecordFilter, RecordKey, RecordReply, RecordSummary};
 use crate::lock::{
     AcquireCommand, AcquireReply, Attempt, BreakCommand, BreakReply, Change, EntryName, GrantEnd,
     Holding, LockCommand, LockName, LockReply, LockSet, Release, ReleaseReply, RenewReply,
@@ -569,136 +566,6 @@ impl dyn Store + '_ {
         match self.execute(Command::Lock(name.clone(), command)).await? {
             Reply::Lock(reply) => Ok(reply),
             Reply::Set(_) | Reply::Record(_) => Err(StoreError::mismatched_reply()),
-        }
-    }
-}
-
-/// The commands on a record, each with the type of its reply.
-impl dyn Store + '_ {
-    /// Starts a run, or says what became of an earlier one.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn begin(&self, ask: &BeginCommand) -> Result<BeginReply, StoreError> {
-        match self.record(ask.key, RecordCommand::Begin(ask.clone())).await? {
-            RecordReply::Begin(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Lets the lease of a run last its full time from now.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn extend(
-        &self,
-        key: &RecordKey,
-        token: &TokenHash,
-    ) -> Result<RunRenewal, StoreError> {
-        match self.record(*key, RecordCommand::Renew { token: *token }).await? {
-            RecordReply::Renew(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Ends a run and stores its result.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn complete(
-        &self,
-        key: &RecordKey,
-        token: &TokenHash,
-        end: RunEnd,
-    ) -> Result<CompleteReply, StoreError> {
-        match self.record(*key, RecordCommand::Complete { token: *token, end }).await? {
-            RecordReply::Complete(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Forgets a run under which nothing was done, so that the key is free.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn abandon(
-        &self,
-        key: &RecordKey,
-        token: &TokenHash,
-    ) -> Result<AbandonReply, StoreError> {
-        match self.record(*key, RecordCommand::Abandon { token: *token }).await? {
-            RecordReply::Abandon(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Settles an unknown outcome.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn resolve(&self, ask: &ResolveCommand) -> Result<ResolveReply, StoreError> {
-        match self.record(ask.key, RecordCommand::Resolve(ask.clone())).await? {
-            RecordReply::Resolve(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Removes what is kept of an answer, but its status.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn erase(&self, key: &RecordKey) -> Result<EraseReply, StoreError> {
-        match self.record(*key, RecordCommand::Erase).await? {
-            RecordReply::Erase(reply) => Ok(reply),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// Looks at a record.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out.
-    pub async fn find(&self, key: &RecordKey) -> Result<Option<RecordView>, StoreError> {
-        match self.record(*key, RecordCommand::Look).await? {
-            RecordReply::Look(view) => Ok(view),
-            _ => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    /// A page of records; `None` when the cursor is not one that this store gave.
-    ///
-    /// # Errors
-    ///
-    /// The store could not find out, or keeps no records.
-    pub async fn list_records(
-        &self,
-        query: &ListRecords,
-    ) -> Result<Option<Page<RecordSummary>>, StoreError> {
-        match self.list(&ListQuery::Records(query.clone())).await? {
-            None => Ok(None),
-            Some(ListReply::Records(page)) => Ok(Some(page)),
-            Some(ListReply::Locks(_) | ListReply::All(_)) => Err(StoreError::mismatched_reply()),
-        }
-    }
-
-    async fn record(
-        &self,
-        key: RecordKey,
-        command: RecordCommand,
-    ) -> Result<RecordReply, StoreError> {
-        match self.execute(Command::Record(key, command)).await? {
-            Reply::Record(reply) if reply.has_stub() => {
-                Err(StoreError::Refused("the reply lacks the answer that it shows".into()))
-            }
-            Reply::Record(reply) => Ok(reply),
-            Reply::Lock(_) | Reply::Set(_) => Err(StoreError::mismatched_reply()),
         }
     }
 }

@@ -400,9 +400,20 @@ impl IdempotencyService {
         }
         // A repeat has no room for the work, and the call itself may panic.
         let work = Box::pin(async { work(run).await });
-        let Some(worked) = self.run_alive(ask, &token, work).await else {
-            return Ok(Attempt::Over(self.interrupt(ask, token).await));
-        };
+        Ok(Attempt::Over(match self.run_alive(ask, &token, work).await {
+            Some(worked) => self.keep_end(ask, token, &run, worked).await,
+            None => self.interrupt(ask, token).await,
+        }))
+    }
+
+    /// Keeps what the work of a run came to, and passes its panic on.
+    async fn keep_end<T>(
+        &self,
+        ask: &RunRequest,
+        token: TokenHash,
+        run: &Run,
+        worked: std::thread::Result<RunResult<T>>,
+    ) -> OnceRun<T> {
         let (answer, end, late) = match worked {
             Ok(worked) => (Ok(worked.answer), worked.end, worked.late),
             Err(panic) if ask.panic_releases => (Err(panic), None, None),
@@ -410,10 +421,10 @@ impl IdempotencyService {
         };
         let ended = self.end(ask, token, end).await;
         if let Some(late) = late {
-            self.spawn(late.settle(Arc::clone(&self.store), key, run.fencing_token));
+            self.spawn(late.settle(Arc::clone(&self.store), ask.key, run.fencing_token));
         }
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
-        Ok(Attempt::Over(match ended {
+        match ended {
             // Another caller runs it now or has run it: every client reads that caller's answer.
             Some(CompleteReply::Refused(view))
                 if is_running(&view) || matches!(view.phase, RecordStatus::Done { .. }) =>
@@ -422,7 +433,7 @@ impl IdempotencyService {
             }
             Some(CompleteReply::Kept(view)) => OnceRun::Ran { answer, kept: Some(view.expires_in) },
             _ => OnceRun::Ran { answer, kept: None },
-        }))
+        }
     }
 
     /// Runs the work, panics and all, under a lease that is renewed. `None` if it was interrupted.
