@@ -19,16 +19,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt as _;
 
-use crate::http::{BoundListener, ServeError, Server, Settings, TlsFiles};
+use crate::http::{BoundListener, Routes, ServeError, Server, Settings, TlsFiles};
 use crate::metrics::Metrics;
 
 /// The routes of the service, once they are there.
-type Routes = watch::Receiver<Option<Router>>;
+type LaterRoutes = watch::Receiver<Option<Router>>;
 
 /// What serves until the service does.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    routes: watch::Sender<Option<Router>>,
+    /// For the requests that wait.
+    later: watch::Sender<Option<Router>>,
+    /// For those that come.
+    routes: Routes,
     accepting: CancellationToken,
     closing: CancellationToken,
     killed: CancellationToken,
@@ -43,25 +46,26 @@ impl Opening {
         tls: Option<&Arc<TlsFiles>>,
         listeners: &[BoundListener],
     ) -> Self {
-        let (routes, receiver) = watch::channel(None);
+        let (later, receiver) = watch::channel(None);
         let router = Router::new().route("/livez", get(livez)).fallback(wait).with_state(receiver);
         let closing = CancellationToken::new();
         let server = Server::new(router, settings, metrics, closing.clone());
         let server = server.with_listeners(listeners, tls);
-        let (accepting, killed) = (server.accepting(), server.killed());
+        let (routes, accepting, killed) = (server.routes(), server.accepting(), server.killed());
         let serving = AbortOnDropHandle::new(tokio::spawn(server.run()));
-        Self { routes, accepting, closing, killed, serving }
+        Self { later, routes, accepting, closing, killed, serving }
     }
 
     /// Has the routes of the service answer what waits, and accepts no more.
     pub(crate) fn hand_over(&self, router: Router) {
         self.accepting.cancel();
-        self.routes.send_replace(Some(router));
+        self.routes.replace(router.clone());
+        self.later.send_replace(Some(router));
     }
 
     /// Lets the requests on its connections end once `closing` is cancelled, and closes what is left once `killed` is.
     pub(crate) async fn end(self, closing: &CancellationToken, killed: &CancellationToken) {
-        let Self { routes: _routes, mut serving, .. } = self;
+        let Self { later: _later, mut serving, .. } = self;
         closing.cancelled().await;
         self.closing.cancel();
         if killed.run_until_cancelled(&mut serving).await.is_none() {
@@ -73,7 +77,7 @@ impl Opening {
 }
 
 /// The process is alive; once the routes are there, they know better.
-async fn livez(State(routes): State<Routes>, request: Request) -> Response {
+async fn livez(State(routes): State<LaterRoutes>, request: Request) -> Response {
     if routes.borrow().is_some() {
         return wait(State(routes), request).await;
     }
@@ -81,7 +85,7 @@ async fn livez(State(routes): State<Routes>, request: Request) -> Response {
 }
 
 /// Answers by the routes of the service, as soon as they are there.
-async fn wait(State(mut routes): State<Routes>, request: Request) -> Response {
+async fn wait(State(mut routes): State<LaterRoutes>, request: Request) -> Response {
     let router = routes.wait_for(Option::is_some).await.ok().and_then(|routes| routes.clone());
     match router {
         Some(router) => router.oneshot(request).await.into_response(),

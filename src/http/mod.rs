@@ -61,7 +61,7 @@ pub use server::{
     AcceptedConnection, BoundListener, Listener, ListenerSettings, ServeError, Server, Settings,
     SocketIo, StreamSocket, TlsFileError, TlsFiles, TlsSettings, UnixSocket,
 };
-pub(crate) use server::{HandedSockets, reachable};
+pub(crate) use server::{HandedSockets, Routes, reachable};
 
 /// The header that has the id of a request, in requests and in answers.
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

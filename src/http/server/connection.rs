@@ -10,7 +10,6 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -33,6 +32,7 @@ use super::listener::AcceptedConnection;
 use super::phases::{
     ActiveStream, ClientGone, ConnectionPhases, ConnectionTimeouts, TrackedBody, TrackedIo,
 };
+use super::routes::Routes;
 use super::settings::Settings;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
@@ -85,7 +85,7 @@ impl Connections {
     pub(super) async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         self: Arc<Self>,
         accepted: AcceptedConnection<I>,
-        router: Router,
+        routes: Routes,
         is_surplus: bool,
         _place: OwnedSemaphorePermit,
     ) {
@@ -99,15 +99,15 @@ impl Connections {
         let mut events = self.events(closed);
         let mut serving = ConnectionTask { all: &self, phases, events: &mut events };
         let Some(tls) = tls else {
-            return serving.http1(io, arrival.into(), &router).await;
+            return serving.http1(io, arrival.into(), &routes).await;
         };
         if let Some(io) = serving.handshake(tls, io).await {
             let certificate = client_certificate(&io);
             let client = Client { arrival, certificate };
             if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
-                serving.http2(io, client, &router).await;
+                serving.http2(io, client, &routes).await;
             } else {
-                serving.http1(io, client, &router).await;
+                serving.http1(io, client, &routes).await;
             }
         }
     }
@@ -162,13 +162,13 @@ impl ConnectionTask<'_> {
         &mut self,
         io: I,
         client: Client,
-        router: &Router,
+        routes: &Routes,
     ) {
         let phases = Arc::clone(&self.phases);
         let io = TrackedIo::new(TokioIo::new(io), Arc::clone(&phases));
         let tunnel = OnceLock::new();
         let service = service_fn(|request| {
-            let answering = answer(router, &phases, &client, request);
+            let answering = answer(routes, &phases, &client, request);
             answering.map_ok(|response| {
                 if let Some(to) = response.extensions().get::<Tunnel>() {
                     // It is the last response, so no other tunnel is there yet.
@@ -198,7 +198,7 @@ impl ConnectionTask<'_> {
         &mut self,
         io: I,
         client: Client,
-        router: &Router,
+        routes: &Routes,
     ) {
         let (phases, settings) = (Arc::clone(&self.phases), &self.all.settings);
         phases.begin_streams();
@@ -208,7 +208,7 @@ impl ConnectionTask<'_> {
         self.events.push(streams.flood().map(|()| Event::Killed).boxed());
         let service = service_fn(|request| {
             let stream = (streams.begin(), ActiveStream::begin(&phases));
-            answer_stream(router, stream, &client, settings.max_headers, request)
+            answer_stream(routes, stream, &client, settings.max_headers, request)
         });
         let http = http2::builder(settings, streams.clone());
         let close = |connection: Pin<&mut hyper::server::conn::http2::Connection<_, _, _>>| {
@@ -281,7 +281,7 @@ fn client_certificate<I>(io: &TlsStream<I>) -> Option<Arc<CertificateNames>> {
 
 /// The answer to a request, whose end the phases follow.
 fn answer(
-    router: &Router,
+    routes: &Routes,
     phases: &Arc<ConnectionPhases>,
     client: &Client,
     mut request: Request<Incoming>,
@@ -289,7 +289,7 @@ fn answer(
     client.introduce(&mut request);
     let begun = phases.busy();
     // No handler runs before this is polled.
-    let answering = router.clone().call(request.map(Body::new));
+    let answering = routes.current().call(request.map(Body::new));
     let phases = Arc::clone(phases);
     async move {
         begun?;
@@ -304,7 +304,7 @@ fn answer(
 
 /// The answer to a request on a stream.
 fn answer_stream(
-    router: &Router,
+    routes: &Routes,
     (progress, active): (Arc<StreamProgress>, Result<ActiveStream, ClientGone>),
     client: &Client,
     max_headers: usize,
@@ -313,7 +313,7 @@ fn answer_stream(
     let mut request = http2::as_http1(request);
     client.introduce(&mut request);
     let is_too_long = request.headers().len() > max_headers;
-    let answering = router.clone().call(request.map(Body::new));
+    let answering = routes.current().call(request.map(Body::new));
     async move {
         let active = active?;
         let response = if is_too_long {

@@ -13,6 +13,7 @@ mod http2;
 mod listener;
 mod listeners;
 mod phases;
+mod routes;
 mod settings;
 mod socket_io;
 mod tls;
@@ -39,6 +40,7 @@ pub(crate) use activation::HandedSockets;
 pub use listener::{AcceptedConnection, Listener};
 pub(crate) use listeners::reachable;
 pub use listeners::{BoundListener, ListenerSettings};
+pub(crate) use routes::Routes;
 pub use settings::Settings;
 pub use socket_io::{SocketIo, StreamSocket};
 pub use tls::{TlsFileError, TlsFiles, TlsSettings};
@@ -58,7 +60,7 @@ pub struct Server {
 
 /// What the listeners of a server share.
 struct Shared {
-    router: Router,
+    routes: Routes,
     settings: Settings,
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
@@ -90,7 +92,7 @@ impl Server {
         closing: CancellationToken,
     ) -> Self {
         let shared = Shared {
-            router,
+            routes: router.into(),
             places: Arc::new(Semaphore::new(settings.max_connections)),
             surplus_places: Arc::new(Semaphore::new(SURPLUS)),
             settings,
@@ -135,6 +137,11 @@ impl Server {
                 }
             }
         })
+    }
+
+    /// The routes, for others to take their place.
+    pub(crate) fn routes(&self) -> Routes {
+        self.shared.routes.clone()
     }
 
     /// Ends the accepting when it is cancelled; the connections stay.
@@ -189,10 +196,10 @@ impl Shared {
             };
             let (accepted, connections) = (accepted?, Arc::clone(&connections));
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                tasks.spawn(connections.serve(accepted, self.router.clone(), false, place));
+                tasks.spawn(connections.serve(accepted, self.routes.clone(), false, place));
             } else if let Ok(place) = Arc::clone(&self.surplus_places).try_acquire_owned() {
                 metrics.shed.inc();
-                let surplus = connections.serve(accepted, self.router.clone(), true, place);
+                let surplus = connections.serve(accepted, self.routes.clone(), true, place);
                 tasks.spawn(timeout(SURPLUS_TIME, surplus));
             } else {
                 metrics.shed.inc();
