@@ -51,26 +51,33 @@ impl SecureRedis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Asserts that a waiter of one instance is served when another one's holder releases.
-    async fn hands_over(&self, url: &str) {
-        let ((_one, one), (_other, other)) = (granting(url).await, granting(url).await);
+    /// Asserts that a waiter of one instance is served when another one's holder releases. Gives the instances.
+    async fn hands_over(&self, url: &str) -> [Process; 2] {
+        let ((first, one), (second, other)) = (granting(url).await, granting(url).await);
         eventually(async || {
             let ask = ["PUBSUB", "NUMSUB", "keylatch:changes"];
             let (_, listening): (String, u64) = self.plain.run(&ask).await;
             (listening == 2).then_some(())
         })
         .await;
-        let lease = one.create("deploy", &json!({})).await;
-        let patient = json!({"wait_ms": 60_000});
-        let waiter = soon("the waiter", other.create("deploy", &patient));
-        let holder = async {
-            let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
-            eventually(waits).await;
-            assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
-        };
-        let (waiter, ()) = tokio::join!(waiter, holder);
-        assert_eq!(waiter.status, 201, "{waiter:?}");
+        hands_over_between(&one, &other).await;
+        [first, second]
     }
+}
+
+/// A waiter at one service gets the lock that a client of another releases.
+pub(crate) async fn hands_over_between(one: &Api, other: &Api) {
+    let lease = one.create("deploy", &json!({})).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+    let patient = json!({"wait_ms": 60_000});
+    let waiter = soon("the waiter", other.create("deploy", &patient));
+    let holder = async {
+        let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
+        eventually(waits).await;
+        assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
+    };
+    let (waiter, ()) = tokio::join!(waiter, holder);
+    assert_eq!(waiter.status, 201, "{waiter:?}");
 }
 
 /// The parameters of a client that the authority vouches for.
@@ -214,7 +221,7 @@ async fn sentinel_and_its_master_may_have_a_certificate_for_another_name() {
     let sentinel = SecureRedis::start_as(&authority, &[NAME], &options).await;
     let parameters = named(&authority, NAME);
     let url = format!("rediss+sentinel://{}/mymaster/1?{parameters}", sentinel.address());
-    master.hands_over(&url).await;
+    let _services = master.hands_over(&url).await;
     // The sentinel publishes failovers on a connection of the same kind.
     eventually(async || {
         let listening: String = sentinel.plain.run(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;

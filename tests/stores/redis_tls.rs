@@ -3,33 +3,24 @@
 //!
 //! Method: a Redis with certificates of the test's own.
 
-use keylatch_testkit::{Api, Process, RedisServer, eventually, free_port, soon};
+use keylatch_testkit::{Api, Process, RedisServer, eventually, free_port};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::KEYLATCH;
+use crate::redis_certificates::hands_over_between;
 
 #[tokio::test]
 async fn locks_and_wakeups_use_tls() {
     let redis = LoneRedis::start("localhost").await;
     let (one, other) = (redis.service().await, redis.service().await);
     let (one, other) = (Api::at(one.address), Api::at(other.address));
-    let lease = one.create("deploy", &json!({})).await;
-    assert_eq!(lease.status, 201, "{lease:?}");
     eventually(async || {
         let listening: String = redis.redis.plain.run(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
         (listening.lines().count() == 2).then_some(())
     })
     .await;
-    let patient = json!({"wait_ms": 60_000});
-    let waiter = soon("the waiter", other.create("deploy", &patient));
-    let holder = async {
-        let waits = async || (one.look("deploy").await.json["waiting"] == 1).then_some(());
-        eventually(waits).await;
-        assert_eq!(one.release("deploy", &lease.token()).await.status, 204);
-    };
-    let (waiter, ()) = tokio::join!(waiter, holder);
-    assert_eq!(waiter.status, 201, "{waiter:?}");
+    hands_over_between(&one, &other).await;
 }
 
 #[tokio::test]
