@@ -47,7 +47,8 @@ impl Opening {
         listeners: &[BoundListener],
     ) -> Self {
         let (later, receiver) = watch::channel(None);
-        let router = Router::new().route("/livez", get(livez)).fallback(wait).with_state(receiver);
+        let router =
+            Router::new().route("/livez", get(async || "ok")).fallback(wait).with_state(receiver);
         let closing = CancellationToken::new();
         let server = Server::new(router, settings, metrics, closing.clone());
         let server = server.with_listeners(listeners, tls);
@@ -74,14 +75,6 @@ impl Opening {
             let _ = serving.await;
         }
     }
-}
-
-/// The process is alive; once the routes are there, they know better.
-async fn livez(State(routes): State<LaterRoutes>, request: Request) -> Response {
-    if routes.borrow().is_some() {
-        return wait(State(routes), request).await;
-    }
-    "ok".into_response()
 }
 
 /// Answers by the routes of the service, as soon as they are there.

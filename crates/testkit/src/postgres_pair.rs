@@ -94,7 +94,7 @@ impl PostgresPair {
     }
 
     /// Has the standby leave its primary: what is committed from now on, it does not have.
-    pub async fn part(&self) {
+    pub async fn cut_standby_off(&self) {
         let standby = &self.servers[1 - self.primary];
         standby.set(&[("primary_conninfo", "")]).await;
         let receivers = "SELECT count(*) FROM pg_stat_wal_receiver";

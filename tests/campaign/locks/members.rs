@@ -220,7 +220,7 @@ impl Deployment {
             return Err("there is no standby".to_owned());
         };
         if let Some(time) = apart {
-            pair.part().await;
+            pair.cut_standby_off().await;
             pass(time).await;
         }
         let (replaced, address) = pair.promote().await;
