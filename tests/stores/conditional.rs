@@ -441,12 +441,12 @@ fn forgetful_store_keeps_a_break_longer_than_the_lease() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is stopped, and jumps")]
-async fn pass(time: Duration) {
+pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 /// A runtime whose clock is stopped and jumps from timer to timer.
-fn stopped() -> tokio::runtime::Runtime {
+pub(crate) fn stopped() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().expect("a runtime")
 }

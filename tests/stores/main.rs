@@ -11,6 +11,7 @@ mod cluster;
 mod conditional;
 mod contention;
 mod embedded;
+mod engine_clock;
 mod entry_limits;
 mod etcd;
 mod etcd_faults;

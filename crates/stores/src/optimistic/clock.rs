@@ -4,7 +4,8 @@
 //! The estimate counts from the sending, on this process's monotonic clock, so it is never behind the
 //! engine's clock by more than the two drift apart in [`SAMPLE_LASTS`]: a lease that begins by the
 //! estimate never ends early. It may be ahead by a round trip; then the engine refuses the decision by its
-//! guard, and the decision is made again. Invariant: nothing is granted by the estimate alone.
+//! guard, and the decision is made again. So is one by an estimate that is ahead because the clock was set back.
+//! Invariant: nothing is granted by the estimate alone.
 //!
 //! Fencing tokens rise by the other bound, which is never ahead of the engine's clock: a token that is ahead
 //! could be given once more by an engine that took over and has lost the counter.
@@ -14,13 +15,13 @@ use std::time::Duration;
 use keylatch_core::lock::{FencingToken, Moment};
 use tokio::time::Instant;
 
-use super::conditional::{EngineTime, Timeline};
+use super::conditional::{EngineTime, Guard, Timeline};
 
 /// For how long the sample with the shortest round trip is used.
 const SAMPLE_LASTS: Duration = Duration::from_secs(5);
 
-/// How far the estimate may be ahead of a better one, as long as the clock was not set.
-const AHEAD: Duration = Duration::from_secs(1);
+/// By how much two clocks drift apart within [`SAMPLE_LASTS`] at most.
+const DRIFT: Duration = Duration::from_millis(5);
 
 /// An estimate of the engine's clock.
 #[derive(Debug, Default)]
@@ -44,14 +45,16 @@ impl EngineClock {
     /// Notes what the clock showed in the answer to a request that was sent at `sent` and answered now.
     pub(super) fn note(&mut self, shown: EngineTime, sent: Instant) {
         let sample = Sample { shown, sent, round_trip: sent.elapsed() };
+        let is_set = self.sample.is_some_and(|old| !old.agrees_with(sample));
         let is_better = |old: Sample| {
-            sample.round_trip <= old.round_trip
-                || old.sent.elapsed() > SAMPLE_LASTS
-                // The clock was set: the old sample is wrong, and the engine refuses what it leads to.
-                || !old.agrees_with(sample)
+            is_set || sample.round_trip <= old.round_trip || old.sent.elapsed() > SAMPLE_LASTS
         };
         if self.sample.is_none_or(is_better) {
             self.sample = Some(sample);
+        }
+        if is_set {
+            // The estimate so far was of the clock before.
+            self.latest = EngineTime::ZERO;
         }
     }
 
@@ -59,10 +62,15 @@ impl EngineClock {
     /// shows that it was ahead, and waits; only a clock that was set back takes it along.
     pub(super) fn now(&mut self) -> Option<EngineTime> {
         let sample = self.sample?;
-        let shown = sample.shown + sample.sent.elapsed();
-        let is_ahead = self.latest > shown && self.latest - shown < AHEAD;
-        self.latest = if is_ahead { self.latest } else { shown };
+        self.latest = self.latest.max(sample.shown + sample.sent.elapsed());
         Some(self.latest)
+    }
+
+    /// The guard of a decision by the estimate. A clock that does not show yet what it must show by now was set
+    /// back: a lease that the decision grants would last for longer than its TTL, by as much as that.
+    pub(super) fn guard(&self, guard: Guard) -> Guard {
+        let least = self.at_least().unwrap_or_default().saturating_sub(DRIFT);
+        Guard { from: guard.from.max(least), ..guard }
     }
 
     /// The moment at which the clock shows `now`; an engine without a clock has a timeline.
@@ -92,7 +100,7 @@ impl Sample {
     /// Whether a later sample shows what this one leads to expect, within both round trips.
     fn agrees_with(self, later: Self) -> bool {
         let expected = self.shown + later.sent.saturating_duration_since(self.sent);
-        let slack = self.round_trip + later.round_trip + Duration::from_millis(5);
+        let slack = self.round_trip + later.round_trip + DRIFT;
         expected.abs_diff(later.shown) <= slack
     }
 }

@@ -249,7 +249,7 @@ impl<S: ConditionalStore> SetWorker<S> {
     ) -> Result<Change, StoreError> {
         let (timeline, limit) = (self.engine.timeline(), self.engine.profile().limits.bytes);
         let was = rows.values.get(name).and_then(|(version, _)| *version);
-        let mut guard = draft.guard();
+        let mut guard = self.clock.guard(draft.guard());
         let above = was.is_none().then(|| rows.floors.row_of(name.bucket()));
         if was.is_none() && !self.engine.forgets() {
             guard = Guard { until: guard.until.min(rows.floors.lasts(name.bucket())), ..guard };

@@ -32,7 +32,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::call::{encode, within_limit};
 use super::clock::EngineClock;
 use super::conditional::{
-    Change, ConditionalStore, EngineTime, Key, Mark, Notice, ReadReply, Row, Version, WriteReply,
+    Change, ConditionalStore, EngineTime, Guard, Key, Mark, Notice, ReadReply, Row, Version,
+    WriteReply,
 };
 use super::floor::{Floors, floor_of};
 use super::hints::LocalHints;
@@ -270,14 +271,14 @@ impl<E: Kind, S: ConditionalStore> Worker<E, S> {
         if self.rests(key, &before, &decision) {
             return Step::Nothing;
         }
-        let Decision { replies, change, mut guard, outline, .. } = decision;
+        let Decision { replies, change, guard, outline, .. } = decision;
         let Some((after, value)) = change.zip(value) else {
             return self.answer_covered(key, replies, guard.from);
         };
         if self.engine.forgets() {
             self.floors.give(E::bucket(key), after.last);
         }
-        guard.until = guard.until.min(until);
+        let guard = self.clock.guard(Guard { until: guard.until.min(until), ..guard });
         let Some(slot) = self.slots.get_mut(key) else { return Step::Nothing };
         let above = version.is_none().then(|| self.floors.row_of(E::bucket(key)));
         let commands = slot.waiting.drain(..taken).collect();
