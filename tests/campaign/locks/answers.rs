@@ -71,9 +71,10 @@ fn told_of_set(request: &Request, lock: usize, answer: &Answer) -> Option<LockAn
         (Ask::Acquire { .. }, 201) if !request.is_repeat => {
             lease_of_set(request, &name, json).map(LockAnswer::Granted)
         }
-        (Ask::Acquire { .. }, 200 | 201) => {
-            lease_of_set(request, &name, json).map(LockAnswer::Again)
+        (Ask::Acquire { .. }, 201) => {
+            lease_of_set(request, &name, json).map(LockAnswer::GrantedOrAgain)
         }
+        (Ask::Acquire { .. }, 200) => lease_of_set(request, &name, json).map(LockAnswer::Again),
         (Ask::Acquire { .. }, 409) if json["code"] == "lock-held" => match json["name"].as_str()? {
             held if held == name => refused(json).map(LockAnswer::Held),
             _ => Some(LockAnswer::Refused),

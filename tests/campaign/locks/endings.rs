@@ -140,9 +140,7 @@ impl Case<'_> {
     fn ended_with(&self, key: &GrantKey, end: &Event) -> bool {
         let grant = &self.grants[key];
         let is_new = |event: &&Event| {
-            event.told.is_ambiguous()
-                || event.read > end.sent
-                    && matches!(event.told, LockAnswer::Granted(_) | LockAnswer::Again(_))
+            event.told.is_ambiguous() || event.read > end.sent && event.told.acquired().is_some()
         };
         let mut asked = self.history.events.iter().filter(|event| {
             event.ask.is_acquire() && (event.lock, event.token) == (key.lock, key.token)

@@ -18,7 +18,7 @@ const BREAK_AT_ONCE: Ask = Ask::Break { fencing_token: 10, at_once: true };
 /// An innocent history, and what is added to it.
 type Case = (&'static str, fn() -> History, fn(&mut History));
 
-const INNOCENT: [Case; 16] = [
+const INNOCENT: [Case; 17] = [
     ("three readers", readers, |history| {
         history.events.push(granted(5, Shared, 10, None, [230, 240]));
     }),
@@ -89,6 +89,17 @@ const INNOCENT: [Case; 16] = [
     ("a set that was refused", set, |history| {
         history.events[0].told = LockAnswer::Refused;
         history.events[1].told = LockAnswer::Held(Holding::default());
+    }),
+    ("a set granted to the second of two requests at once", set, |history| {
+        let twins = history.events.clone();
+        for one in &mut history.events {
+            (one.number, one.told) = (99, LockAnswer::Held(Holding::default()));
+        }
+        history.events.extend(twins.into_iter().map(|one| Event {
+            told: LockAnswer::GrantedOrAgain(lease(10, None)),
+            read: one.read + 50_000,
+            ..one
+        }));
     }),
     ("a set renewed by one of its locks", set, |history| {
         let ask = Ask::Renew { ttl: 500_000 };

@@ -82,6 +82,8 @@ pub(super) enum LockAnswer {
     Granted(Lease),
     /// The same token had it already.
     Again(Lease),
+    /// 201 to a token that may have had some of the locks before: which of them are new, it does not say.
+    GrantedOrAgain(Lease),
     Renewed(Lease),
     Released,
     /// 409; without a holder when the lock is free for the first in the queue.
@@ -174,7 +176,15 @@ impl LockAnswer {
     /// The lease of the client that asked.
     pub(super) fn lease(&self) -> Option<Lease> {
         match self {
-            Self::Granted(lease) | Self::Again(lease) | Self::Renewed(lease) => Some(*lease),
+            Self::Renewed(lease) => Some(*lease),
+            _ => self.acquired(),
+        }
+    }
+
+    /// The lease by which a client that acquires has the lock.
+    pub(super) fn acquired(&self) -> Option<Lease> {
+        match self {
+            Self::Granted(lease) | Self::Again(lease) | Self::GrantedOrAgain(lease) => Some(*lease),
             _ => None,
         }
     }
@@ -201,6 +211,7 @@ impl LockAnswer {
         match self {
             Self::Granted(_) => "granted",
             Self::Again(_) => "again",
+            Self::GrantedOrAgain(_) => "granted or again",
             Self::Renewed(_) => "renewed",
             Self::Released => "released",
             Self::Held(_) => "held",

@@ -259,11 +259,6 @@ fn is_broken_promise(violation: &Violation, store: Store, tier: &str) -> bool {
     match violation.invariant {
         Invariant::Exclusive => excludes && !violation.faults.iter().any(outside),
         _ if violation.by_forgetting => !store.goes_back(),
-        // A step whose answer a lost primary owes may be carried out twice: what was got is had again.
-        Invariant::Honest if store == Store::AsyncPostgres => {
-            let promotions = [Kind::Promote, Kind::PromoteBehind].map(Kind::name);
-            !violation.faults.iter().any(|fault| promotions.contains(&fault.as_str()))
-        }
         _ => true,
     }
 }

@@ -214,7 +214,7 @@ impl Case<'_> {
         for healing in &self.history.healings {
             let had = self.history.events.iter().any(|event| {
                 event.lock == healing.lock
-                    && matches!(event.told, LockAnswer::Granted(_) | LockAnswer::Again(_))
+                    && event.told.acquired().is_some()
                     && event.sent >= healing.at
                     && event.read <= healing.at + healing.within
             });
