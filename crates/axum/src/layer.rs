@@ -163,7 +163,7 @@ impl IdempotencyLayer {
         let work = move |run: Run| async move {
             let answered = Arc::clone(&policy);
             let answer = async move {
-                let Ok(response) = inner.call(with_fencing_token(request, run)).await;
+                let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
                 response::run_result(response, &answered, &service).await
             };
             response::in_time(answer, &policy).await

@@ -32,8 +32,8 @@ const FIELD: &str = "idempotency_key";
 pub(crate) enum Submission {
     /// It has a key, so it runs once.
     Keyed {
-        /// The request, its body read.
-        request: Request,
+        /// The request, its body read. It is moved from future to future until the run begins, so it has a box.
+        request: Box<Request>,
         /// What is to be done once.
         ask: RunRequest,
         /// Whether the client prefers waiting for a run that is under way to being refused.
@@ -71,7 +71,7 @@ impl Submission {
         let preferred = preferred_wait(&parts.headers);
         let ask = run_request(policy, &parts, media_type, &body, &key, preferred).await;
         pass_key_on(&mut parts, &key);
-        let request = Request::from_parts(parts, Body::from(body));
+        let request = Box::new(Request::from_parts(parts, Body::from(body)));
         Ok(Self::Keyed { request, ask, prefers_wait: preferred.is_some() })
     }
 }

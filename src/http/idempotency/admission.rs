@@ -2,8 +2,8 @@
 //! read.
 //!
 //! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
-//! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key)
-//! is added behind this, where no client reaches it. Tested in `tests/api/gateway_headers.rs`,
+//! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key, where the
+//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. Tested in `tests/api/gateway_headers.rs`,
 //! `gateway_paths.rs` and `principals.rs`.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
 use super::forwarding::{
-    FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, write_source,
+    FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, remove_claims,
 };
 use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
 use super::path_reading::PathReading;
@@ -72,7 +72,7 @@ impl Admission {
         if let Some(principal) = &self.principal {
             principal.read(&mut request, is_guarded)?;
         }
-        write_source(&mut request);
+        remove_claims(&mut request);
         if let Some(protocols) = protocols {
             offer_upgrade(request.headers_mut(), protocols);
         }

@@ -5,12 +5,14 @@
 //! it. `Forwarded` is always made of the other three: most proxies set these and pass on the `Forwarded` that a
 //! client wrote. Tested in `tests/api/gateway_headers.rs`.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::extract::Request;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 
+use super::headers::remove_those;
 use crate::http::origin::{Arrival, TrustedProxy};
 
 pub(super) const FORWARDED: HeaderName = header::FORWARDED;
@@ -21,18 +23,29 @@ pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forw
 const OTHERS: [&str; 5] =
     ["x-real-ip", "x-client-ip", "true-client-ip", "x-original-url", "x-rewrite-url"];
 
+/// Removes what a client that is no trusted proxy says of where its request comes from.
+pub(super) fn remove_claims(request: &mut Request) {
+    if request.extensions().get::<TrustedProxy>().is_some() {
+        return;
+    }
+    remove_those(request.headers_mut(), |name| {
+        // A name with `_` is another to this service, and the same to many an upstream.
+        let name = match name.as_str() {
+            name if name.contains('_') => Cow::Owned(name.replace('_', "-")),
+            name => Cow::Borrowed(name),
+        };
+        name.starts_with("x-forwarded-") || OTHERS.contains(&&*name) || *name == FORWARDED
+    });
+}
+
 /// Writes down where a request comes from, for the upstream.
 pub(super) fn write_source(request: &mut Request) {
-    let is_trusted = request.extensions().get::<TrustedProxy>().is_some();
     let arrival = Arrival::of(request);
     let scheme = arrival.map_or("http", Arrival::scheme);
     let peer = arrival.and_then(|arrival| arrival.peer);
     let peer = peer.map_or_else(|| "unknown".to_owned(), |peer: IpAddr| peer.to_string());
     let host = request.uri().authority().map(|host| host.as_str().to_owned());
     let headers = request.headers_mut();
-    if !is_trusted {
-        remove_claims(headers);
-    }
     let host = host.or_else(|| text(headers, &header::HOST));
     let clients = [text(headers, &X_FORWARDED_FOR), Some(peer)];
     let clients: Vec<_> = clients.into_iter().flatten().filter(|list| !list.is_empty()).collect();
@@ -49,18 +62,6 @@ pub(super) fn write_source(request: &mut Request) {
         headers.remove(&name);
         let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty());
         headers.extend(value.map(|value| (name, value)));
-    }
-}
-
-fn remove_claims(headers: &mut HeaderMap) {
-    let is_claim = |name: &str| {
-        name.starts_with("x-forwarded-") || OTHERS.contains(&name) || name == FORWARDED
-    };
-    // A name with `_` is another to this service, and the same to many an upstream.
-    let claims = headers.keys().filter(|name| is_claim(&name.as_str().replace('_', "-")));
-    let claims: Vec<_> = claims.cloned().collect();
-    for claim in claims {
-        headers.remove(claim);
     }
 }
 

@@ -20,7 +20,7 @@ use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout_at};
 
-use super::forwarding::hide_upstream;
+use super::forwarding::{hide_upstream, write_source};
 use super::headers::{offer_upgrade, strip, upgrade_of};
 use crate::http::problem::{Code, Problem};
 use crate::http::tunnel::Tunnel;
@@ -77,7 +77,8 @@ impl Gateway {
 
     /// The request for the other service. [`Admission`](super::admission::Admission) has taken from it what
     /// belongs to the client's connection.
-    fn outgoing(&self, request: Request) -> Result<Request, Problem> {
+    fn outgoing(&self, mut request: Request) -> Result<Request, Problem> {
+        write_source(&mut request);
         let (mut parts, body) = request.into_parts();
         let mut uri = self.origin.clone().into_parts();
         uri.path_and_query = parts.uri.path_and_query().cloned();

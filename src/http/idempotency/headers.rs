@@ -10,6 +10,7 @@ use keylatch_axum::HOP_BY_HOP;
 /// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
 /// as some libraries make it with every request, is none that has to be taken.
 pub(in crate::http) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(header::CONNECTION)?;
     let items = |name: &HeaderName| {
         let lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         let items = lines.flat_map(|list| list.split(',')).map(str::trim);
@@ -38,24 +39,25 @@ pub(super) fn strip(headers: &mut HeaderMap, own: &[HeaderName]) {
         .flat_map(|list| list.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().filter(|name| !own.contains(name)) {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
+    remove_those(headers, |name| {
+        HOP_BY_HOP.contains(&name.as_str()) || named.contains(name) && !own.contains(name)
+    });
 }
 
 /// Removes the headers that CGI, WSGI and PHP take for one of the `own`: there `-` and `_` are one.
 pub(super) fn remove_twins(headers: &mut HeaderMap, own: &[HeaderName]) {
-    let is_twin = |name: &&HeaderName| {
+    remove_those(headers, |name| {
         name.as_str().contains('_') && {
             let read_as = name.as_str().replace('_', "-");
-            own.iter().any(|own| own.as_str().replace('_', "-") == read_as && own != *name)
+            own.iter().any(|own| own.as_str().replace('_', "-") == read_as && own != name)
         }
-    };
-    let twins: Vec<_> = headers.keys().filter(is_twin).cloned().collect();
-    for twin in twins {
-        headers.remove(twin);
+    });
+}
+
+/// Removes the headers whose names `goes` admits.
+pub(super) fn remove_those(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
+    let gone: Vec<_> = headers.keys().filter(|name| goes(name)).cloned().collect();
+    for name in gone {
+        headers.remove(name);
     }
 }
