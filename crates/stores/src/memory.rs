@@ -41,7 +41,7 @@ impl Executor for Table {
         self.subscribe(topic)
     }
 
-    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
         // Other tasks come in between.
         let mut locks = Sweep::<LockState>::default();
         while self.forget_expired(&mut locks) {
@@ -51,7 +51,7 @@ impl Executor for Table {
         while records && self.forget_expired(&mut of_records) {
             yield_now().await;
         }
-        Ok(())
+        Ok(locks.looks() + of_records.looks())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {
@@ -94,8 +94,9 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(table.len(), 2);
-        Executor::sweep(&table, false).await.unwrap();
+        assert_eq!(Executor::sweep(&table, false).await.unwrap(), 1, "one was due");
         assert_eq!(table.len(), 1);
+        assert_eq!(Executor::sweep(&table, false).await.unwrap(), 0, "none was due");
     }
 
     #[tokio::test(start_paused = true)]

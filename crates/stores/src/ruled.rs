@@ -22,8 +22,11 @@ use keylatch_core::store::{
     StoreError, StoreHealth, StoreProfile, Topic,
 };
 
-/// How often expired locks are removed.
+/// The pause before expired locks are removed again, at the least.
 const LOCK_SWEEP_PERIOD: Duration = Duration::from_secs(5);
+/// The pause for each entry that was looked at: some twenty times as long as the look takes, so that sweeps keep no more
+/// than a twentieth of a core busy, however many entries there are.
+const PAUSE_PER_LOOK: Duration = Duration::from_micros(4);
 /// How many sweeps of the locks there are to one of the records.
 const SWEEPS_PER_RECORD_SWEEP: u32 = 6;
 
@@ -47,8 +50,9 @@ pub(crate) trait Executor: fmt::Debug + Send + Sync + 'static {
     /// Hints about an entry from now on.
     fn subscribe(&self, topic: Topic) -> Hints;
 
-    /// Removes expired locks, and expired records as well where that is due.
-    fn sweep(&self, records: bool) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Removes expired locks, and expired records as well where that is due. Gives how many entries it looked at in
+    /// this process.
+    fn sweep(&self, records: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
     /// Whether the executor can do its work.
     fn health(&self) -> impl Future<Output = Result<StoreHealth, StoreError>> + Send;
@@ -88,14 +92,23 @@ impl<X: Executor> Ruled<X> {
 /// Sweeps until the store is dropped. It owns the executor for a sweep and no longer, because a store
 /// that is dropped closes its file at once, and its task ends later.
 async fn sweep_while_open<X: Executor>(executor: Weak<X>) {
+    let mut pause = LOCK_SWEEP_PERIOD;
     for sweep in 1_u32.. {
-        sleep(LOCK_SWEEP_PERIOD).await;
+        sleep(pause).await;
         let Some(executor) = executor.upgrade() else { return };
         let records = sweep.is_multiple_of(SWEEPS_PER_RECORD_SWEEP);
-        if let Err(error) = executor.sweep(records).await {
+        let looks = executor.sweep(records).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what has expired could not be removed");
-        }
+            0
+        });
+        pause = pause_after(looks);
     }
+}
+
+/// The pause after a sweep that looked at so many entries.
+fn pause_after(looks: usize) -> Duration {
+    let looks = u32::try_from(looks).unwrap_or(u32::MAX);
+    LOCK_SWEEP_PERIOD.max(PAUSE_PER_LOOK.saturating_mul(looks))
 }
 
 #[async_trait]
@@ -132,5 +145,17 @@ impl<X: Executor> Store for Ruled<X> {
 
     fn profile(&self) -> StoreProfile {
         self.executor.profile()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeper_rests_for_longer_after_more_entries() {
+        for (looks, seconds) in [(0, 5), (1_000_000, 5), (10_000_000, 40)] {
+            assert_eq!(pause_after(looks).as_secs(), seconds, "after {looks}");
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Executor for Embedded {
         self.table.subscribe(topic)
     }
 
-    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
         let mut swept = SweptKeys::default();
         let (from, to) = (self.aged_until(), self.table.now());
         let mut locks = Sweep::<LockState>::default();
@@ -182,7 +182,7 @@ impl Executor for Embedded {
         }
         // Step by step, so that changes come in between.
         while self.writer.compact().await? {}
-        Ok(())
+        Ok(locks.looks() + of_records.looks() + of_ages.looks())
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

@@ -87,7 +87,7 @@ impl TestStore {
     ///
     /// The disk did not keep it.
     pub async fn sweep(&self) -> Result<(), StoreError> {
-        self.executor.sweep(true).await
+        self.executor.sweep(true).await.map(drop)
     }
 
     /// How many bytes of answers are in memory.

@@ -231,15 +231,15 @@ impl<S: ConditionalStore> Executor for Optimistic<S> {
         self.hints.subscribe(topic)
     }
 
-    async fn sweep(&self, records: bool) -> Result<(), StoreError> {
+    async fn sweep(&self, records: bool) -> Result<usize, StoreError> {
         if self.engine.forgets() {
-            return Ok(());
+            return Ok(0);
         }
         self.lock_sweep.lock().await.walk(&*self.engine).await?;
         if records {
             self.record_sweep.lock().await.walk(&*self.engine).await?;
         }
-        Ok(())
+        Ok(0)
     }
 
     async fn health(&self) -> Result<StoreHealth, StoreError> {

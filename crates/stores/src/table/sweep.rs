@@ -55,16 +55,22 @@ pub(crate) struct Sweep<E: TableEntry> {
     bucket: usize,
     /// The last entry of the bucket that was looked at.
     after: Option<E::Key>,
+    looks: usize,
     kind: PhantomData<E>,
 }
 
 impl<E: TableEntry> Default for Sweep<E> {
     fn default() -> Self {
-        Self { bucket: 0, after: None, kind: PhantomData }
+        Self { bucket: 0, after: None, looks: 0, kind: PhantomData }
     }
 }
 
 impl<E: TableEntry> Sweep<E> {
+    /// How many entries were looked at.
+    pub(crate) fn looks(&self) -> usize {
+        self.looks
+    }
+
     /// The bucket that is next; `None` after the last.
     fn bucket(&self) -> Option<u8> {
         u8::try_from(self.bucket).ok()
@@ -143,6 +149,7 @@ impl Table {
         while let Some(bucket) = sweep.bucket().filter(|_| looks < LOOKS) {
             let found = look(&mut self.shard(bucket), sweep, LOOKS - looks);
             looks += found.looks;
+            sweep.looks += found.looks;
             sweep.bucket += usize::from(found.last.is_none());
             sweep.after = found.last;
         }
