@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, Method};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
@@ -96,10 +95,6 @@ impl Admission {
 pub(super) async fn admit(
     State(admission): State<Arc<Admission>>,
     request: Request,
-    next: Next,
-) -> Response {
-    match admission.admit(request) {
-        Ok(request) => next.run(request).await,
-        Err(problem) => problem.with_retry().into_response(),
-    }
+) -> Result<Request, Response> {
+    admission.admit(request).map_err(|problem| problem.with_retry().into_response())
 }

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::map_request_with_state;
 use serde::Deserialize;
 
 use super::admission::{Admission, admit};
@@ -183,7 +183,7 @@ impl Guard {
         });
         let admission = Arc::new(Admission::new(principal, self.methods()?, inner.collect()));
         let guarded = upstream.layer(IdempotencyLayer::over(service, self.policy()?));
-        Some(guarded.layer(from_fn_with_state(admission, admit)))
+        Some(guarded.layer(map_request_with_state(admission, admit)))
     }
 
     fn policy(&self) -> Option<Policy> {
