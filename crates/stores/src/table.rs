@@ -7,6 +7,8 @@
 //! waiter is woken, and a watcher told of a change, by the very step that made it; the index has the unfinished
 //! records and no other.
 
+#[cfg(feature = "embedded")]
+mod fill;
 mod list;
 mod sweep;
 
@@ -19,6 +21,8 @@ use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::hints::{ChangeWatchers, EndListeners, Wakeups};
+#[cfg(feature = "embedded")]
+pub(crate) use fill::Fill;
 #[cfg(feature = "test-medium")]
 use keylatch_core::idempotency::StoredResponse;
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -360,9 +364,8 @@ impl Table {
 }
 
 impl Shard {
-    /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
-    /// Gives the waiters to wake.
-    fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
+    /// Notes what the shard knows of all its entries together, when one becomes `state`.
+    fn note<E: TableEntry>(&mut self, key: &E::Key, state: &E) {
         if let Some(due) = E::due(self)
             && let Some(end) = state.ends().min()
         {
@@ -371,6 +374,12 @@ impl Shard {
         self.last_fencing_token =
             self.last_fencing_token.max(state.fencing_token().unwrap_or_default());
         state.index(key, self);
+    }
+
+    /// A grant that expired on its way is kept all the same: the sweep forgets it, also on disk.
+    /// Gives the waiters to wake.
+    fn install<E: TableEntry>(&mut self, key: &E::Key, state: E) -> Vec<(LockName, TokenHash)> {
+        self.note(key, &state);
         let all = E::all_mut(self);
         if state.is_empty() {
             all.remove(key);

@@ -17,7 +17,7 @@ use super::row::{
     decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_in_memory,
     record_key, verify_checksum,
 };
-use crate::table::Table;
+use crate::table::{Fill, Table};
 use keylatch_core::idempotency::{RecordKey, RecordState};
 use keylatch_core::lock::{FencingToken, LockName, LockState};
 
@@ -269,17 +269,18 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
 /// Puts every lock and every record into `table`, but for long answers; gives the number of each.
 pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64), FileError> {
     let now = table.now();
+    let mut filling = Fill::<LockState>::of(table);
     let locks = each_row(connection, "SELECT key, value FROM locks", |key, value| {
-        table.install::<LockState>(&lock_name(key)?, decode_lock(value, now)?);
+        filling.add(lock_name(key)?, decode_lock(value, now)?);
         Ok(())
     })?;
+    filling.finish();
+    let mut filling = Fill::<RecordState>::of(table);
     let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        table.install::<RecordState>(
-            &record_key(key)?,
-            record_in_memory(decode_record(value, now)?),
-        );
+        filling.add(record_key(key)?, record_in_memory(decode_record(value, now)?));
         Ok(())
     })?;
+    filling.finish();
     let sql = "SELECT key, value FROM head WHERE substr(key, 1, 4) = CAST('age ' AS BLOB)";
     each_row(connection, sql, |key, value| {
         let key = record_key(key.strip_prefix(AGE).unwrap_or_default())?;
