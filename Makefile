@@ -84,6 +84,7 @@ lint:
 		cargo clippy --locked -p keylatch-stores --lib --no-default-features --features "$$engine" -- \
 			-D warnings -A dead_code || exit 1; \
 	done
+	cargo clippy --locked --lib --bins --no-default-features -- -D warnings -A dead_code
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 	@for binary in tests/*/main.rs crates/*/tests/*/main.rs; do \
 		name=$$(basename $$(dirname $$binary)); \

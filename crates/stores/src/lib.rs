@@ -181,8 +181,24 @@ impl Engine {
             ) => Ok(Self::Redis),
             #[cfg(feature = "redlock")]
             ("redlock" | "rediss+redlock", _) => Ok(Self::Redlock),
-            _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
+            _ => Err(match feature_of(scheme) {
+                Some(feature) => OpenError::LeftOut(feature),
+                None => OpenError::UnknownScheme(scheme.to_owned()),
+            }),
         }
+    }
+}
+
+/// The feature that a store over the network takes to be built in.
+fn feature_of(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "postgres" | "postgresql" => Some("postgres"),
+        "etcd" | "etcds" => Some("etcd"),
+        "zookeeper" | "zookeepers" => Some("zookeeper"),
+        "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
+        | "redis+cluster" | "rediss+cluster" => Some("redis"),
+        "redlock" | "rediss+redlock" => Some("redlock"),
+        _ => None,
     }
 }
 
@@ -218,6 +234,9 @@ pub enum OpenError {
          `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
     )]
     UnknownScheme(String),
+    /// This build has no such store.
+    #[error("this binary was built without the feature `{0}`, and has no such store")]
+    LeftOut(&'static str),
     /// The data directory cannot be used.
     #[error("the data directory {} cannot be used: {source}", path.display())]
     Directory {
