@@ -184,11 +184,16 @@ fn checker_separates_losses_by_failover_from_others() {
     };
     let both: Change = |history| history.events[1].told = LockAnswer::NotExecuted;
     let late: Change = |history| history.healings[0].within = 30_000;
+    let era: Change = |history| {
+        let reader = granted(9, 9, [230_000, 240_000], 15);
+        history.events.push(Event { mode: Mode::Shared, ..reader });
+    };
     let all = [
         (Released, shown, 120_000),
         (Gapless, renewed, 220_000),
         (Exclusive, both, 120_000),
         (Live, late, 160_000),
+        (Rising, era, 220_000),
     ];
     for (invariant, change, from) in all {
         for (from, is_forgotten) in [(from, true), (from + 100_000, false)] {

@@ -121,8 +121,9 @@ impl Case<'_> {
         let mut found = Vec::new();
         let mut last: Option<(&GrantKey, &Grant)> = None;
         for (key, grant) in self.grants {
-            let mut wrong = |what: &str| {
-                found.push(self.wrong(Invariant::Rising, *key, grant.read, what));
+            let mut wrong = |what: &str, by_forgetting: bool| {
+                let wrong = self.wrong(Invariant::Rising, *key, grant.read, what);
+                found.push(Violation { by_forgetting, ..wrong });
             };
             // They are sorted by lock and fence.
             let is_same = |(other, it): &(&GrantKey, &Grant)| {
@@ -130,21 +131,24 @@ impl Case<'_> {
                     && (it.share.mode, grant.share.mode) != (Mode::Shared, Mode::Shared)
             };
             if let Some((last, _)) = last.filter(is_same) {
-                wrong(&format!("as {last}"));
+                wrong(&format!("as {last}"), false);
             }
             last = Some((key, grant));
             let mut earlier = self.seen.before(key.lock, grant.sent);
-            if let Some((earlier, _)) =
+            if let Some((earlier, seen)) =
                 earlier.find(|(earlier, _)| grant.share.is_too_low_after(earlier))
             {
-                wrong(&format!("it was granted after {earlier:?} was seen"));
+                // A reader joins the era that is there, although the store forgot a grant that came after it began.
+                let by_forgetting = grant.share.mode == Mode::Shared
+                    && self.history.may_have_forgotten(seen, grant.read);
+                wrong(&format!("it was granted after {earlier:?} was seen"), by_forgetting);
             }
             if self.is_granted_twice(grant) {
-                wrong("it was granted twice");
+                wrong("it was granted twice", false);
             }
             let told = grant.told.iter().map(|&place| &self.history.events[place]);
             if told.filter_map(Event::share).any(|share| share != grant.share) {
-                wrong("its slot changed");
+                wrong("its slot changed", false);
             }
         }
         found
