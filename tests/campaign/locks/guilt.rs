@@ -188,12 +188,18 @@ fn checker_separates_losses_by_failover_from_others() {
         let reader = granted(9, 9, [230_000, 240_000], 15);
         history.events.push(Event { mode: Mode::Shared, ..reader });
     };
+    let again: Change = |history| {
+        let reader = |sent| granted(9, 9, [sent, sent + 10_000], 5);
+        let events = [20_000, 230_000].map(reader);
+        history.events.extend(events.map(|event| Event { mode: Mode::Shared, ..event }));
+    };
     let all = [
         (Released, shown, 120_000),
         (Gapless, renewed, 220_000),
         (Exclusive, both, 120_000),
         (Live, late, 160_000),
         (Rising, era, 220_000),
+        (Rising, again, 220_000),
     ];
     for (invariant, change, from) in all {
         for (from, is_forgotten) in [(from, true), (from + 100_000, false)] {

@@ -139,8 +139,10 @@ impl Case<'_> {
                 earlier.find(|(earlier, _)| grant.share.is_too_low_after(earlier))
             {
                 // A reader joins the era that is there, although the store forgot a grant that came after it began.
+                // The reader may have been in the era before as well.
+                let joined = grant.read.max(grant.sent);
                 let by_forgetting = grant.share.mode == Mode::Shared
-                    && self.history.may_have_forgotten(seen, grant.read);
+                    && self.history.may_have_forgotten(seen, joined);
                 wrong(&format!("it was granted after {earlier:?} was seen"), by_forgetting);
             }
             if self.is_granted_twice(grant) {
