@@ -3,25 +3,38 @@
 //! Its answers have the size and the headers of keylatch's own, so that the ratio of both is what locks and
 //! stores cost, and not what axum and hyper do. It runs as a process of its own, on the same cores.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::http::{HeaderName, StatusCode, header};
-use axum::routing::post;
+use axum::response::sse::{Event, Sse};
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use bytes::Bytes;
+use futures_util::stream::{self, Stream};
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::Result;
+
+/// How many bytes the large answer has.
+pub(crate) const LARGE: usize = 1 << 20;
+/// How many changes a watcher may be behind.
+const CHANGES: usize = 1024;
+/// What an event of keylatch's has.
+const CHANGE: &str = r#"{"name":"watched","owner":null,"fencing_token":1795286608783228,"acquired_at":"2026-11-21T18:43:28.783Z","expires_in_ms":86400000,"waiting":0}"#;
 
 const TOKEN: &str = "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf";
 
@@ -35,6 +48,20 @@ struct Lease {
     ttl_ms: u64,
     valid_for_ms: u64,
     expires_at: &'static str,
+}
+
+impl Lease {
+    fn of(name: String) -> Self {
+        Self {
+            name,
+            token: TOKEN,
+            fencing_token: 1_779_900_000_000_000,
+            owner: None,
+            ttl_ms: 30_000,
+            valid_for_ms: 29_697,
+            expires_at: "2026-05-27T16:40:30.000Z",
+        }
+    }
 }
 
 /// The members of an order that the sandbox is sent.
@@ -74,9 +101,14 @@ pub(crate) struct Pair {
 pub(crate) fn serve(listen: SocketAddr, pair: &Pair) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let locks = post(create).delete(async || StatusCode::NO_CONTENT);
-        let router =
-            Router::new().route("/v1/locks/{name}", locks).route("/v1/orders", post(order));
+        let locks = post(create).put(renew).delete(async || StatusCode::NO_CONTENT);
+        let large = Bytes::from(vec![b'x'; LARGE]);
+        let router = Router::new()
+            .route("/v1/locks/{name}", locks)
+            .route("/v1/locks/{name}/events", get(events))
+            .with_state(broadcast::channel(CHANGES).0)
+            .route("/v1/orders", post(order))
+            .route("/v1/orders/large", post(async move || (StatusCode::CREATED, large)));
         let listener = TcpListener::bind(listen).await?;
         match (&pair.cert, &pair.key) {
             (Some(cert), Some(key)) => {
@@ -131,16 +163,35 @@ impl axum::serve::Listener for TlsListener {
 async fn create(
     Path(name): Path<String>,
 ) -> (StatusCode, [(HeaderName, &'static str); 1], Json<Lease>) {
-    let lease = Lease {
-        name,
-        token: TOKEN,
-        fencing_token: 1_779_900_000_000_000,
-        owner: None,
-        ttl_ms: 30_000,
-        valid_for_ms: 29_697,
-        expires_at: "2026-05-27T16:40:30.000Z",
-    };
-    (StatusCode::CREATED, [(HeaderName::from_static("lock-token"), TOKEN)], Json(lease))
+    let token = [(HeaderName::from_static("lock-token"), TOKEN)];
+    (StatusCode::CREATED, token, Json(Lease::of(name)))
+}
+
+/// Each watcher learns of it.
+async fn renew(
+    State(changes): State<broadcast::Sender<u64>>,
+    Path(name): Path<String>,
+) -> Json<Lease> {
+    // It fails where nothing watches.
+    let _ = changes.send(1_779_900_000_000_000);
+    Json(Lease::of(name))
+}
+
+async fn events(
+    State(changes): State<broadcast::Sender<u64>>,
+) -> Sse<impl Stream<Item = std::result::Result<Event, Infallible>>> {
+    let first = Event::default().event("snapshot").data(r#"{"held":false,"owner":null}"#);
+    let rest = stream::unfold((changes.subscribe(), 0_u64), async |(mut changes, number)| {
+        let event = match changes.recv().await {
+            Ok(fence) => {
+                Event::default().event("renewed").data(CHANGE).id(format!("{fence}-{number}"))
+            }
+            Err(RecvError::Lagged(_)) => Event::default().event("lagged").data("{}"),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((Ok(event), (changes, number + 1)))
+    });
+    Sse::new(futures_util::StreamExt::chain(stream::once(async { Ok(first) }), rest))
 }
 
 async fn order(Json(new): Json<New>) -> (StatusCode, [(HeaderName, &'static str); 1], Json<Order>) {

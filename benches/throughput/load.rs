@@ -24,9 +24,10 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 
 use crate::Result;
+use crate::bare::LARGE;
 use crate::processes::{Process, machine_cpu, own_cpu};
 use crate::slice::{Cpu, Slice};
-use crate::wire::{Names, Order, Pair, Response, response, webdis_lock};
+use crate::wire::{LARGE_ORDERS, Names, ORDERS, Order, Pair, Response, response, webdis_lock};
 
 pub(crate) use held::Waits;
 pub(crate) use paced::{Arrival, Arrivals, Pace};
@@ -126,9 +127,24 @@ impl Load {
         redis: Option<&Process>,
     ) -> Result<Slice> {
         let work = move |connection: Connection, names, phase| {
-            connection.submit(orders == Orders::Repeated, names, phase)
+            connection.submit(ORDERS, orders == Orders::Repeated, names, phase)
         };
         self.measure_work(CONNECTIONS, Connection::open, work, &[service], redis)
+    }
+
+    /// Submits orders whose answers are large, on so many connections, each of which repeats one.
+    pub(crate) fn measure_large(
+        &self,
+        count: usize,
+        orders: Orders,
+        service: &Process,
+        redis: Option<&Process>,
+    ) -> Result<Slice> {
+        let open = async |address| Connection::with_room(address, 2 * LARGE).await;
+        let work = move |connection: Connection, names, phase| {
+            connection.submit(LARGE_ORDERS, orders == Orders::Repeated, names, phase)
+        };
+        self.measure_work(count, open, work, &[service], redis)
     }
 
     /// Sends the same request over and over, which is answered with `status`.
@@ -315,9 +331,14 @@ pub(crate) struct Connection<S = TcpStream> {
 
 impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        Self::with_room(address, 8192).await
+    }
+
+    /// A connection for answers of up to so many bytes.
+    async fn with_room(address: SocketAddr, bytes: usize) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: vec![0; 8192] })
+        Ok(Self { stream, buffer: vec![0; bytes] })
     }
 
     /// Creates a lock with a further line in the head, over and over, until `stop` is set. It takes a grant and both
@@ -385,14 +406,15 @@ impl Connection {
     /// The time of each order while measuring, in nanoseconds.
     async fn submit(
         mut self,
+        path: &str,
         repeated: bool,
         names: Arc<Names>,
         phase: Arc<Phase>,
     ) -> Result<Vec<u32>> {
         let mut latencies = Vec::new();
-        let mut order = Order::new(&names)?;
+        let mut order = Order::new(&names, path)?;
         if repeated {
-            self.exchange(&order.request, 201).await?;
+            self.fill_in(&order.request).await?;
         }
         while !phase.over.load(Ordering::Relaxed) {
             let started = Instant::now();
@@ -427,7 +449,7 @@ impl Connection {
     }
 
     async fn order(mut self, names: Arc<Names>, left: Arc<AtomicUsize>) -> Result<()> {
-        let mut order = Order::new(&names)?;
+        let mut order = Order::new(&names, ORDERS)?;
         while takes_one(&left) {
             self.fill_in(&order.request).await?;
             order.rename(&names)?;

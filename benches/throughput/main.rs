@@ -6,7 +6,8 @@
 //! fifth what keeping locks on disk costs, the sixth what identities, TLS and a greedy identity cost, the seventh
 //! what a million locks leave on disk and in memory when they have gone. Then come the cost of open consoles, and of
 //! 100 unknown outcomes among a million records. Then 1,000 held locks are compared with very many, requests come at a
-//! steady rate, and services start and idle. Subjects take turns, round by round, so that
+//! steady rate, services start and idle, very many clients hold, wait and watch, and guarded requests are compared with what
+//! Redis and a plain proxy do. Subjects take turns, round by round, so that
 //! noise hits all alike. Times are reported and never asserted.
 //!
 //! Options go after `--`: `cargo bench --bench throughput -- --rounds 3 --seconds 1 --pin`.
@@ -19,12 +20,17 @@ mod door;
 mod durable;
 mod engine;
 mod engine_alone;
+mod events;
+mod fan_out;
 mod guarded;
 mod handover;
+mod http2;
 mod leaving;
 mod level;
 mod load;
+mod many;
 mod modes;
+mod once;
 mod one_core;
 mod processes;
 mod redis_alone;
@@ -67,6 +73,9 @@ struct Options {
     /// How many locks are held where the number is to be large
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     held: usize,
+    /// How many streams hold a lock each; twice as many wait
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = at_least_one)]
+    streams: usize,
     /// Measure this build of keylatch beside the one at PATH, and nothing else
     #[arg(long, value_name = "PATH", conflicts_with = "only")]
     against: Option<PathBuf>,
@@ -100,6 +109,8 @@ enum Part {
     Level,
     Steady,
     Start,
+    Many,
+    Once,
 }
 
 #[derive(Debug, Subcommand)]
@@ -186,6 +197,16 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     if wanted(Part::Unknown) {
         unknown::run(machine, load, options.rounds)?;
     }
+    measure_more(options, machine, load, wanted)
+}
+
+/// The parts that are about great numbers, time, and what stands in keylatch's place.
+fn measure_more(
+    options: &Options,
+    machine: &Machine,
+    load: &Load,
+    wanted: impl Fn(Part) -> bool,
+) -> Result<()> {
     if wanted(Part::Level) {
         level::run(machine, load, options.rounds, options.held)?;
     }
@@ -195,7 +216,19 @@ fn measure_parts(options: &Options, machine: &Machine, load: &Load) -> Result<()
     if wanted(Part::Start) {
         start::run(machine)?;
     }
+    if wanted(Part::Many) {
+        many::run(machine, options.seconds * options.rounds, options.streams)?;
+        fan_out::run(machine, load, options.rounds, options.streams)?;
+    }
+    if wanted(Part::Once) {
+        once::run(machine, load, options.rounds)?;
+    }
     Ok(())
+}
+
+fn at_least_one(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number == 0 { Err("there must be one".to_owned()) } else { Ok(number) }
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {

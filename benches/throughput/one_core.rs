@@ -82,7 +82,7 @@ impl Subjects {
         let on_redis = machine.keylatch(&format!("redis://{}", redis.address))?;
         let webdis = webdis(machine, &behind_webdis)?;
         Ok(Self {
-            nginx: nginx(machine)?,
+            nginx: nginx(machine, "", "return 204;")?,
             bare: machine.bare()?,
             memory: machine.keylatch("memory:")?,
             embedded: machine.keylatch(&format!("embedded:{}", directory.display()))?,
@@ -92,16 +92,16 @@ impl Subjects {
     }
 }
 
-/// An nginx that answers 204 to everything, as one process.
-fn nginx(machine: &Machine) -> Result<Process> {
+/// An nginx of one process that serves every path by `location`, with what else `http` says.
+pub(crate) fn nginx(machine: &Machine, http: &str, location: &str) -> Result<Process> {
     machine.server("/usr/sbin/nginx", |command: &mut Command, address, directory| {
-        let file = directory.join("nginx.conf");
+        let file = directory.join(format!("nginx-{}.conf", address.port()));
         let text = format!(
             "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
              events {{ worker_connections 1024; }}\n\
-             http {{ access_log off; keepalive_requests 1000000000;\n\
-             server {{ listen {address}; location / {{ return 204; }} }} }}\n",
-            pid = directory.join("nginx.pid").display(),
+             http {{ access_log off; keepalive_requests 1000000000; {http}\n\
+             server {{ listen {address}; location / {{ {location} }} }} }}\n",
+            pid = directory.join(format!("nginx-{}.pid", address.port())).display(),
         );
         fs::write(&file, text)?;
         command.arg("-p").arg(directory).arg("-c").arg(file);

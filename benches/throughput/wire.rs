@@ -14,6 +14,9 @@ use crate::Result;
 /// How many bytes a name has.
 const NAME: usize = 24;
 const PATH: &str = "/v1/locks/";
+/// Where an order is submitted, and one with a large answer.
+pub(crate) const ORDERS: &str = "/v1/orders";
+pub(crate) const LARGE_ORDERS: &str = "/v1/orders/large";
 const ORDER: &str = r#"{"amount":1999,"currency":"EUR","items":[{"name":"coffee","quantity":2}]}"#;
 /// What a client of webdis proves its lock with: as long as a token of keylatch.
 const WEBDIS_TOKEN: &str = "aPbOQ2c1kG0x3nN7mYw5RzT4vL8sJdEf";
@@ -114,8 +117,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(names: &Names) -> Result<Self> {
-        let head = "POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ";
+    pub(crate) fn new(names: &Names, path: &str) -> Result<Self> {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: ");
         let rest = format!(
             "\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{ORDER}",
             ORDER.len()
