@@ -98,17 +98,10 @@ impl Connections {
             Arrival { is_local, is_tls: tls.is_some(), is_surplus, serves, peer, identity: None };
         let mut events = self.events(closed);
         let mut serving = ConnectionTask { all: &self, phases, events: &mut events };
-        let Some(tls) = tls else {
-            return serving.http1(io, arrival.into(), &routes).await;
-        };
-        if let Some(io) = serving.handshake(tls, io).await {
-            let certificate = client_certificate(&io);
-            let client = Client { arrival, certificate };
-            if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
-                serving.http2(io, client, &routes).await;
-            } else {
-                serving.http1(io, client, &routes).await;
-            }
+        match tls {
+            None => serving.http1(io, arrival.into(), &routes).await,
+            // In a box, so that a connection without TLS does not keep the room that one with TLS takes.
+            Some(tls) => Box::pin(serving.behind_tls(tls, io, arrival, &routes)).await,
         }
     }
 
@@ -144,6 +137,24 @@ struct ConnectionTask<'a> {
 }
 
 impl ConnectionTask<'_> {
+    /// Serves the protocol that the client and the service agree on.
+    async fn behind_tls<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &mut self,
+        tls: &TlsFiles,
+        io: I,
+        arrival: Arrival,
+        routes: &Routes,
+    ) {
+        let Some(io) = self.handshake(tls, io).await else { return };
+        let certificate = client_certificate(&io);
+        let client = Client { arrival, certificate };
+        if io.get_ref().1.alpn_protocol() == Some(HTTP2) {
+            Box::pin(self.http2(io, client, routes)).await;
+        } else {
+            Box::pin(self.http1(io, client, routes)).await;
+        }
+    }
+
     /// Agrees with the client on keys. Its time counts as that of the first head.
     async fn handshake<I: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
