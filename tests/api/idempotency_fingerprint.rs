@@ -179,6 +179,24 @@ async fn query_is_compared_as_written(store: &TestStore) {
     are_told_apart(&shop, of("/orders?a=%2"), &[], &[of("/orders?a=%252")]).await;
 }
 
+/// The path is a part of the key's scope, so another path is another run.
+#[store_test(service)]
+async fn path_that_a_strict_reader_tells_apart_is_another_run(store: &TestStore) {
+    let shop = Shop::open(store.url()).await;
+    let of = |path| (path, JSON, "{}");
+    let paths = ["/orders/a%2", "/orders/a%252", "/orders/a%2F", "/orders/a%252F", "/orders/a/"];
+    for (run, path) in (1..).zip(paths) {
+        Answer::of(order_request(&shop, "k", of(path))).await.is_run(run);
+    }
+    for (run, path) in (1..).zip(paths) {
+        Answer::of(order_request(&shop, "k", of(path))).await.is_replay_of(run);
+    }
+    let spellings = [("/orders/%61%252", 2), ("/orders/a%2f", 3), ("/orders/a", 5)];
+    for (path, run) in spellings {
+        Answer::of(order_request(&shop, "k", of(path))).await.is_replay_of(run);
+    }
+}
+
 #[store_test(service)]
 async fn number_is_compared_as_written(store: &TestStore) {
     let shop = Shop::open(store.url()).await;

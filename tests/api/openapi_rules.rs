@@ -218,6 +218,31 @@ fn operations_stand_in_the_order_of_the_story() {
     assert_eq!(written, STORY);
 }
 
+#[test]
+fn every_list_says_whether_it_is_in_order() {
+    let document = document();
+    let paths = document["paths"].as_object().expect("paths");
+    let operations = paths.values().flat_map(|path| path.as_object().expect("operations").values());
+    let lists = operations.filter(|operation| {
+        array(&operation["parameters"]).any(|parameter| parameter["name"] == "cursor")
+    });
+    let mut count = 0;
+    for list in lists {
+        let text = list["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let words = match list["operationId"].as_str() {
+            Some("listLocks") => {
+                &["in the order of", "On Redis and Redlock there is no order", "ZooKeeper"][..]
+            }
+            _ => &["in no order"],
+        };
+        for words in words {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        count += 1;
+    }
+    assert_eq!(count, 2);
+}
+
 fn tags(document: &Value) -> Vec<&str> {
     array(&document["tags"]).filter_map(|tag| tag["name"].as_str()).collect()
 }
