@@ -307,6 +307,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "fn write(table: &str, channel: &str) -> String {\n    let guard = \"clock_timestamp() >= since AND clock_timestamp() < until\";\n    let guarded = guarded_write(table, channel);\n    if mutant!() { guarded.replace(guard, \"true\") } else { guarded }\n}\n\nfn guarded_write(table: &str, channel: &str) -> String {\n",
     ),
     edit_for(
+        "engine_clock::lease_that_begins_after_the_clock_was_set_back_ends_after_its_ttl",
+        "PostgreSQL, Redis: a decision by the clock of before is carried out",
+        Store::Postgres,
+        "crates/stores/src/optimistic/clock.rs",
+        "        let least = self.at_least().unwrap_or_default().saturating_sub(DRIFT);\n",
+        "        let least = self.at_least().filter(|_| !mutant!()).unwrap_or_default().saturating_sub(DRIFT);\n",
+    ),
+    edit_for(
         "postgres_faults::killed_server_leaves_unknown_what_was_under_way_and_comes_back",
         "PostgreSQL: what was lost was not executed",
         Store::Postgres,
