@@ -19,15 +19,15 @@ const STEPS: [u64; 4] = [100, 900, 2000, 3_600_000];
 
 #[test]
 fn lease_that_begins_after_the_clock_was_set_back_ends_after_its_ttl() {
-    ends_after_its_ttl(acquire);
+    ends_after_its_ttl(&acquire);
 }
 
 #[test]
 fn set_that_begins_after_the_clock_was_set_back_ends_after_its_ttl() {
-    ends_after_its_ttl(acquire_set);
+    ends_after_its_ttl(&acquire_set);
 }
 
-fn ends_after_its_ttl(take: impl AsyncFn(&dyn Store, &str) -> bool) {
+fn ends_after_its_ttl(take: &impl AsyncFn(&dyn Store, &str) -> bool) {
     for make in [FakeEngine::new, FakeEngine::forgetful] {
         for step in STEPS {
             stopped().block_on(async {
