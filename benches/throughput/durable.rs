@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::load::Load;
-use crate::processes::Machine;
+use crate::load::{CONNECTIONS, Load};
+use crate::processes::{Machine, Process};
 use crate::report;
 use crate::slice::{Cpu, Slice, Spread};
 
@@ -31,6 +31,8 @@ struct Rounds {
     embedded: Vec<Slice>,
     one: Vec<Slice>,
     disk: Vec<Slice>,
+    /// About how many bytes went to disk for a create and a release, on 64 connections and on one.
+    written: [Vec<f64>; 2],
 }
 
 /// Measures all subjects and prints the table.
@@ -42,13 +44,25 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let mut measured = Rounds::default();
     for _ in 0..rounds {
         measured.memory.push(load.measure(&on_memory, None)?);
-        measured.embedded.push(load.measure(&on_disk, None)?);
+        let (embedded, of_many) = measure_written(load, CONNECTIONS, &on_disk)?;
         measured.disk.push(write_and_sync(&raw, load.window)?);
-        measured.one.push(load.measure_on(1, &on_disk, None)?);
+        let (one, of_one) = measure_written(load, 1, &on_disk)?;
+        measured.embedded.push(embedded);
+        measured.one.push(one);
+        measured.written[0].push(of_many);
+        measured.written[1].push(of_one);
     }
     measured.print();
     drop(on_disk);
     restart(machine, load, &machine.directory("restart"))
+}
+
+/// Measures, and says about how many bytes were written for a create and a release. The warm-up is a tenth more.
+fn measure_written(load: &Load, connections: usize, service: &Process) -> Result<(Slice, f64)> {
+    let before = service.written()?;
+    let slice = load.measure_on(connections, service, None)?;
+    let pairs = slice.rate * load.window.as_secs_f64() * 1.1 / 2.0;
+    Ok((slice, (service.written()? - before) / pairs))
 }
 
 /// The machine's own rate of writing a page and syncing it.
@@ -85,7 +99,7 @@ fn restart(machine: &Machine, load: &Load, data: &Path) -> Result<()> {
 }
 
 impl Rounds {
-    fn print(&self) {
+    fn print(self) {
         let rows = [
             ("memory", &self.memory[..]),
             ("embedded", &self.embedded),
@@ -98,6 +112,12 @@ impl Rounds {
             vec![of(&self.memory), of(&self.disk)]
         });
         report::legend("", &rows[..3]);
+        for (count, bytes) in [CONNECTIONS, 1].into_iter().zip(self.written) {
+            let Spread { median, least, most } = Spread::new(bytes);
+            println!(
+                "About {median:.0} bytes ({least:.0}–{most:.0}) to disk for a create and a release on {count} connections."
+            );
+        }
         println!("\nGoals:");
         let many = Spread::of_ratios(&self.embedded, &self.memory, rates);
         let what = format!("on 64 connections, at least {GOAL_MANY} of memory");

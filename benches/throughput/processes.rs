@@ -260,6 +260,13 @@ impl Process {
         Ok(kib.parse::<f64>()? * 1024.0)
     }
 
+    /// How many bytes the process has had written to disk.
+    pub(crate) fn written(&self) -> Result<f64> {
+        let io = fs::read_to_string(format!("/proc/{}/io", self.child.id()))?;
+        let bytes = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        Ok(bytes.ok_or("no write_bytes")?.parse()?)
+    }
+
     /// How often each thread, by its id and name, has stopped to wait for something.
     pub(crate) fn wakeups(&self) -> Result<BTreeMap<(String, String), u32>> {
         let mut wakeups = BTreeMap::new();
