@@ -12,7 +12,7 @@ use keylatch_testkit::{FakeEngine, Faults, seed};
 
 use crate::conditional::{pass, stopped};
 
-/// The clock goes on by less than this between two steps.
+/// How long after the end of a lease the test asks for the lock: the store's estimate may be ahead by a round trip.
 const MOMENT: Duration = Duration::from_millis(20);
 /// By how much the clock is set back: by less than a second, and by more.
 const STEPS: [u64; 4] = [100, 900, 2000, 3_600_000];

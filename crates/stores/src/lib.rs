@@ -158,40 +158,36 @@ impl Engine {
     fn of(url: &str) -> Result<Self, OpenError> {
         let scheme = scheme_of(url).ok_or(OpenError::NoUrl)?;
         let rest = &url[scheme.len() + 1..];
-        match (scheme, rest) {
+        match (feature_of(scheme), rest) {
             #[cfg(feature = "embedded")]
-            ("embedded", directory) if !directory.is_empty() => {
+            (Some("embedded"), directory) if !directory.is_empty() => {
                 Ok(Self::Embedded(directory.into()))
             }
             #[cfg(feature = "memory")]
-            ("memory", "") => Ok(Self::Memory),
+            (Some("memory"), "") => Ok(Self::Memory),
             #[cfg(feature = "memory")]
-            ("memory", _) => Err(OpenError::MemoryWithPath),
+            (Some("memory"), _) => Err(OpenError::MemoryWithPath),
             #[cfg(feature = "postgres")]
-            ("postgres" | "postgresql", _) => Ok(Self::Postgres),
+            (Some("postgres"), _) => Ok(Self::Postgres),
             #[cfg(feature = "etcd")]
-            ("etcd" | "etcds", _) => Ok(Self::Etcd),
+            (Some("etcd"), _) => Ok(Self::Etcd),
             #[cfg(feature = "zookeeper")]
-            ("zookeeper" | "zookeepers", _) => Ok(Self::Zookeeper),
+            (Some("zookeeper"), _) => Ok(Self::Zookeeper),
             #[cfg(feature = "redis")]
-            (
-                "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-                | "redis+cluster" | "rediss+cluster",
-                _,
-            ) => Ok(Self::Redis),
+            (Some("redis"), _) => Ok(Self::Redis),
             #[cfg(feature = "redlock")]
-            ("redlock" | "rediss+redlock", _) => Ok(Self::Redlock),
-            _ => Err(match feature_of(scheme) {
-                Some(feature) => OpenError::LeftOut(feature),
-                None => OpenError::UnknownScheme(scheme.to_owned()),
-            }),
+            (Some("redlock"), _) => Ok(Self::Redlock),
+            (Some(feature), rest) if !rest.is_empty() => Err(OpenError::LeftOut(feature)),
+            _ => Err(OpenError::UnknownScheme(scheme.to_owned())),
         }
     }
 }
 
-/// The feature that a store over the network takes to be built in.
+/// The feature by which the store of a scheme is built in.
 fn feature_of(scheme: &str) -> Option<&'static str> {
     match scheme {
+        "embedded" => Some("embedded"),
+        "memory" => Some("memory"),
         "postgres" | "postgresql" => Some("postgres"),
         "etcd" | "etcds" => Some("etcd"),
         "zookeeper" | "zookeepers" => Some("zookeeper"),

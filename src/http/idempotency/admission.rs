@@ -3,8 +3,8 @@
 //!
 //! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
 //! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key, where the
-//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. Tested in `tests/api/gateway_headers.rs`,
-//! `gateway_paths.rs` and `principals.rs`.
+//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. Tested in
+//! `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
