@@ -30,7 +30,7 @@ use crate::slice::{Cpu, Slice};
 use crate::wire::{LARGE_ORDERS, Names, ORDERS, Order, Pair, Response, response, webdis_lock};
 
 pub(crate) use held::Waits;
-pub(crate) use paced::{Arrival, Arrivals, Pace};
+pub(crate) use paced::{Arrival, Arrivals, Outcome, Pace, percentile};
 
 /// How many connections there are.
 pub(crate) const CONNECTIONS: usize = 64;

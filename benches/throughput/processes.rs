@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::Result;
 
-/// How long a server may take to listen.
-const START: Duration = Duration::from_secs(10);
+/// How long a server may take to listen, and to say that it is ready.
+pub(crate) const START: Duration = Duration::from_secs(10);
 /// This build of keylatch.
 pub(crate) const KEYLATCH: &str = env!("CARGO_BIN_EXE_keylatch");
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
@@ -178,22 +178,44 @@ impl Machine {
 
     /// A Redis that writes nothing to disk.
     pub(crate) fn redis(&self) -> Result<Process> {
-        require("redis-server")?;
-        let address = free_address()?;
-        let mut command = self.on(|layout| layout.redis, "redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-        command.args(["--save", "", "--appendonly", "no", "--dir"]).arg(self.directory.path());
-        self.start(command, address)
+        self.redis_with(free_address()?, self.directory.path(), &["--appendonly", "no"])
     }
 
     /// A Redis that keeps all in the directory `name`, at an address where it was before, if it was.
     pub(crate) fn lasting_redis(&self, name: &str, at: Option<SocketAddr>) -> Result<Process> {
+        let address = at.map_or_else(free_address, Ok)?;
+        self.redis_with(address, &self.directory(name), &["--appendonly", "yes"])
+    }
+
+    /// A Redis that copies `master`, by a file in the directory `name`.
+    pub(crate) fn replica(&self, name: &str, master: &Process) -> Result<Process> {
+        let port = master.address.port().to_string();
+        let of_master = ["--replicaof", "127.0.0.1", &port];
+        self.redis_with(free_address()?, &self.directory(name), &of_master)
+    }
+
+    fn redis_with(
+        &self,
+        address: SocketAddr,
+        directory: &Path,
+        options: &[&str],
+    ) -> Result<Process> {
         require("redis-server")?;
-        let (address, directory) = (at.map_or_else(free_address, Ok)?, self.directory(name));
-        fs::create_dir_all(&directory)?;
+        fs::create_dir_all(directory)?;
         let mut command = self.on(|layout| layout.redis, "redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-        command.args(["--save", "", "--appendonly", "yes", "--dir"]).arg(directory);
+        command.args(["--save", ""]).args(options).arg("--dir").arg(directory);
+        self.start(command, address)
+    }
+
+    /// A sentinel by the lines of its file.
+    pub(crate) fn sentinel(&self, settings: &str) -> Result<Process> {
+        let address = free_address()?;
+        let file = self.directory.path().join(format!("{}.conf", address.port()));
+        fs::write(&file, settings)?;
+        let mut command = self.on(|layout| layout.redis, "redis-server");
+        command.arg(file).args(["--sentinel", "--bind", "127.0.0.1"]);
+        command.args(["--port", &address.port().to_string()]);
         self.start(command, address)
     }
 

@@ -34,8 +34,51 @@ pub(crate) struct Arrival {
     pub(crate) due: Duration,
     /// From then until its answer.
     pub(crate) took: Duration,
-    /// Whether the answer was what the client wanted.
-    pub(crate) is_served: bool,
+    pub(crate) outcome: Outcome,
+}
+
+/// What the answer to a create or a delete says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was done.
+    Served,
+    /// 503, and it was not executed.
+    NotExecuted,
+    /// 503, and it may have been executed.
+    Unknown,
+    /// 404: the store has forgotten the lock.
+    Forgotten,
+}
+
+impl Outcome {
+    fn of(status: u16, answer: &[u8]) -> Self {
+        const NOT_EXECUTED: &[u8] = b"\"not-executed\"";
+        match status {
+            404 => Self::Forgotten,
+            503 if answer.windows(NOT_EXECUTED.len()).any(|part| part == NOT_EXECUTED) => {
+                Self::NotExecuted
+            }
+            503 => Self::Unknown,
+            _ => Self::Served,
+        }
+    }
+}
+
+impl Arrival {
+    pub(crate) fn is_served(&self) -> bool {
+        self.outcome == Outcome::Served
+    }
+}
+
+/// So many of 1000 requests took at most so long, in milliseconds.
+pub(crate) fn percentile(arrivals: &[Arrival], of_thousand: usize) -> f64 {
+    let mut times: Vec<_> = arrivals.iter().map(|arrival| arrival.took).collect();
+    let rank = (times.len() * of_thousand).div_ceil(1000).saturating_sub(1);
+    if rank >= times.len() {
+        return f64::NAN;
+    }
+    let (_, time, _) = times.select_nth_unstable(rank);
+    time.as_secs_f64() * 1000.0
 }
 
 /// Requests that came at a pace.
@@ -148,8 +191,8 @@ impl Connection {
                 self.send(&pair.create).await?;
                 self.answer(&[201, 503]).await?
             };
-            let is_served = [201, 204].contains(&response.status);
-            arrivals.push(Arrival { due: due - schedule.started, took: due.elapsed(), is_served });
+            let outcome = Outcome::of(response.status, &self.buffer[..response.bytes]);
+            arrivals.push(Arrival { due: due - schedule.started, took: due.elapsed(), outcome });
             is_held = response.status == 201;
             if let Some(token) = response.token {
                 pair.set_token(&self.buffer[token]);
