@@ -1,12 +1,14 @@
 //! What an engine does without keylatch: two writes of a value under its key, in turn, by its own protocol;
 //! and for etcd also its own lock API, over HTTP.
 //!
-//! PostgreSQL has a connection for each task. The clients of etcd and ZooKeeper send what all tasks write
+//! PostgreSQL has a connection for each task. The clients of etcd, ZooKeeper and Redis send what all tasks write
 //! over one, as their protocols are made for.
 
 use std::net::SocketAddr;
 
 use prost::Message;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
 use tokio::net::lookup_host;
 use tokio::sync::Mutex;
 use tokio_postgres::{NoTls, Statement};
@@ -31,6 +33,7 @@ pub(crate) enum EngineAlone {
     Postgres(Vec<(tokio_postgres::Client, Statement)>),
     Etcd(Channel),
     Zookeeper(Client),
+    Redis(MultiplexedConnection),
 }
 
 impl EngineAlone {
@@ -43,7 +46,8 @@ impl EngineAlone {
                 Ok(Self::Etcd(endpoint.connect().await?))
             }
             Some(("zookeeper", rest)) => connect_zookeeper(hosts(rest)).await,
-            _ => Err("--store takes a postgres:, an etcd: or a zookeeper: URL".into()),
+            Some(("redis", _)) => connect_redis(url).await,
+            _ => Err("--store takes a postgres:, an etcd:, a zookeeper: or a redis: URL".into()),
         }
     }
 
@@ -58,6 +62,11 @@ impl EngineAlone {
                 Self::Etcd(channel) => put(channel, task).await?,
                 Self::Zookeeper(client) => {
                     client.set_data(&node(task), &VALUE, None).await?;
+                }
+                Self::Redis(connection) => {
+                    let mut set = redis::cmd("SET");
+                    set.arg(key(task)).arg(&VALUE[..]);
+                    set.exec_async(&mut connection.clone()).await?;
                 }
             }
         }
@@ -102,7 +111,19 @@ async fn connect_zookeeper(hosts: &str) -> Result<EngineAlone> {
 }
 
 fn node(task: usize) -> String {
-    format!("/keylatch-bench-{task}")
+    format!("/{}", key(task))
+}
+
+async fn connect_redis(url: &str) -> Result<EngineAlone> {
+    // A disk that is slow to sync is to be measured, and no failure.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(url)?;
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    Ok(EngineAlone::Redis(connection))
+}
+
+fn key(task: usize) -> String {
+    format!("keylatch-bench-{task}")
 }
 
 /// `PutRequest` of etcd's `rpc.proto`.
@@ -119,8 +140,8 @@ struct PutRequest {
 struct PutResponse {}
 
 async fn put(channel: &Channel, task: usize) -> Result<()> {
-    let key = format!("keylatch-bench-{task}").into_bytes();
-    let request = tonic::Request::new(PutRequest { key, value: VALUE.to_vec() });
+    let request = PutRequest { key: key(task).into_bytes(), value: VALUE.to_vec() };
+    let request = tonic::Request::new(request);
     let mut grpc = Grpc::new(channel.clone());
     grpc.ready().await?;
     let codec = ProstCodec::<PutRequest, PutResponse>::default();

@@ -81,7 +81,7 @@ struct Options {
     /// Measure this build of keylatch beside the one at PATH, and nothing else
     #[arg(long, value_name = "PATH", conflicts_with = "only")]
     against: Option<PathBuf>,
-    /// Measure locks on the PostgreSQL, etcd or ZooKeeper at URL, and nothing else
+    /// Measure locks on the PostgreSQL, etcd, ZooKeeper or Redis at URL, and nothing else
     #[arg(long, value_name = "URL", conflicts_with_all = ["only", "against"])]
     store: Option<String>,
     /// Keep the load generator, the service and Redis on cores of their own
