@@ -40,63 +40,95 @@ pub(super) fn remove_claims(request: &mut Request) {
 
 /// Writes down where a request comes from, for the upstream.
 pub(super) fn write_source(request: &mut Request) {
-    let arrival = Arrival::of(request);
-    let scheme = arrival.map_or("http", Arrival::scheme);
-    let peer = arrival.and_then(|arrival| arrival.peer);
-    let peer = peer.map_or_else(|| "unknown".to_owned(), |peer: IpAddr| peer.to_string());
-    let host = request.uri().authority().map(|host| host.as_str().to_owned());
-    let headers = request.headers_mut();
-    let host = host.or_else(|| text(headers, &header::HOST));
-    let clients = [text(headers, &X_FORWARDED_FOR), Some(peer)];
-    let clients: Vec<_> = clients.into_iter().flatten().filter(|list| !list.is_empty()).collect();
-    let clients = clients.join(", ");
-    let host = text(headers, &X_FORWARDED_HOST).or(host).unwrap_or_default();
-    let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or_else(|| scheme.to_owned());
-    let forwarded = forwarded(&clients, &host, &proto);
-    for (name, value) in [
-        (X_FORWARDED_FOR, clients),
-        (X_FORWARDED_HOST, host),
-        (X_FORWARDED_PROTO, proto),
+    let source = RequestSource::of(request);
+    let forwarded = HeaderValue::try_from(source.forwarded());
+    let values = [
+        (X_FORWARDED_FOR, HeaderValue::try_from(source.clients)),
+        (X_FORWARDED_HOST, HeaderValue::from_str(&source.host).map_err(Into::into)),
+        (X_FORWARDED_PROTO, HeaderValue::from_str(&source.proto).map_err(Into::into)),
         (FORWARDED, forwarded),
-    ] {
-        headers.remove(&name);
-        let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty());
-        headers.extend(value.map(|value| (name, value)));
+    ];
+    let headers = request.headers_mut();
+    for (name, value) in values {
+        match value {
+            Ok(value) if !value.is_empty() => headers.insert(name, value),
+            _ => headers.remove(name),
+        };
     }
+}
+
+/// Where a request comes from. Each guarded request says it, so what is one line of a header is not copied.
+struct RequestSource<'a> {
+    /// Each proxy's client, and last the service's own.
+    clients: String,
+    /// What the first of them asked for.
+    host: Cow<'a, str>,
+    proto: Cow<'a, str>,
+}
+
+impl<'a> RequestSource<'a> {
+    fn of(request: &'a Request) -> Self {
+        let (arrival, headers) = (Arrival::of(request), request.headers());
+        let mut clients = text(headers, &X_FORWARDED_FOR).unwrap_or_default().into_owned();
+        if !clients.is_empty() {
+            clients.push_str(", ");
+        }
+        match arrival.and_then(|arrival| arrival.peer) {
+            Some(peer) => clients.push_str(&peer.to_string()),
+            None => clients.push_str("unknown"),
+        }
+        let target = || request.uri().authority().map(|host| host.as_str().into());
+        let host = text(headers, &X_FORWARDED_HOST).or_else(target);
+        let host = host.or_else(|| text(headers, &header::HOST)).unwrap_or_default();
+        let scheme = || arrival.map_or("http", Arrival::scheme).into();
+        let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or_else(scheme);
+        Self { clients, host, proto }
+    }
+
+    /// The value of `Forwarded`: an element for each client; the first has the origin that it asked for.
+    fn forwarded(&self) -> String {
+        let (host, proto) = (first(&self.host), first(&self.proto));
+        let is_token = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._+".contains(&b))
+        };
+        let mut list = String::with_capacity(80);
+        for (index, client) in self.clients.split(',').enumerate() {
+            list.push_str(if index == 0 { "for=" } else { ", for=" });
+            push_node(&mut list, client.trim());
+            if index == 0 && !host.is_empty() && !host.contains(['"', '\\']) {
+                list.extend([";host=\"", host, "\""]);
+            }
+            if index == 0 && is_token(proto) {
+                list.extend([";proto=", proto]);
+            }
+        }
+        list
+    }
+}
+
+/// The first element of a list.
+fn first(list: &str) -> &str {
+    list.split(',').next().unwrap_or_default().trim()
 }
 
 /// The lines of a header as one list. `None` where it has none, or what is no text.
-fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
-    let lines: Result<Vec<_>, _> = headers.get_all(name).iter().map(HeaderValue::to_str).collect();
-    lines.ok().filter(|lines| !lines.is_empty()).map(|lines| lines.join(", "))
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next()?.to_str().ok()?;
+    lines.try_fold(first.into(), |list, line| {
+        Some(format!("{list}, {}", line.to_str().ok()?).into())
+    })
 }
 
-/// `Forwarded` with an element for each client; the first has the origin that it asked for.
-fn forwarded(clients: &str, host: &str, proto: &str) -> String {
-    let first = |list: &str| list.split(',').next().unwrap_or_default().trim().to_owned();
-    let (host, proto) = (first(host), first(proto));
-    let is_token = |text: &str| {
-        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._+".contains(c))
-    };
-    let mut elements: Vec<_> = clients.split(',').map(|client| node(client.trim())).collect();
-    if let Some(element) = elements.first_mut() {
-        if !host.is_empty() && !host.contains(['"', '\\']) {
-            element.push_str(&format!(";host=\"{host}\""));
-        }
-        if is_token(&proto) {
-            element.push_str(&format!(";proto={proto}"));
-        }
-    }
-    elements.join(", ")
-}
-
-/// A client as `Forwarded` writes it: an IPv6 address in brackets, and in quotes what is no token.
-fn node(client: &str) -> String {
+/// Adds a client as `Forwarded` writes it: an IPv6 address in brackets, and in quotes what is no token.
+fn push_node(list: &mut String, client: &str) {
     match client.parse() {
-        Ok(IpAddr::V4(address)) => format!("for={address}"),
-        Ok(IpAddr::V6(address)) => format!("for=\"[{address}]\""),
-        Err(_) if client.is_empty() || client.contains(['"', '\\']) => "for=unknown".to_owned(),
-        Err(_) => format!("for=\"{client}\""),
+        // There is one way to write it.
+        Ok(IpAddr::V4(_)) => list.push_str(client),
+        Ok(IpAddr::V6(address)) => list.push_str(&format!("\"[{address}]\"")),
+        Err(_) if client.is_empty() || client.contains(['"', '\\']) => list.push_str("unknown"),
+        Err(_) => list.extend(["\"", client, "\""]),
     }
 }
 

@@ -182,8 +182,11 @@ impl Guard {
             is_required: self.require_principal,
         });
         let admission = Arc::new(Admission::new(principal, self.methods()?, inner.collect()));
-        let guarded = upstream.layer(IdempotencyLayer::over(service, self.policy()?));
-        Some(guarded.layer(map_request_with_state(admission, admit)))
+        // One layer of two: axum boxes a request's future again for each call of `layer`.
+        Some(upstream.layer((
+            map_request_with_state(admission, admit),
+            IdempotencyLayer::over(service, self.policy()?),
+        )))
     }
 
     fn policy(&self) -> Option<Policy> {
