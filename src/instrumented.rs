@@ -254,6 +254,7 @@ fn record_outcome(reply: &RecordReply) -> StoreOutcome {
         RecordReply::Begin(BeginReply::Found(_)) | RecordReply::Look(Some(_)) => {
             StoreOutcome::Found
         }
+        RecordReply::Begin(BeginReply::NoRoom) => StoreOutcome::NoRoom,
         RecordReply::Renew(RunRenewal::Lost)
         | RecordReply::Complete(CompleteReply::Refused(_))
         | RecordReply::Abandon(AbandonReply::Refused(_))

@@ -477,6 +477,8 @@ pub enum StoreOutcome {
     Found,
     /// The key was used for another request.
     Reused,
+    /// A run would have begun, and there is no room for its answer.
+    NoRoom,
     /// The token is not the holder's.
     Mismatch,
     /// The lease was broken.
@@ -495,6 +497,7 @@ impl StoreOutcome {
             Self::NotHeld => "not_held",
             Self::Found => "found",
             Self::Reused => "reused",
+            Self::NoRoom => "no_room",
             Self::Mismatch => "mismatch",
             Self::Broken => "broken",
             Self::Error => "error",

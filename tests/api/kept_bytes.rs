@@ -67,6 +67,10 @@ async fn run_without_room_for_its_answer_is_refused_before_it_begins() {
         assert_eq!((repeat.status.as_u16(), repeat.text.len()), (200, ANSWER));
         assert_ne!(begin("k-0").await.status, 503);
         assert_eq!((upstream.runs(), kept(&shop).await), (runs, full));
+        // The store decides in the step that would begin the run, and no look comes before it.
+        let metrics = shop.get("/metrics").await.text;
+        assert!(metrics.contains(r#"operation="begin_record",outcome="no_room""#), "{metrics}");
+        assert!(!metrics.contains(r#"operation="look_at_record""#), "{metrics}");
         shop.stop().await;
     }
     // A restart does not help, and does not run either.

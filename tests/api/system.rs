@@ -70,6 +70,7 @@ async fn service_is_not_live_when_a_part_of_the_store_in_its_process_has_ended()
         lease: Duration::from_secs(30),
         retention: Duration::MAX,
         on_crash: OnCrash::Rerun,
+        has_room: true,
     };
     let ended = async {
         store.begin(&endless).await?;

@@ -75,6 +75,7 @@ async fn paid() -> Service {
             lease: Duration::from_secs(60),
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Unknown,
+            has_room: true,
         };
         store.begin(&ask).await.expect("it begins");
         let end = RunEnd::Done(StoredResponse::Mark(201));

@@ -651,6 +651,7 @@ fn clockless_store_forgets_a_record_although_processes_start_again() {
             lease: Duration::from_secs(60),
             retention: 24 * hour,
             on_crash: OnCrash::Unknown,
+            has_room: true,
         };
         store.begin(&begin).await.unwrap();
         store.complete(&key, &token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();

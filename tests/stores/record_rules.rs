@@ -69,6 +69,7 @@ enum What {
         lease: u64,
         retention: u64,
         on_crash: OnCrash,
+        has_room: bool,
     },
     Renew,
     Complete(RunEnd),
@@ -97,12 +98,14 @@ fn step() -> impl Strategy<Value = Step> {
         select(vec![90_u64, 150, 270]),
         select(vec![330_u64, 630]),
         select(vec![OnCrash::Unknown, OnCrash::Rerun]),
+        select(vec![true, true, true, false]),
     );
-    let begin = begin.prop_map(|(fingerprint, lease, retention, on_crash)| What::Begin {
+    let begin = begin.prop_map(|(fingerprint, lease, retention, on_crash, has_room)| What::Begin {
         fingerprint,
         lease,
         retention,
         on_crash,
+        has_room,
     });
     let reason = select(vec![UnknownReason::Interrupted, UnknownReason::Failed]);
     let end =
@@ -279,7 +282,7 @@ fn command(
     let key = *key;
     let token = token(step.runner);
     match &step.what {
-        What::Begin { fingerprint, lease, retention, on_crash } => {
+        What::Begin { fingerprint, lease, retention, on_crash, has_room } => {
             RecordCommand::Begin(BeginCommand {
                 key,
                 scope: scope.clone(),
@@ -288,6 +291,7 @@ fn command(
                 lease: Duration::from_secs(*lease),
                 retention: Duration::from_secs(*retention),
                 on_crash: *on_crash,
+                has_room: *has_room,
             })
         }
         What::Renew => RecordCommand::Renew { token },

@@ -36,9 +36,9 @@ use keylatch_axum::{
     with_resolve,
 };
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyKey,
-    OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand, ResolveReply, Run,
-    RunEnd, RunRenewal, Scope, StoredResponse,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, Fingerprint, IdempotencyError,
+    IdempotencyKey, OnCrash, RecordKey, RecordScope, RecordStatus, RecordView, ResolveCommand,
+    ResolveReply, Run, RunEnd, RunRenewal, Scope, StoredResponse,
 };
 use keylatch_core::lock::{FencingToken, Owner, Reason, Token, TokenHash, Ttl};
 use keylatch_wire::{
@@ -90,7 +90,7 @@ pub(crate) async fn begin(
     let room = caller.claim_record(scope.key(), key);
     let ask = begin_command(body, (key, scope), token.hash())?;
     let (room, records) = (room?, api.records()?);
-    records.check_room(&key, api.body_limits.bytes).await?;
+    let ask = BeginCommand { has_room: records.has_room(api.body_limits.bytes), ..ask };
     let (run, status) = match records.begin(ask.clone(), own).await? {
         BeginReply::Started(run) => (run, StatusCode::CREATED),
         BeginReply::Again(run) => (run, StatusCode::OK),
@@ -99,6 +99,7 @@ pub(crate) async fn begin(
             return Err(Problem::new(Code::IdempotencyKeyReused, detail).with_retry());
         }
         BeginReply::Found(view) => return found(&view, &ask),
+        BeginReply::NoRoom => return Err(IdempotencyError::NoRoom.into()),
     };
     room.keep(key, ask.lease + ask.retention);
     let mut response = (status, Json(begun_record(run, &ask, &token))).into_response();
@@ -402,6 +403,7 @@ fn begin_command(
             Some(wire::OnCrash::Rerun) => OnCrash::Rerun,
             _ => OnCrash::Unknown,
         },
+        has_room: true,
     })
 }
 

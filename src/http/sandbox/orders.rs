@@ -173,7 +173,7 @@ impl OrderBook {
         let again = self.begin(REGISTER, Duration::ZERO, REGISTER_RETENTION)?;
         match self.records.begin(again, true).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => Ok(run.attempts),
-            BeginReply::Found(_) | BeginReply::Reused(_) => {
+            BeginReply::Found(_) | BeginReply::Reused(_) | BeginReply::NoRoom => {
                 Err(refused("the register of orders is not one").into())
             }
         }
@@ -194,6 +194,7 @@ impl OrderBook {
             lease,
             retention,
             on_crash: OnCrash::Rerun,
+            has_room: true,
         })
     }
 

@@ -71,6 +71,7 @@ pub(crate) fn ask(record: u8, runner: &str) -> BeginCommand {
         lease: LEASE,
         retention: RETENTION,
         on_crash: OnCrash::Unknown,
+        has_room: true,
     }
 }
 

@@ -81,6 +81,32 @@ async fn other_fingerprint_is_a_reused_key_in_every_status(store: &Records) {
 }
 
 #[store_test(records)]
+async fn run_without_room_for_its_answer_does_not_start(store: &Records) {
+    let roomless = |begin: BeginCommand| BeginCommand { has_room: false, ..begin };
+    let run = started(begin(store, &rerun(1, "one")).await);
+    started(begin(store, &ask(2, "one")).await);
+    let done = kept(complete(store, 2, "one", done("a")).await);
+    assert_eq!(begin(store, &roomless(ask(3, "one"))).await, BeginReply::NoRoom);
+    assert_eq!(find(store, 3).await, None);
+    // What was begun before is found as ever.
+    lease_of(&found(begin(store, &roomless(rerun(1, "two"))).await));
+    let again = begin(store, &roomless(rerun(1, "one"))).await;
+    assert!(matches!(again, BeginReply::Again(same) if same.fencing_token == run.fencing_token));
+    assert_same(&found(begin(store, &roomless(ask(2, "two"))).await), &done);
+    let other = BeginCommand { fingerprint: Fingerprint::of_text("other"), ..ask(2, "two") };
+    assert!(matches!(begin(store, &roomless(other)).await, BeginReply::Reused(_)));
+    // A run that may start again needs room again, and so does a key that was forgotten.
+    store.advance(LEASE).await;
+    let gone = found_now(store, 1).await;
+    assert_eq!(begin(store, &roomless(rerun(1, "two"))).await, BeginReply::NoRoom);
+    assert_same(&found_now(store, 1).await, &gone);
+    assert_eq!(started(begin(store, &rerun(1, "two")).await).attempts, 2);
+    store.advance(RETENTION - LEASE).await;
+    assert_eq!(begin(store, &roomless(ask(2, "two"))).await, BeginReply::NoRoom);
+    assert_eq!(find(store, 2).await, None);
+}
+
+#[store_test(records)]
 async fn only_the_token_completes_extends_or_abandons(store: &Records) {
     started(begin(store, &ask(1, "one")).await);
     store.advance(LEASE / 2).await;

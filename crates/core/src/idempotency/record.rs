@@ -84,7 +84,7 @@ impl RecordReply {
             | Self::Resolve(ResolveReply::Completed(view) | ResolveReply::Refused(view))
             | Self::Erase(EraseReply::Erased(view) | EraseReply::Refused(view))
             | Self::Look(Some(view)) => Some(view),
-            Self::Begin(BeginReply::Started(_) | BeginReply::Again(_))
+            Self::Begin(BeginReply::Started(_) | BeginReply::Again(_) | BeginReply::NoRoom)
             | Self::Renew(_)
             | Self::Complete(CompleteReply::Absent)
             | Self::Abandon(AbandonReply::Abandoned | AbandonReply::Absent)
@@ -112,6 +112,8 @@ pub struct BeginCommand {
     pub retention: Duration,
     /// What a caller that is gone leaves behind.
     pub on_crash: OnCrash,
+    /// Whether there is room for the answer of a run that starts now. Where there is none, no run starts.
+    pub has_room: bool,
 }
 
 /// What becomes of a record whose caller goes away during the run.
@@ -135,6 +137,8 @@ pub enum BeginReply {
     Found(RecordView),
     /// The key was used for something else.
     Reused(RecordView),
+    /// A run would have started, and there is no room for its answer.
+    NoRoom,
 }
 
 /// A run that was started.

@@ -2,7 +2,8 @@
 //! may be.
 //!
 //! The size of an answer is known when its run has ended, and then it is too late to refuse it. So a run takes room
-//! for the longest answer that is kept, before it begins, and frees it when the answer is among what is kept.
+//! for the longest answer that is kept, before it begins, and frees it when the answer is among what is kept. Where
+//! there is none, the rules decide with the record whether the key needs any: a key that was used does not.
 //! Invariant: what is kept and what is taken together are within the limit, apart from answers that come
 //! without a run of this service: of calls, of persons, and of a file that was there. Tested in
 //! `tests/api/kept_bytes.rs`.

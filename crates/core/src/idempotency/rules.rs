@@ -281,6 +281,9 @@ impl BeginCommand {
                 return (Some(record.clone()), BeginReply::Found(record.view(now)));
             }
         }
+        if !self.has_room {
+            return (record.cloned(), BeginReply::NoRoom);
+        }
         let started = Record {
             token: self.token,
             fingerprint: self.fingerprint,
@@ -396,10 +399,11 @@ impl ResolveCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::idempotency::{IdempotencyKey, Scope};
 
-    #[test]
-    fn run_without_a_lease_ends_even_before_it_began() {
-        let record = Record {
+    /// Begun at 2 s, without a lease.
+    fn record() -> Record {
+        Record {
             token: TokenHash::from_bytes([1; 32]),
             fingerprint: Fingerprint::of_text("an order"),
             scope: None,
@@ -411,12 +415,59 @@ mod tests {
             on_crash: OnCrash::Unknown,
             stage: RecordStage::InFlight,
             since: Duration::from_secs(2),
+        }
+    }
+
+    fn moment(seconds: u64) -> Moment {
+        let now = Duration::from_secs(seconds);
+        Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: FencingToken::NONE }
+    }
+
+    /// What a begin without room for an answer makes of the record 3 s after it began.
+    fn begin_without_room(record: Option<Record>) -> (RecordState, BeginReply) {
+        let (name, scope) =
+            (IdempotencyKey::from(1), Scope { principal: "", method: "", path: "" });
+        let begin = BeginCommand {
+            key: scope.record(&name),
+            scope: RecordScope::new(&scope, &name),
+            token: TokenHash::from_bytes([2; 32]),
+            fingerprint: Fingerprint::of_text("an order"),
+            lease: Duration::from_secs(1),
+            retention: Duration::from_secs(1),
+            on_crash: OnCrash::Unknown,
+            has_room: false,
         };
+        let (after, reply) =
+            RecordState::new(record).apply(&RecordCommand::Begin(begin), &moment(5));
+        let RecordReply::Begin(reply) = reply else { panic!("the reply to a begin: {reply:?}") };
+        (after, reply)
+    }
+
+    #[test]
+    fn run_without_room_for_its_answer_starts_in_no_state() {
+        let rerun =
+            Record { retention: Duration::from_secs(60), on_crash: OnCrash::Rerun, ..record() };
+        let running = Record { lease: Duration::from_secs(60), ..rerun.clone() };
+        let done =
+            Record { stage: RecordStage::Done(0, StoredResponse::Mark(201)), ..rerun.clone() };
+        let expired = Record { retention: Duration::from_secs(3), ..done.clone() };
+        for record in [None, Some(rerun)] {
+            let (after, reply) = begin_without_room(record.clone());
+            assert_eq!((after.record, reply), (record, BeginReply::NoRoom));
+        }
+        let (after, reply) = begin_without_room(Some(expired));
+        assert_eq!((after.record, reply), (None, BeginReply::NoRoom));
+        for record in [running, done] {
+            let (after, reply) = begin_without_room(Some(record.clone()));
+            assert_eq!(reply, BeginReply::Found(record.view(moment(5).now)));
+            assert_eq!(after.record, Some(record));
+        }
+    }
+
+    #[test]
+    fn run_without_a_lease_ends_even_before_it_began() {
         // The clock by which it began was ahead.
-        let now = Duration::from_secs(1);
-        let moment =
-            Moment { now, unix_micros: 0, least_micros: 0, last_fencing_token: FencingToken::NONE };
-        let record = RecordState::new(Some(record)).live(&moment).record.expect("it is kept");
+        let record = RecordState::new(Some(record())).live(&moment(1)).record.expect("it is kept");
         assert!(matches!(record.stage, RecordStage::Unknown(0, UnknownReason::Interrupted)));
     }
 }

@@ -53,11 +53,11 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// The command that begins the run, under this token.
-    pub(super) fn begin(&self, token: TokenHash) -> BeginCommand {
+    /// The command that begins the run, under this token, if there is room for its answer.
+    pub(super) fn begin(&self, token: TokenHash, has_room: bool) -> BeginCommand {
         let Self { key, fingerprint, lease, retention, on_crash, .. } = *self;
         let scope = self.scope.clone();
-        BeginCommand { key, scope, token, fingerprint, lease, retention, on_crash }
+        BeginCommand { key, scope, token, fingerprint, lease, retention, on_crash, has_room }
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) async fn finish(
     step: BoxFuture<Result<BeginReply, StoreError>>,
 ) {
     let began_nothing = match timeout(ANSWER_LIMIT, step).await {
-        Ok(Ok(BeginReply::Found(_) | BeginReply::Reused(_))) => true,
+        Ok(Ok(BeginReply::Found(_) | BeginReply::Reused(_) | BeginReply::NoRoom)) => true,
         Ok(Ok(BeginReply::Started(_) | BeginReply::Again(_))) | Err(_) => false,
         Ok(Err(error)) => error.effect() == Effect::NotExecuted,
     };

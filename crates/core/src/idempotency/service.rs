@@ -77,6 +77,8 @@ impl IdempotencyService {
         limits: RecordLimits,
     ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
+        // An engine keeps answers elsewhere, and has a bound of its own.
+        let room = store.profile().kept_bytes.map_or(u64::MAX, |_| limits.kept_bytes);
         Arc::new(Self {
             store,
             deadline,
@@ -84,7 +86,7 @@ impl IdempotencyService {
             waiter_room: limits.waiters,
             tasks,
             runs,
-            room: AnswerRoom::new(limits.kept_bytes),
+            room: AnswerRoom::new(room),
             leaving,
             interrupted,
         })
@@ -105,13 +107,9 @@ impl IdempotencyService {
         self.store.profile().entries.map(|entries| entries.done_records)
     }
 
-    /// Checks that a run under `key` would have room for an answer of so many bytes, or that none would begin.
-    ///
-    /// # Errors
-    ///
-    /// There is no room, or the store could not find out whether a run would begin.
-    pub async fn check_room(&self, key: &RecordKey, bytes: usize) -> Result<(), IdempotencyError> {
-        self.take_room(key, bytes).await.map(drop)
+    /// Whether there is room for an answer of so many bytes.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.take_room(bytes).is_some()
     }
 
     /// Runs `work` unless it was run before under this key, and keeps what it came to.
@@ -328,8 +326,7 @@ impl IdempotencyService {
             let why = "too many runs without a waiting caller are under way";
             return Err(StoreError::Refused(why.into()).into());
         }
-        let room = self.take_room(&ask.key, ask.answer_bytes).await?;
-        let call = self.run_to_the_end(ask, work, room);
+        let call = self.run_to_the_end(ask, work);
         DetachOnDrop::new(&self.tasks, call, |call| async move { drop(call.await) }).await
     }
 
@@ -339,7 +336,6 @@ impl IdempotencyService {
         self: &Arc<Self>,
         ask: Arc<RunRequest>,
         work: W,
-        room: Option<TakenRoom>,
     ) -> BoxFuture<Result<Attempt<T, W>, IdempotencyError>>
     where
         T: Send + 'static,
@@ -348,34 +344,24 @@ impl IdempotencyService {
     {
         let service = Arc::clone(self);
         Box::pin(self.runs.track_future(async move {
-            let ended = service.begin_and_run(&ask, work).await;
+            let room = service.take_room(ask.answer_bytes);
+            let ended = service.begin_and_run(&ask, work, room.is_some()).await;
             // The answer is among what is kept, or there is none.
             drop(room);
             ended
         }))
     }
 
-    /// Room for an answer of so many bytes; `None` where none is needed, because the key was used and its record
-    /// is the answer, or because an engine keeps it.
-    async fn take_room(
-        &self,
-        key: &RecordKey,
-        bytes: usize,
-    ) -> Result<Option<TakenRoom>, IdempotencyError> {
-        let Some(kept) = self.kept_bytes() else { return Ok(None) };
-        if let Some(room) = self.room.take(kept, bytes as u64) {
-            return Ok(Some(room));
-        }
-        match self.find(key).await? {
-            Some(view) if is_running(&view) || !is_in_flight(&view) => Ok(None),
-            _ => Err(IdempotencyError::NoRoom),
-        }
+    /// Room for an answer of so many bytes; `None` where there is none.
+    fn take_room(&self, bytes: usize) -> Option<TakenRoom> {
+        self.room.take(self.kept_bytes().unwrap_or_default(), bytes as u64)
     }
 
     async fn begin_and_run<T, W, F>(
         &self,
         ask: &RunRequest,
         work: W,
+        has_room: bool,
     ) -> Result<Attempt<T, W>, IdempotencyError>
     where
         W: FnOnce(Run) -> F,
@@ -384,13 +370,14 @@ impl IdempotencyService {
         let asked = Instant::now();
         let token = Token::generate()?.hash();
         let key = ask.key;
-        let run = match self.begin(ask.begin(token), false).await? {
+        let run = match self.begin(ask.begin(token, has_room), false).await? {
             BeginReply::Started(run) | BeginReply::Again(run) => run,
             BeginReply::Reused(view) => return Ok(Attempt::Over(OnceRun::Reused(view))),
             BeginReply::Found(view) if is_running(&view) => {
                 return Ok(Attempt::InFlight(view, work));
             }
             BeginReply::Found(view) => return Ok(Attempt::Over(OnceRun::Found(view))),
+            BeginReply::NoRoom => return Err(IdempotencyError::NoRoom),
         };
         if asked.elapsed() >= run.lease {
             // The beginning took longer than the lease, so another caller may have the run by now.
@@ -564,9 +551,4 @@ enum Attempt<T, W> {
 /// Whether a run is under way that may still end it.
 fn is_running(view: &RecordView) -> bool {
     matches!(view.phase, RecordStatus::InFlight { lease } if !lease.is_zero())
-}
-
-/// Whether a run is under way, or may begin again.
-fn is_in_flight(view: &RecordView) -> bool {
-    matches!(view.phase, RecordStatus::InFlight { .. })
 }

@@ -130,6 +130,7 @@ fn record_command() -> impl Strategy<Value = RecordCommand> {
                 lease: Duration::from_millis(lease),
                 retention: Duration::from_millis(retention),
                 on_crash,
+                has_room: true,
             })
         },
     );

@@ -155,6 +155,7 @@ mod tests {
             lease: Duration::from_secs(60),
             retention: Duration::from_secs(3600),
             on_crash: OnCrash::Unknown,
+            has_room: true,
         };
         for command in [RecordCommand::Begin(begin), RecordCommand::Complete { token, end }] {
             table.step(&Command::Record(key, command));

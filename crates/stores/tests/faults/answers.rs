@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, poll};
 use keylatch_core::idempotency::{
-    AbandonReply, Answer, BeginReply, CompleteReply, EraseReply, IdempotencyService, RecordStatus,
-    RecordView, RunEnd, StoredResponse,
+    AbandonReply, Answer, BeginCommand, BeginReply, CompleteReply, EraseReply, IdempotencyService,
+    OnceRun, RecordLimits, RecordStatus, RecordView, RunEnd, RunRequest, RunResult, StoredResponse,
 };
 use keylatch_core::lock::{AcquireRequest, LockError, LockService, Ttl, WaiterLimits};
 use keylatch_core::store::{Effect, Store, StoreError};
+use keylatch_core::waiters::WaiterRoom;
 use keylatch_stores::test_medium::TestStore;
-use tokio::time::{advance, timeout};
+use tokio::time::{advance, pause, resume, timeout};
 
 use crate::disk::Disk;
 use crate::requests::{Acquire, begin, key, secret, token};
@@ -272,6 +273,47 @@ async fn an_answer_that_goes_before_it_is_read_gives_what_is_true_then() {
     let found = port.find(&key("long")).await.unwrap().expect("a record");
     assert!(matches!(found.phase, RecordStatus::InFlight { .. }), "{found:?}");
     acquire.await.unwrap().unwrap();
+}
+
+/// A repeat that has no room for an answer of its own reads what is kept, and the retention ends meanwhile.
+#[tokio::test]
+async fn an_answer_that_goes_while_it_is_read_does_not_begin_a_run_without_room() {
+    let disk = Disk::formatted(1);
+    let (store, long) = store_with_answers(&disk).await;
+    let limits = RecordLimits { kept_bytes: 1, waiters: WaiterRoom::new(1) };
+    let records = IdempotencyService::start_within(store.shared(), PATIENCE, limits);
+    let work = |_| async { RunResult { answer: (), end: None, late: None } };
+    let mut repeat = pin!(records.once(request("long"), work));
+    disk.hang_reads();
+    assert!(poll!(repeat.as_mut()).is_pending());
+    disk.until_it_hangs().await;
+    let mut behind = pin!(replay(store.port(), "long"));
+    assert!(poll!(behind.as_mut()).is_pending());
+    disk.resume();
+    // The repeat was answered by the store before, and has not read that yet.
+    assert_replayed(behind.await, &long);
+    pause();
+    advance(Duration::from_secs(25 * 3600)).await;
+    resume();
+    let repeated = repeat.await;
+    assert!(matches!(&repeated, Ok(OnceRun::Found(view)) if *kept(view) == long), "{repeated:?}");
+}
+
+/// What begins as `begin` does.
+fn request(record: &str) -> RunRequest {
+    let BeginCommand { key, scope, fingerprint, lease, retention, on_crash, .. } =
+        begin(record, "one");
+    RunRequest {
+        key,
+        scope,
+        fingerprint,
+        lease,
+        retention,
+        on_crash,
+        panic_releases: false,
+        wait: Duration::ZERO,
+        answer_bytes: 1024,
+    }
 }
 
 /// Two answers of one length and status have the same stub.

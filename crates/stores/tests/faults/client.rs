@@ -244,7 +244,7 @@ impl Known {
                 );
                 self.on_crash == OnCrash::Unknown && end.is_record(Some(view))
             }
-            BeginReply::Again(_) | BeginReply::Reused(_) => false,
+            BeginReply::Again(_) | BeginReply::Reused(_) | BeginReply::NoRoom => false,
         };
         if right { Ok(()) } else { Err(format!("the next one who begins finds {begun:?}")) }
     }

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, poll};
-use keylatch_core::idempotency::{AbandonReply, BeginReply, RecordStatus, RunEnd, StoredResponse};
+use keylatch_core::idempotency::{
+    AbandonReply, BeginCommand, BeginReply, RecordStatus, RunEnd, StoredResponse,
+};
 use keylatch_core::lock::{AcquireCommand, AcquireReply, ReleaseReply, RenewReply, Ttl};
 use keylatch_core::store::{Effect, ListLocks, StoreError};
 use keylatch_stores::test_medium::TestStore;
@@ -57,6 +59,8 @@ async fn reads_and_refusals_do_not_wait_for_a_disk_that_hangs() {
     let found = at_once(store.find(&done.key)).expect("a record");
     assert!(matches!(found.phase, RecordStatus::Done { .. }), "{found:?}");
     assert!(matches!(at_once(store.begin(&done)), BeginReply::Found(_)));
+    let roomless = BeginCommand { has_room: false, ..begin("unused", "one") };
+    assert_eq!(at_once(store.begin(&roomless)), BeginReply::NoRoom);
     // No reader sees what is not on disk.
     let new = Acquire::new("new", "one").name;
     assert_eq!(at_once(store.look(&new)), None);

@@ -50,6 +50,7 @@ pub(crate) fn begin(record: &str, runner: &str) -> BeginCommand {
         lease: LEASE,
         retention: 24 * LEASE,
         on_crash: OnCrash::Unknown,
+        has_room: true,
     }
 }
 
