@@ -18,12 +18,14 @@ use tokio::task::JoinSet;
 use crate::Result;
 use crate::engine_alone::{EngineAlone, EtcdGateway};
 use crate::load::{CONNECTIONS, Load, WAITING};
-use crate::processes::Machine;
+use crate::processes::{Machine, Process};
 use crate::slice::{Cpu, Slice, Spread};
 use crate::{handover, report};
 
 /// How many clients are in the queue of one lock.
 const QUEUE: usize = 200;
+/// How many writes may meet one of another instance then, for each step of the store.
+const CONFLICTS: f64 = 0.05;
 
 /// What an engine is to reach.
 struct Goals {
@@ -143,11 +145,13 @@ fn ratio(slices: &[Slice], others: &[Slice]) -> Spread {
 
 fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goals) -> Result<()> {
     let instances = (0..3).map(|_| machine.keylatch(url)).collect::<Result<Vec<_>>>()?;
-    let (mut between_two, mut in_line) = (Vec::new(), Vec::new());
+    let (mut between_two, mut in_line, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         between_two.push(handover::between(&instances[0], &instances[1], load.window)?);
-        let instances: Vec<_> = instances.iter().collect();
-        in_line.push(load.measure_turns(QUEUE, WAITING, &instances)?);
+        let before = Conflicts::of(&instances)?;
+        let all: Vec<_> = instances.iter().collect();
+        in_line.push(load.measure_turns(QUEUE, WAITING, &all)?);
+        conflicts.push(Conflicts::of(&instances)?.per_step_since(&before));
     }
     let rows = [("between two", &between_two[..]), ("200 in the queue", &in_line)];
     report::table(&[], &rows, |_| Vec::new());
@@ -161,7 +165,41 @@ fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goa
     let rate = Spread::of(&in_line, |slice| slice.rate);
     let what = format!("200 in the queue, at least {} hand-overs a second", goals.hand_overs);
     report::goal(&what, rate.median >= goals.hand_overs, rate);
+    conflicts.sort_by(f64::total_cmp);
+    let median = conflicts[conflicts.len() / 2];
+    let what = format!("at most {CONFLICTS} conflicts for each step of the store there");
+    report::goal(&what, median <= CONFLICTS, format!("{median:.3}"));
     Ok(())
+}
+
+/// What instances have counted so far.
+struct Conflicts {
+    /// Writes that met one of another instance.
+    conflicts: f64,
+    /// Steps of the store.
+    steps: f64,
+}
+
+impl Conflicts {
+    fn of(instances: &[Process]) -> Result<Self> {
+        let (mut conflicts, mut steps) = (0.0, 0.0);
+        for instance in instances {
+            let metrics = instance.metrics()?;
+            conflicts += total(&metrics, "keylatch_store_conflicts_total");
+            steps += total(&metrics, "keylatch_store_operation_duration_seconds_count");
+        }
+        Ok(Self { conflicts, steps })
+    }
+
+    fn per_step_since(&self, before: &Self) -> f64 {
+        (self.conflicts - before.conflicts) / (self.steps - before.steps).max(1.0)
+    }
+}
+
+/// The sum of a metric over its labels.
+fn total(metrics: &str, name: &str) -> f64 {
+    let lines = metrics.lines().filter(|line| line.starts_with(name));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// Which names locks have.
