@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylatch_core::idempotency::{
-    BeginCommand, Fingerprint, OnCrash, RecordKey, RunEnd, StoredResponse,
-};
+use keylatch_core::idempotency::{BeginCommand, BeginReply, RunEnd, StoredResponse};
 use keylatch_core::lock::{
     AcquireCommand, AcquireReply, AcquireRequest, Attempt, BreakCommand, FencingToken, Lease,
     LockName, LockService, LockSet, Reason, ReleaseReply, RenewReply, Token, TokenHash, Ttl,
@@ -25,6 +23,8 @@ use keylatch_stores::optimistic;
 use keylatch_testkit::{Dice, FakeEngine, Faults, scaled, seed};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+
+use crate::record_conformance::ask;
 
 const LOCKS: u64 = 3;
 const PROCESSES: u64 = 3;
@@ -636,31 +636,30 @@ fn clockless_store_keeps_the_age_of_a_lease_while_others_write_its_row() {
     });
 }
 
+#[tokio::test]
+async fn begin_without_room_writes_nothing() {
+    let engine = FakeEngine::new(Faults::HARMLESS, seed());
+    let begin = BeginCommand { has_room: false, ..ask(1, "one") };
+    let reply = optimistic(engine.clone()).begin(&begin).await.unwrap();
+    assert_eq!((reply, engine.batches()), (BeginReply::NoRoom, 0));
+}
+
 #[test]
 fn clockless_store_forgets_a_record_although_processes_start_again() {
     stopped().block_on(async {
         let engine = FakeEngine::without_clock(Faults::default(), seed());
         let hour = Duration::from_secs(3600);
         let mut store = optimistic(engine.clone());
-        let (key, token) = (RecordKey::from_bytes([1; 32]), Token::generate().unwrap().hash());
-        let begin = BeginCommand {
-            key,
-            scope: crate::record_conformance::scope(1),
-            token,
-            fingerprint: Fingerprint::of_text("an order"),
-            lease: Duration::from_secs(60),
-            retention: 24 * hour,
-            on_crash: OnCrash::Unknown,
-            has_room: true,
-        };
+        let begin = BeginCommand { retention: 24 * hour, ..ask(1, "one") };
         store.begin(&begin).await.unwrap();
-        store.complete(&key, &token, RunEnd::Done(StoredResponse::Mark(201))).await.unwrap();
+        let end = RunEnd::Done(StoredResponse::Mark(201));
+        store.complete(&begin.key, &begin.token, end).await.unwrap();
         for _ in 0..4 {
             pass(7 * hour).await;
             store = optimistic(engine.clone());
         }
         pass(2 * hour).await;
-        assert!(store.find(&key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
+        assert!(store.find(&begin.key).await.unwrap().is_none(), "kept for {:?}", 30 * hour);
     });
 }
 

@@ -81,7 +81,7 @@ fn rerun(record: u8, runner: &str) -> BeginCommand {
 }
 
 /// A scope of an order that nothing but its key tells from others.
-pub(crate) fn scope(record: u8) -> RecordScope {
+fn scope(record: u8) -> RecordScope {
     let scope = Scope { principal: "ann", method: "POST", path: "/v1/orders" };
     RecordScope::new(&scope, &IdempotencyKey::from(u32::from(record)))
 }
