@@ -59,7 +59,9 @@ impl Fields {
 
     fn lock(&self, now: EngineTime) -> Option<LockState> {
         let ttl = self.millis("ttl")?;
-        let left = u64::try_from(self.pttl).map_or(ttl, Duration::from_millis);
+        // Redis keeps a key through the millisecond in which it expires, and an older instance may renew it then.
+        let left = u64::try_from(self.pttl);
+        let left = left.map_or(ttl, |left| Duration::from_millis(left.saturating_add(1)));
         let sole_attempt = self.number("attempt").map(Attempt::new);
         let holder = HolderState {
             token: TokenHash::from_bytes(self.hash("token")?),
@@ -126,5 +128,26 @@ impl Fields {
 
     fn hash(&self, field: &str) -> Option<[u8; 32]> {
         URL_SAFE_NO_PAD.decode(self.fields.get(field)?).ok()?.try_into().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_is_held_as_long_as_redis_has_its_hash() {
+        let hash = URL_SAFE_NO_PAD.encode([1; 32]);
+        let fields = [("token", &*hash), ("fence", "7"), ("ttl", "500"), ("owner", "older")];
+        let fields = fields.into_iter().chain([("acquired", "0"), ("attempt", "")]);
+        let bytes = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let fields = fields.flat_map(|(field, value)| [bytes(field), bytes(value)]);
+        for left in [0, 1, 500] {
+            let found = std::iter::once(Value::Int(left)).chain(fields.clone()).collect();
+            let now = Duration::from_micros(1_800_000_000_000_500);
+            let lock = Fields::parse(found).and_then(|fields| fields.lock(now)).expect("a lock");
+            let ends: Vec<_> = lock.ends().collect();
+            assert!(ends.iter().all(|end| *end > now), "{left} ms are left: {ends:?}");
+        }
     }
 }
