@@ -4,126 +4,24 @@
 //! Method: the scripts of that version, which lie beside this file as they were, run by `EVAL` on the same
 //! names while stores of this version work on them. What only one may have is noted here, by hand.
 
+mod older;
+mod over_http;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use keylatch_core::idempotency::{
-    BeginReply, PhaseName, RecordFilter, RecordKey, RecordStatus, RunEnd, StoredResponse,
+    BeginReply, PhaseName, RecordFilter, RecordStatus, ResolveCommand, RunEnd, UnknownReason,
 };
-use keylatch_core::lock::{AcquireReply, RenewReply, TokenHash};
+use keylatch_core::lock::{AcquireReply, RenewReply};
 use keylatch_core::store::{Effect, ListLocks, ListRecords, StoreError};
 use keylatch_testkit::{OpenStore, RedisServer, config, soon};
-use redis::{RedisResult, Value, from_redis_value};
 
+use self::older::{LEASE, Older, RETENTION, is, lock_keys, mark, record_keys};
 use crate::lock_conformance::{ask as ask_lock, granted, held, name, token as holder_token};
-use crate::record_conformance::{ask, done, found, token};
-
-const ACQUIRE: &str = concat!(
-    include_str!("redis_upgrade/fence.lua"),
-    include_str!("redis_upgrade/queue.lua"),
-    include_str!("redis_upgrade/acquire.lua")
-);
-const RELEASE: &str =
-    concat!(include_str!("redis_upgrade/queue.lua"), include_str!("redis_upgrade/release.lua"));
-const BEGIN: &str = concat!(
-    include_str!("redis_upgrade/fence.lua"),
-    include_str!("redis_upgrade/record.lua"),
-    include_str!("redis_upgrade/record_begin.lua")
-);
-const COMPLETE: &str = concat!(
-    include_str!("redis_upgrade/record.lua"),
-    include_str!("redis_upgrade/record_complete.lua")
-);
-
-/// An instance of the older version.
-struct Older<'a>(&'a RedisServer);
-
-impl Older<'_> {
-    /// Runs a script; what it found, or that the key has a row of this version.
-    async fn run(&self, script: &str, keys: &[String], args: &[&str]) -> Option<Vec<Value>> {
-        let count = keys.len().to_string();
-        let keys = keys.iter().map(String::as_str);
-        let command: Vec<_> = ["EVAL", script, &count].into_iter().chain(keys).collect();
-        let reply: RedisResult<Vec<Value>> = self.0.try_run(&[&command, args].concat()).await;
-        match reply {
-            Ok(reply) => Some(reply),
-            Err(error) => {
-                let code = error.code().map(ToOwned::to_owned);
-                assert_eq!(code.as_deref(), Some("WRONGTYPE"), "{error}");
-                None
-            }
-        }
-    }
-
-    /// Acquires a lock; its fencing token.
-    async fn acquire(&self, lock: &str, token: &TokenHash, ttl: Duration) -> Option<u64> {
-        let keys = lock_keys(lock);
-        let ttl = ttl.as_millis().to_string();
-        let args = [&text(token), &*ttl, "older", "7", "", "keylatch:turns", ""];
-        let reply = self.run(ACQUIRE, &keys, &args).await?;
-        let word: String = from_redis_value(reply[0].clone()).unwrap();
-        (word == "granted").then(|| from_redis_value(reply[1].clone()).unwrap())
-    }
-
-    async fn release(&self, lock: &str, token: &TokenHash) {
-        let args = [&text(token), "keylatch:turns", ""];
-        let reply = self.run(RELEASE, &lock_keys(lock)[..4], &args).await.expect("its own type");
-        assert_eq!(from_redis_value::<String>(reply[0].clone()).unwrap(), "released");
-    }
-
-    /// Begins a run; whether it may.
-    async fn begin(&self, record: &RecordKey, runner: &str) -> bool {
-        let fingerprint = keylatch_core::idempotency::Fingerprint::of_text("an order");
-        let args = [
-            &text(&token(runner)),
-            &*URL_SAFE_NO_PAD.encode(fingerprint.as_bytes()),
-            "60000",
-            "86400000",
-            "unknown",
-            "86400000",
-            "",
-        ];
-        let [key, index] = record_keys(record);
-        let counter = format!("keylatch:{{{:02x}}}:fence", record.bucket());
-        let reply = self.run(BEGIN, &[key, counter, index], &args).await;
-        reply
-            .is_some_and(|reply| from_redis_value::<String>(reply[0].clone()).unwrap() == "started")
-    }
-
-    async fn complete(&self, record: &RecordKey, runner: &str) {
-        let end = String::from_utf8(mark().to_bytes().unwrap()).unwrap();
-        let args = [&text(&token(runner)), "done", &*end, "86400000"];
-        let reply = self.run(COMPLETE, &record_keys(record), &args).await.expect("its own type");
-        assert_eq!(from_redis_value::<String>(reply[0].clone()).unwrap(), "kept");
-    }
-}
-
-fn text(token: &TokenHash) -> String {
-    URL_SAFE_NO_PAD.encode(token.as_bytes())
-}
-
-/// A stored response whose bytes are text.
-fn mark() -> StoredResponse {
-    StoredResponse::Mark(80)
-}
-
-fn lock_keys(lock: &str) -> Vec<String> {
-    let bucket = name(lock).bucket();
-    let parts = ["lock", "line", "places", "attempts"].map(|part| format!("{part}:{lock}"));
-    let parts = parts.into_iter().chain(["fence".to_owned()]);
-    parts.map(|part| format!("keylatch:{{{bucket:02x}}}:{part}")).collect()
-}
-
-fn record_keys(record: &RecordKey) -> [String; 2] {
-    let bucket = record.bucket();
-    let hash = URL_SAFE_NO_PAD.encode(record.as_bytes());
-    [format!("record:{hash}"), "unfinished".to_owned()]
-        .map(|part| format!("keylatch:{{{bucket:02x}}}:{part}"))
-}
+use crate::record_conformance::{ask, done, found, started, token};
 
 async fn open(redis: &RedisServer) -> OpenStore {
     let settings = config("memory:").redis;
@@ -151,6 +49,7 @@ impl Ledger {
 }
 
 const TTL: Duration = Duration::from_secs(600);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Instances of both versions on the same three locks.
 struct Contest<'a> {
@@ -183,10 +82,16 @@ impl Contest<'_> {
         let older = Older(self.redis);
         for number in (worker..).take_while(|_| !self.is_over()) {
             let (lock, who) = (Self::lock_of(number), format!("older {worker} {number}"));
-            if let Some(fence) = older.acquire(&lock, &holder_token(&who), TTL).await {
-                self.hold(&lock, &who, fence).await;
-                older.release(&lock, &holder_token(&who)).await;
+            let token = holder_token(&who);
+            if let Some(fence) = older.acquire_or_wait(&lock, &token, TTL).await {
+                self.ledger.enter(&lock, &who, fence);
+                is(&older.renew(&lock, &token, TTL).await, "renewed");
+                self.ledger.leave(&lock);
+                is(&older.release(&lock, &token).await, "released");
                 self.grants[0].fetch_add(1, Ordering::Relaxed);
+            } else {
+                // It leaves the queue, or no other of its version would be granted the lock.
+                older.withdraw(&lock, &token).await;
             }
         }
     }
@@ -234,10 +139,14 @@ async fn instances_of_two_versions_run_no_key_twice() {
     let key = |number: u8| ask(number, "").key;
     let of_older = async {
         for number in 0..KEYS {
-            let runner = format!("older {number}");
-            if older.begin(&key(number), &runner).await {
+            let (key, runner) = (key(number), token(&format!("older {number}")));
+            if older.begin(&key, &runner).await.is_some() {
                 runs[usize::from(number)].fetch_add(1, Ordering::Relaxed);
-                older.complete(&key(number), &runner).await;
+                is(&older.extend(&key, &runner).await, "extended");
+                let is_known = number % 2 == 0;
+                let stage = if is_known { "done" } else { "unknown" };
+                is(&older.complete(&key, &runner, stage).await, "kept");
+                is(&older.resolve(&key, true).await, "completed");
             }
         }
     };
@@ -264,7 +173,7 @@ async fn instances_of_two_versions_run_no_key_twice() {
         let replayed = found(store.begin(&ask(number, "later")).await.unwrap());
         let RecordStatus::Done { kept, .. } = replayed.phase else { panic!("{replayed:?}") };
         assert_eq!(kept, mark());
-        assert!(!older.begin(&key(number), "later").await);
+        assert_eq!(older.begin(&key(number), &token("later")).await, None);
     }
 }
 
@@ -291,7 +200,7 @@ async fn lock_of_an_older_instance_is_seen_until_it_ends() {
         store.renew(&name("a"), &holder_token("two"), ttl).await.unwrap(),
         RenewReply::Mismatch
     );
-    redis.advance(TTL);
+    redis.advance(TTL + SECOND);
     let next = granted(store.acquire(&ask_lock("a", "two", 2)).await.unwrap());
     assert!(next.fencing_token.get() > fence);
     // And the other way round.
@@ -299,7 +208,7 @@ async fn lock_of_an_older_instance_is_seen_until_it_ends() {
     store.release(&name("a"), &holder_token("two")).await.unwrap();
     let last = older.acquire("a", &holder_token("one"), TTL).await.expect("a free lock");
     assert!(last > next.fencing_token.get());
-    older.release("a", &holder_token("one")).await;
+    is(&older.release("a", &holder_token("one")).await, "released");
 }
 
 #[tokio::test]
@@ -307,17 +216,217 @@ async fn run_of_an_older_instance_is_not_run_again() {
     let redis = RedisServer::start().await;
     let (store, older) = (open(&redis).await, Older(&redis));
     let key = ask(1, "").key;
-    assert!(older.begin(&key, "one").await);
+    older.begin(&key, &token("one")).await.expect("a free key");
     let running = found(store.begin(&ask(1, "two")).await.unwrap());
     assert!(matches!(running.phase, RecordStatus::InFlight { .. }), "{running:?}");
     is_refused(&store.complete(&key, &token("one"), done("a")).await);
-    redis.advance(Duration::from_secs(61));
+    redis.advance(LEASE + SECOND);
     let over = found(store.begin(&ask(1, "two")).await.unwrap());
     assert!(matches!(over.phase, RecordStatus::Unknown { .. }), "{over:?}");
+    assert_eq!(count_unknown(&store).await, 1);
+}
+
+async fn count_unknown(store: &OpenStore) -> usize {
     let unknown = RecordFilter { phase: Some(PhaseName::Unknown), ..RecordFilter::default() };
     let query = ListRecords { filter: unknown, limit: 10, cursor: None };
-    let page = store.list_records(&query).await.unwrap().expect("a first page");
-    assert_eq!(page.entries.len(), 1);
+    store.list_records(&query).await.unwrap().expect("a first page").entries.len()
+}
+
+#[tokio::test]
+async fn lock_that_an_older_instance_renews_is_held_for_its_new_ttl() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let fence = older.acquire("a", &holder_token("one"), TTL).await.expect("a free lock");
+    held(store.acquire(&ask_lock("a", "two", 1)).await.unwrap());
+    redis.advance(TTL - SECOND);
+    is(&older.renew("a", &holder_token("one"), TTL * 2).await, "renewed");
+    redis.advance(TTL + SECOND);
+    let holder = held(store.acquire(&ask_lock("a", "two", 2)).await.unwrap());
+    assert_eq!(holder.fencing_token.get(), fence);
+    assert!(holder.expires_in <= TTL && holder.expires_in > TTL / 2, "{holder:?}");
+    redis.advance(TTL);
+    let next = granted(store.acquire(&ask_lock("a", "two", 3)).await.unwrap());
+    assert!(next.fencing_token.get() > fence);
+}
+
+#[tokio::test]
+async fn fencing_tokens_of_both_versions_rise_although_the_clock_is_set_back() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let mut last = 0;
+    for attempt in 0..3 {
+        let fence = older.acquire("a", &holder_token("one"), TTL).await.expect("a free lock");
+        assert!(fence > last, "{fence} after {last}");
+        is(&older.release("a", &holder_token("one")).await, "released");
+        redis.set_back(TTL);
+        let lease = granted(store.acquire(&ask_lock("a", "two", attempt)).await.unwrap());
+        last = lease.fencing_token.get();
+        assert!(last > fence, "{last} after {fence}");
+        store.release(&name("a"), &holder_token("two")).await.unwrap();
+        redis.set_back(TTL);
+    }
+}
+
+/// Its queue has a key of its own, so it leaves although the lock is no hash any more.
+#[tokio::test]
+async fn waiter_of_an_older_instance_leaves_its_queue() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let waiters = async || redis.run::<u64>(&["ZCARD", &lock_keys("a")[1]]).await;
+    let [one, two, three] = ["one", "two", "three"].map(holder_token);
+    older.acquire("a", &one, TTL).await.expect("a free lock");
+    assert_eq!(older.acquire_or_wait("a", &two, TTL).await, None);
+    assert_eq!(waiters().await, 1);
+    is(&older.withdraw("a", &two).await, "held");
+    assert_eq!(waiters().await, 0);
+
+    assert_eq!(older.acquire_or_wait("a", &two, TTL).await, None);
+    is(&older.release("a", &one).await, "released");
+    let lease = granted(store.acquire(&ask_lock("a", "other", 1)).await.unwrap());
+    assert_eq!(older.ask("a", &two, TTL, "4000").await, None);
+    assert_eq!(older.withdraw("a", &two).await, None);
+    assert_eq!(waiters().await, 0);
+    store.release(&name("a"), &holder_token("other")).await.unwrap();
+    let next = older.acquire("a", &three, TTL).await.expect("a free lock without waiters");
+    assert!(next > lease.fencing_token.get());
+}
+
+#[tokio::test]
+async fn older_instance_changes_no_lock_of_this_version() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let lease = granted(store.acquire(&ask_lock("a", "one", 1)).await.unwrap());
+    let row = async || redis.run::<Vec<u8>>(&["GET", &lock_keys("a")[0]]).await;
+    let before = row().await;
+    for token in ["one", "two"].map(holder_token) {
+        assert_eq!(older.ask("a", &token, TTL, "").await, None);
+        assert_eq!(older.ask("a", &token, TTL, "4000").await, None);
+        assert_eq!(older.renew("a", &token, TTL).await, None);
+        assert_eq!(older.withdraw("a", &token).await, None);
+        assert_eq!(older.release("a", &token).await, None);
+        assert_eq!(older.look("a").await, None);
+    }
+    assert_eq!(row().await, before);
+    let renewed =
+        store.renew(&name("a"), &holder_token("one"), ask_lock("a", "one", 1).ttl).await.unwrap();
+    let RenewReply::Renewed(renewed) = renewed else { panic!("{renewed:?}") };
+    assert_eq!(renewed.fencing_token, lease.fencing_token);
+}
+
+#[tokio::test]
+async fn older_instance_changes_no_record_of_this_version() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let key = ask(1, "").key;
+    started(store.begin(&ask(1, "one")).await.unwrap());
+    let row = async || redis.run::<Vec<u8>>(&["GET", &record_keys(&key)[0]]).await;
+    let before = row().await;
+    for runner in ["one", "two"].map(token) {
+        assert_eq!(older.begin(&key, &runner).await, None);
+        assert_eq!(older.extend(&key, &runner).await, None);
+        assert_eq!(older.complete(&key, &runner, "done").await, None);
+        assert_eq!(older.complete(&key, &runner, "unknown").await, None);
+        assert_eq!(older.abandon(&key, &runner).await, None);
+        assert_eq!(older.resolve(&key, true).await, None);
+        assert_eq!(older.resolve(&key, false).await, None);
+        assert_eq!(older.find(&key).await, None);
+    }
+    assert_eq!(row().await, before);
+    store.complete(&key, &token("one"), done("a")).await.unwrap();
+    let replayed = found(store.begin(&ask(1, "two")).await.unwrap());
+    assert!(matches!(replayed.phase, RecordStatus::Done { .. }), "{replayed:?}");
+}
+
+#[tokio::test]
+async fn run_that_an_older_instance_extends_is_in_flight() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let (key, runner) = (ask(1, "").key, token("one"));
+    older.begin(&key, &runner).await.expect("a free key");
+    for _ in 0..2 {
+        let running = found(store.begin(&ask(1, "two")).await.unwrap());
+        let RecordStatus::InFlight { lease } = running.phase else { panic!("{running:?}") };
+        assert!(lease <= LEASE && lease > LEASE / 2, "{lease:?}");
+        redis.advance(LEASE - SECOND * 10);
+        is(&older.extend(&key, &runner).await, "extended");
+    }
+    redis.advance(LEASE + SECOND);
+    let over = found(store.begin(&ask(1, "two")).await.unwrap());
+    assert!(matches!(over.phase, RecordStatus::Unknown { .. }), "{over:?}");
+    is(&older.extend(&key, &runner).await, "lost");
+}
+
+#[tokio::test]
+async fn outcome_that_an_older_instance_resolves_is_replayed() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let (key, runner) = (ask(1, "").key, token("one"));
+    older.begin(&key, &runner).await.expect("a free key");
+    is(&older.complete(&key, &runner, "unknown").await, "kept");
+    let unknown = found(store.begin(&ask(1, "two")).await.unwrap());
+    let RecordStatus::Unknown { reason, .. } = unknown.phase else { panic!("{unknown:?}") };
+    assert_eq!((reason, count_unknown(&store).await), (UnknownReason::Failed, 1));
+    let resolve = ResolveCommand { key, fencing_token: None, end: Some(mark()) };
+    is_refused(&store.resolve(&resolve).await);
+    is(&older.resolve(&key, true).await, "completed");
+    let replayed = found(store.begin(&ask(1, "two")).await.unwrap());
+    let RecordStatus::Done { kept, .. } = replayed.phase else { panic!("{replayed:?}") };
+    assert_eq!((kept, count_unknown(&store).await), (mark(), 0));
+}
+
+#[tokio::test]
+async fn key_that_an_older_instance_frees_runs_again() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    for (number, is_resolved) in [(1, true), (2, false)] {
+        let (key, runner) = (ask(number, "").key, token("one"));
+        let fence = older.begin(&key, &runner).await.expect("a free key");
+        if is_resolved {
+            redis.advance(LEASE + SECOND);
+            found(store.begin(&ask(number, "two")).await.unwrap());
+            is(&older.resolve(&key, false).await, "freed");
+        } else {
+            is(&older.abandon(&key, &runner).await, "abandoned");
+        }
+        let run = started(store.begin(&ask(number, "two")).await.unwrap());
+        assert!(run.fencing_token.get() > fence);
+        assert_eq!(older.begin(&key, &runner).await, None);
+    }
+}
+
+#[tokio::test]
+async fn key_runs_again_when_the_record_of_an_older_instance_ends_by_time() {
+    for stage in ["done", "unknown"] {
+        let redis = RedisServer::start().await;
+        let (store, older) = (open(&redis).await, Older(&redis));
+        let (key, runner) = (ask(1, "").key, token("one"));
+        let fence = older.begin(&key, &runner).await.expect("a free key");
+        is(&older.complete(&key, &runner, stage).await, "kept");
+        redis.advance(RETENTION - SECOND * 60);
+        found(store.begin(&ask(1, "two")).await.unwrap());
+        redis.advance(SECOND * 61);
+        let run = started(store.begin(&ask(1, "two")).await.unwrap());
+        assert!(run.fencing_token.get() > fence, "{run:?} after {fence}");
+        assert_eq!((run.attempts, count_unknown(&store).await), (1, 0));
+        assert_eq!(older.begin(&key, &runner).await, None);
+    }
+}
+
+/// Which of the two versions runs it again is never in doubt: the one that began it.
+#[tokio::test]
+async fn interrupted_run_of_an_older_instance_runs_again_at_an_older_one() {
+    let redis = RedisServer::start().await;
+    let (store, older) = (open(&redis).await, Older(&redis));
+    let key = ask(1, "").key;
+    let fence = older.begin_as(&key, &token("one"), "rerun").await.expect("a free key");
+    redis.advance(LEASE + SECOND);
+    is_refused(&store.begin(&ask(1, "two")).await);
+    let later = older.begin_as(&key, &token("three"), "rerun").await.expect("it may run again");
+    assert!(later > fence);
+    found(store.begin(&ask(1, "two")).await.unwrap());
+    redis.advance(LEASE + RETENTION + SECOND);
+    let run = started(store.begin(&ask(1, "two")).await.unwrap());
+    assert!(run.fencing_token.get() > later);
 }
 
 #[track_caller]
