@@ -9,6 +9,7 @@
 
 mod cluster;
 mod conditional;
+mod conditional_steps;
 mod contention;
 mod embedded;
 mod engine_clock;

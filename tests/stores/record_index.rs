@@ -57,7 +57,10 @@ async fn fill(store: &dyn Store) {
 }
 
 async fn listed(store: &dyn Store, phase: PhaseName) -> Vec<RecordSummary> {
-    let filter = RecordFilter { phase: Some(phase), ..RecordFilter::default() };
+    listed_by(store, RecordFilter { phase: Some(phase), ..RecordFilter::default() }).await
+}
+
+async fn listed_by(store: &dyn Store, filter: RecordFilter) -> Vec<RecordSummary> {
     let mut query = ListRecords { filter, limit: 1000, cursor: None };
     let mut found = Vec::new();
     loop {
@@ -101,6 +104,18 @@ fn conditional_list_of_unknown_reads_no_row_that_is_done() {
             assert_eq!(engine.marked_rows(), 0, "an entry of the index outlived its record");
         });
     }
+}
+
+#[test]
+fn conditional_list_has_a_record_that_comes_after_many_others() {
+    stopped().block_on(async {
+        let store = optimistic(FakeEngine::new(Faults::default(), seed()));
+        fill(&*store).await;
+        for number in 1990..DONE {
+            let filter = RecordFilter { key_prefix: number.to_string(), ..Default::default() };
+            assert_eq!(listed_by(&*store, filter).await.len(), 1, "order {number}");
+        }
+    });
 }
 
 /// What becomes of records in three processes, on an engine that does all that it may.

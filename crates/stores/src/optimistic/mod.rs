@@ -8,7 +8,7 @@
 //!
 //! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
 //! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
-//! that does everything that an engine may do, in `tests/stores/conditional.rs`.
+//! that does everything that an engine may do, in `tests/stores/conditional.rs` and `conditional_steps.rs`.
 
 mod call;
 mod clock;

@@ -46,6 +46,24 @@ const fn edit_for(
     Mutant { name, store, edit: Edit { file, find, replace }, test: Some(test) }
 }
 
+/// One of the adapter over conditional writes, which all of its engines have: a test over the fake engine
+/// fails on it.
+const fn adapter(
+    test: &'static str,
+    name: &'static str,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+) -> Mutant {
+    edit_for(test, name, Store::Postgres, file, find, replace)
+}
+
+const CALL: &str = "crates/stores/src/optimistic/call.rs";
+const LIST: &str = "crates/stores/src/optimistic/list.rs";
+const SETS: &str = "crates/stores/src/optimistic/sets.rs";
+const SWEEP: &str = "crates/stores/src/optimistic/sweep.rs";
+const VALUE: &str = "crates/stores/src/optimistic/value.rs";
+const WORKER: &str = "crates/stores/src/optimistic/worker.rs";
 const RULES: &str = "crates/core/src/lock/rules.rs";
 const SETTLE: &str = "crates/stores/src/redis/lua/redlock_accept.lua";
 const WRITE: &str = "crates/stores/src/redis/lua/row.lua";
@@ -393,5 +411,152 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "crates/stores/src/zookeeper/session.rs",
         "        if !is_same || self.timeline",
         "        if mutant!() {\n        } else if !is_same || self.timeline",
+    ),
+    adapter(
+        "conditional_steps::write_that_comes_after_the_end_of_a_lease_is_not_carried_out",
+        "adapter: a decision has no guard",
+        VALUE,
+        "        self.state.ends().fold(none, |guard, end| {\n",
+        "        if mutant!() {\n            return Guard { until: Duration::MAX, ..none };\n        }\n        self.state.ends().fold(none, |guard, end| {\n",
+    ),
+    adapter(
+        "conditional_steps::refusal_is_from_a_row_that_was_read_after_the_command_came",
+        "adapter: a refusal is answered from memory",
+        WORKER,
+        "        let (covered, read_at) = std::mem::take(&mut slot.covered);\n",
+        "        let (covered, read_at) = std::mem::take(&mut slot.covered);\n        let covered = if mutant!() { slot.waiting.len() } else { covered };\n",
+    ),
+    adapter(
+        "conditional_steps::lease_is_not_lost_before_its_ttl",
+        "adapter: a refusal is judged by the estimate alone",
+        WORKER,
+        "        let covered = if judged_past > read_at { 0 } else { covered.min(replies.len()) };\n",
+        "        let is_ahead = judged_past > read_at && !mutant!();\n        let covered = if is_ahead { 0 } else { covered.min(replies.len()) };\n",
+    ),
+    adapter(
+        "conditional_steps::refusal_is_from_a_row_that_was_read_after_the_command_came",
+        "adapter: a command is answered from a peek",
+        WORKER,
+        "        let is_peek = floors.is_empty() && keys.iter().all(|read| read.covered == 0);\n",
+        "        let is_peek =\n            floors.is_empty() && keys.iter().all(|read| read.covered == 0 || mutant!());\n",
+    ),
+    adapter(
+        "conditional_steps::refusal_is_not_from_a_row_that_was_read_before_the_command_came",
+        "adapter: a command is answered from a row that was read before it",
+        WORKER,
+        "                    slot.covered = (covered, now);\n",
+        "                    slot.covered = (if mutant!() { slot.waiting.len() } else { covered }, now);\n",
+    ),
+    adapter(
+        "conditional::conditional_store_grants_to_one_client_under_all_faults",
+        "adapter: a write that was refused counts as done",
+        WORKER,
+        "            let version = versions.next().flatten();\n",
+        "            let version = versions.next().flatten().or(mutant!().then_some(Version(1)));\n",
+    ),
+    adapter(
+        "conditional_steps::command_whose_answer_was_lost_is_unknown",
+        "adapter: a write whose answer was lost is tried again",
+        WORKER,
+        "                    Err(error) => self.fail_writes(writes, &Arc::new(error)),\n",
+        "                    Err(_) if mutant!() => {\n                        writes.into_iter().for_each(|write| self.meet_conflict(write));\n                    }\n                    Err(error) => self.fail_writes(writes, &Arc::new(error)),\n",
+    ),
+    adapter(
+        "conditional_steps::command_whose_answer_was_lost_is_unknown",
+        "adapter: what was lost was not executed",
+        CALL,
+        "        _ => StoreError::Lost(cause),\n",
+        "        _ if mutant!() => StoreError::Unreachable(cause),\n        _ => StoreError::Lost(cause),\n",
+    ),
+    adapter(
+        "conditional_steps::key_has_one_write_under_way",
+        "adapter: two writes of a key are under way",
+        WORKER,
+        "                if slot.get_mut().wake() {\n",
+        "                if slot.get_mut().wake() || mutant!() {\n",
+    ),
+    adapter(
+        "conditional_steps::row_is_forgotten_before_a_sweep_removes_it",
+        "adapter: a row is remembered for ever",
+        WORKER,
+        "        let row = self.remembered.get(key).filter(|row| row.seen.elapsed() < REMEMBERED_FOR);\n",
+        "        let is_young = |row: &&LastRow<E>| row.seen.elapsed() < REMEMBERED_FOR || mutant!();\n        let row = self.remembered.get(key).filter(is_young);\n",
+    ),
+    adapter(
+        "conditional_steps::withdrawn_command_is_not_carried_out_later",
+        "adapter: a withdrawal that finds nothing leaves no trace",
+        VALUE,
+        "        self.seen.is_undo || self.seen.is_told || is_repeated\n",
+        "        self.seen.is_undo && !mutant!() || self.seen.is_told || is_repeated\n",
+    ),
+    adapter(
+        "conditional::clockless_store_keeps_the_fencing_token_of_a_grant_that_one_write_ends",
+        "adapter: a grant that one write ends leaves no trace",
+        VALUE,
+        "        let is_changed = self.given().is_some() || self.state != self.live;\n",
+        "        let is_changed = self.given().is_some() && !mutant!() || self.state != self.live;\n",
+    ),
+    adapter(
+        "conditional_steps::clockless_lease_lasts_everywhere_as_long_as_its_holder_was_told",
+        "adapter: a holder that was told of its lease is not written",
+        VALUE,
+        "        self.seen.is_told |= traits.is_told && !self.before.stamps.is_empty();\n",
+        "        self.seen.is_told |= traits.is_told && !self.before.stamps.is_empty() && !mutant!();\n",
+    ),
+    adapter(
+        "conditional_steps::row_is_not_removed_while_a_lease_in_it_lasts",
+        "adapter: a row is removed while a lease in it lasts",
+        VALUE,
+        "        ends + idle <= now && self.live(now).is_empty()\n",
+        "        let ends = if mutant!() { self.written } else { ends };\n        ends + idle <= now && (mutant!() || self.live(now).is_empty())\n",
+    ),
+    adapter(
+        "conditional::conditional_store_raises_fencing_tokens_over_a_removed_row",
+        "adapter: a row is removed and no floor is raised",
+        SWEEP,
+        "        let (raised, now) = raise(engine, &floors).await?;\n",
+        "        let (raised, now) = match mutant!() {\n            true => (floors.into_keys().collect(), listing.now),\n            false => raise(engine, &floors).await?,\n        };\n",
+    ),
+    adapter(
+        "conditional_steps::grant_on_a_removed_row_is_above_the_floor_that_another_process_read",
+        "adapter: a row is removed as soon as its floor is raised",
+        SWEEP,
+        "        let due = self.condemned.iter().filter(|(_, (since, _))| *since + REMOVAL_PAUSE <= now);\n",
+        "        let pause = if mutant!() { Duration::ZERO } else { REMOVAL_PAUSE };\n        let due = self.condemned.iter().filter(|(_, (since, _))| *since + pause <= now);\n",
+    ),
+    adapter(
+        "conditional::conditional_store_grants_to_one_client_under_all_faults",
+        "adapter: a set is written without its last lock",
+        SETS,
+        "        let writing = within_limit(self.engine.write_all(&changes)).await?;\n",
+        "        let mut changes = changes;\n        if mutant!() && changes.len() > 1 {\n            changes.pop();\n        }\n        let writing = within_limit(self.engine.write_all(&changes)).await?;\n",
+    ),
+    adapter(
+        "conditional::conditional_store_grants_to_one_client_under_all_faults",
+        "adapter: a set that was refused counts as done",
+        SETS,
+        "        let Some(versions) = versions.filter(|versions| versions.len() == changes.len()) else {\n",
+        "        let versions = if mutant!() { versions.or(Some(vec![Version(1); changes.len()])) } else { versions };\n        let Some(versions) = versions.filter(|versions| versions.len() == changes.len()) else {\n",
+    ),
+    adapter(
+        "conditional_steps::leases_of_a_set_are_not_lost_before_their_ttl",
+        "adapter: a refusal of a set is judged by the estimate alone",
+        SETS,
+        "        let is_judged_ahead = |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at;\n",
+        "        let is_judged_ahead =\n            |draft: &Draft<'_, LockState>| draft.guard().from > rows.read_at && !mutant!();\n",
+    ),
+    adapter(
+        "conditional_steps::waiter_hears_that_a_set_of_its_process_was_released",
+        "adapter: the task of the locks does not hear of a set",
+        SETS,
+        "        for (change, version) in changes.into_iter().zip(versions) {\n",
+        "        let changes = if mutant!() { Vec::new() } else { changes };\n        for (change, version) in changes.into_iter().zip(versions) {\n",
+    ),
+    adapter(
+        "record_index::conditional_list_has_a_record_that_comes_after_many_others",
+        "adapter: a page that finds too little is the last",
+        LIST,
+        "            let is_over = last && entries.len() < query.limit;\n",
+        "            let is_over = (last || mutant!()) && entries.len() < query.limit;\n",
     ),
 ];
