@@ -231,6 +231,7 @@ fn innocent() -> History {
         faults: Vec::new(),
         healings: vec![LivenessBound { lock: 0, at: 150_000, within: 1_000_000 }],
         promotions: Vec::new(),
+        counts_by_news: false,
     }
 }
 

@@ -18,7 +18,7 @@ const BREAK_AT_ONCE: Ask = Ask::Break { fencing_token: 10, at_once: true };
 /// An innocent history, and what is added to it.
 type Case = (&'static str, fn() -> History, fn(&mut History));
 
-const INNOCENT: [Case; 17] = [
+const INNOCENT: [Case; 18] = [
     ("three readers", readers, |history| {
         history.events.push(granted(5, Shared, 10, None, [230, 240]));
     }),
@@ -81,6 +81,14 @@ const INNOCENT: [Case; 17] = [
         let (kind, seen) = (CLOCK_THERE_AND_BACK, Ok(String::new()));
         history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
     }),
+    (
+        "a broken lease that lasts longer where another instance heard of it late",
+        broken,
+        |history| {
+            history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
+            history.counts_by_news = true;
+        },
+    ),
     ("another's grant after a break at once", broken, |history| {
         history.events[1].ask = BREAK_AT_ONCE;
         history.events[1].told = LockAnswer::Broke { ends_in: 0 };

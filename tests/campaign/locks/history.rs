@@ -33,6 +33,8 @@ pub(super) struct History {
     pub(super) faults: Vec<Fault>,
     pub(super) healings: Vec<LivenessBound>,
     pub(super) promotions: Vec<Promotion>,
+    /// The store tells no time, so each instance counts a lease from when it heard of it.
+    pub(super) counts_by_news: bool,
 }
 
 /// Between these two moments a node became master, or a master restarted. It may have forgotten

@@ -397,7 +397,9 @@ impl Campaign {
     async fn history(&self) -> History {
         let mut promotions = self.masters.promotions();
         promotions.extend(self.history.promotions_by_faults());
-        History { taken: self.resource.taken().await, promotions, ..self.history.clone() }
+        let (taken, counts_by_news) =
+            (self.resource.taken().await, self.plan.store.counts_by_news());
+        History { taken, promotions, counts_by_news, ..self.history.clone() }
     }
 
     async fn worker(&mut self, ending: &CancellationToken) -> Worker {

@@ -208,6 +208,11 @@ impl Store {
         )
     }
 
+    /// Whether it tells no time, so that each instance counts a lease from when it heard of it.
+    pub(super) fn counts_by_news(self) -> bool {
+        matches!(self, Self::Etcd | Self::Zookeeper)
+    }
+
     /// What clients ask of it.
     pub(super) fn abilities(self) -> Abilities {
         let modes = !self.is_redlock();
