@@ -44,8 +44,8 @@ pub(super) fn write_source(request: &mut Request) {
     let forwarded = HeaderValue::try_from(source.forwarded());
     let values = [
         (X_FORWARDED_FOR, HeaderValue::try_from(source.clients)),
-        (X_FORWARDED_HOST, HeaderValue::from_str(&source.host).map_err(Into::into)),
-        (X_FORWARDED_PROTO, HeaderValue::from_str(&source.proto).map_err(Into::into)),
+        (X_FORWARDED_HOST, HeaderValue::from_str(&source.host)),
+        (X_FORWARDED_PROTO, HeaderValue::from_str(&source.proto)),
         (FORWARDED, forwarded),
     ];
     let headers = request.headers_mut();
