@@ -45,7 +45,7 @@ impl Case<'_> {
         found
     }
 
-    /// A lease that was broken is neither renewed nor, where the store tells the time, valid for longer, and none is reported as one that no
+    /// A lease that was broken is neither renewed nor valid for longer, and none is reported as one that no
     /// client broke.
     pub(super) fn broken(&self) -> Vec<Violation> {
         let (broken, mut found) = (self.breaks(), Vec::new());
@@ -67,12 +67,12 @@ impl Case<'_> {
             let known = known.filter(|broken| broken.read < event.sent);
             let Some(ends) = known.clone().map(|broken| broken.ends).min() else { continue };
             let read = known.map(|broken| broken.read).min().unwrap_or(event.sent);
-            // An instance that heard of the lease later than the one that broke it counts to a later end.
+            // Where the store tells no time, an instance that heard of the lease later counts to a later end.
             // A clock that is set moves the end, as it moves that of every lease, and a lease whose end was
             // reckoned by the wrong clock is valid for its whole TTL until the right clock comes near.
             let since = self.grants.get(&key).map_or(read, |grant| grant.sent.min(read));
-            let lasts_longer = event.sent + lease.valid_for > ends
-                && !self.history.counts_by_news
+            let lasts_longer = event.sent + lease.valid_for > ends + self.history.news_take()
+                && !self.history.may_lack_news(since, event.read)
                 && !self.history.has_clock_set(since, event.read);
             if matches!(event.told, LockAnswer::Renewed(_)) || lasts_longer {
                 let wrong = self.event(Invariant::Released, event, "valid after it was broken");

@@ -3,7 +3,7 @@
 //! Method: innocent histories of one mode each, and changes that make them guilty of one thing each. Every
 //! guilt is found under its invariant, and each history is innocent without it.
 
-use super::faults::CLOCK_THERE_AND_BACK;
+use super::faults::{CLOCK_THERE_AND_BACK, Kind};
 use super::history::{
     AcceptedWrite, Ask, Event, Fault, History, Holder, Holding, Lease, LockAnswer, Write,
 };
@@ -82,11 +82,13 @@ const INNOCENT: [Case; 18] = [
         history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
     }),
     (
-        "a broken lease that lasts longer where another instance heard of it late",
+        "a broken lease that lasts longer where a fault kept the news of it back",
         broken,
         |history| {
             history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
             history.counts_by_news = true;
+            let (kind, seen) = (Kind::CutStore.name(), Ok(String::new()));
+            history.faults.push(Fault { kind, from: 400_000, to: 450_000, seen });
         },
     ),
     ("another's grant after a break at once", broken, |history| {
@@ -115,7 +117,7 @@ const INNOCENT: [Case; 18] = [
     }),
 ];
 
-const GUILTY: [(Invariant, Case); 23] = [
+const GUILTY: [(Invariant, Case); 24] = [
     (
         Invariant::Exclusive,
         ("above the limit", counted, |history| {
@@ -246,6 +248,13 @@ const GUILTY: [(Invariant, Case); 23] = [
         Invariant::Released,
         ("a broken holder is valid for longer", broken, |history| {
             history.events.push(event(1, Exclusive, ACQUIRE, [230, 240], again(10, None)));
+        }),
+    ),
+    (
+        Invariant::Released,
+        ("a broken holder is valid for longer than news take", broken, |history| {
+            history.events.push(event(1, Exclusive, ACQUIRE, [590, 600], again(10, None)));
+            history.counts_by_news = true;
         }),
     ),
     (

@@ -18,6 +18,8 @@ pub(super) type Micros = u64;
 /// By when every instance has heard of another master: they ask each second, and wait half a second
 /// for answers.
 const HEARD: Micros = 1_500_000;
+/// How long the news of a change takes at most while all is well, as `docs/stores/zookeeper.md` says.
+const NEWS: Micros = 100_000;
 /// What is shown of a lock for a violation: so long before it, and so long after.
 const BEFORE: Micros = 10_000_000;
 const AFTER: Micros = 1_000_000;
@@ -332,6 +334,19 @@ impl History {
     pub(super) fn has_clock_set(&self, from: Micros, to: Micros) -> bool {
         let is_set = |fault: &Fault| [CLOCK_AHEAD, CLOCK_THERE_AND_BACK].contains(&fault.kind);
         self.faults.iter().any(|fault| is_set(fault) && fault.from <= to && from <= fault.to)
+    }
+
+    /// Whether an instance may have heard late of a lease of a span, because a fault kept the news back. It then
+    /// counts the lease to a later end, where the store tells no time.
+    pub(super) fn may_lack_news(&self, from: Micros, to: Micros) -> bool {
+        let keeps_back = |fault: &Fault| !fault.kind.starts_with("clients: ");
+        let mut faults = self.faults.iter().filter(|fault| keeps_back(fault));
+        self.counts_by_news && faults.any(|fault| fault.from <= to && from <= fault.to + HEARD)
+    }
+
+    /// By how much a lease ends late although nothing keeps news back.
+    pub(super) fn news_take(&self) -> Micros {
+        if self.counts_by_news { NEWS } else { 0 }
     }
 
     /// Whether two requests of one token waited for the lock at once, did not get it, and ended after `since`.
