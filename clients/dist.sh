@@ -34,6 +34,9 @@ printf 'module readme\n\ngo 1.19\n\nrequire %s v%s\n' "$module" "$version" > "$f
 
 # cargo builds each crate from its package and the packages of the others; so this binary is what crates.io would give.
 echo "Rust: crates, and the binary from its package"
+# cargo takes what it unpacked and built of this version for an earlier run, although the sources have changed since.
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/-*/keylatch*-"$version"* \
+    "$CARGO_TARGET_DIR"/debug/.fingerprint/keylatch-*
 # shellcheck disable=SC2086
 cargo package --locked --quiet --allow-dirty $(printf -- '-p %s ' $crates)
 keylatch=$CARGO_TARGET_DIR/debug/keylatch
