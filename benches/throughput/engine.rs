@@ -165,10 +165,9 @@ fn hand_over(machine: &Machine, load: &Load, rounds: u32, url: &str, goals: &Goa
     let rate = Spread::of(&in_line, |slice| slice.rate);
     let what = format!("200 in the queue, at least {} hand-overs a second", goals.hand_overs);
     report::goal(&what, rate.median >= goals.hand_overs, rate);
-    conflicts.sort_by(f64::total_cmp);
-    let median = conflicts[conflicts.len() / 2];
+    let conflicts = Spread::new(conflicts);
     let what = format!("at most {CONFLICTS} conflicts for each step of the store there");
-    report::goal(&what, median <= CONFLICTS, format!("{median:.3}"));
+    report::goal(&what, conflicts.median <= CONFLICTS, conflicts);
     Ok(())
 }
 
