@@ -25,8 +25,9 @@ use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, OnCrash};
 
 /// What the service's own paths begin with, for no guard to stand in their way.
-const OWN: [&str; 10] = [
+const OWN: [&str; 12] = [
     "/assets",
+    "/console",
     "/demo",
     "/docs",
     "/livez",
@@ -34,6 +35,7 @@ const OWN: [&str; 10] = [
     "/openapi.json",
     "/problems",
     "/readyz",
+    "/v1/backup",
     "/v1/idempotency",
     "/v1/locks",
 ];

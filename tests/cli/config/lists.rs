@@ -43,6 +43,8 @@ fn invalid_guard_is_named() {
         "/v1/locks/a",
         "/docs",
         "/v1/info",
+        "/v1/backup",
+        "/console/glance",
         "/demo",
     ] {
         guard_is_refused(&format!("path = \"{path}\"\nupstream = \"http://a\""), "path");
