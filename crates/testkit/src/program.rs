@@ -11,9 +11,10 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
@@ -57,12 +58,9 @@ impl Program {
         let mut lines = BufReader::new(child.stderr.take().expect("its log"));
         let mut start = String::new();
         let address = soon("listening", listening(&mut lines, &mut start)).await;
-        let rest = tokio::spawn(async move {
-            let mut rest = String::new();
-            lines.read_to_string(&mut rest).await.expect("a log of text");
-            rest
-        });
-        Process { address, child, start, rest }
+        let log = Arc::new(Mutex::new(start));
+        let reading = tokio::spawn(keep_log(lines, Arc::clone(&log)));
+        Process { address, child, log, reading }
     }
 
     /// Starts the command without waiting for anything.
@@ -97,9 +95,9 @@ pub struct Process {
     /// Where it listens.
     pub address: SocketAddr,
     child: Child,
-    /// The log up to the line that says where it listens.
-    start: String,
-    rest: JoinHandle<String>,
+    /// What it has logged.
+    log: Arc<Mutex<String>>,
+    reading: JoinHandle<()>,
 }
 
 impl Process {
@@ -113,6 +111,12 @@ impl Process {
         self.child.id().expect("the process runs")
     }
 
+    /// Waits until the log has had a text so many times.
+    pub async fn logs(&self, text: &str, times: usize) {
+        let log = || self.log.lock().expect("a whole log").matches(text).count();
+        eventually(async || (log() >= times).then_some(())).await;
+    }
+
     /// Ends the process by a signal.
     pub async fn ended_by(self, signal: &str) -> Exit {
         self.signal(signal);
@@ -123,7 +127,8 @@ impl Process {
     pub async fn ended(mut self) -> Exit {
         let status = soon("the end of the process", self.child.wait()).await;
         let code = status.expect("the process can be waited for").code();
-        let stderr = self.start + &self.rest.await.expect("its log");
+        self.reading.await.expect("its log");
+        let stderr = self.log.lock().expect("a whole log").clone();
         Exit { code, stdout: String::new(), stderr }
     }
 }
@@ -227,5 +232,14 @@ async fn listening(lines: &mut BufReader<ChildStderr>, read: &mut String) -> Soc
                 Err(_) => assert!(address.starts_with("unix:"), "no address in {line}"),
             }
         }
+    }
+}
+
+/// Keeps what is logged from then on, until the process ends.
+async fn keep_log(mut lines: BufReader<ChildStderr>, log: Arc<Mutex<String>>) {
+    let mut line = String::new();
+    while lines.read_line(&mut line).await.expect("a log of text") > 0 {
+        log.lock().expect("a whole log").push_str(&line);
+        line.clear();
     }
 }
