@@ -23,6 +23,8 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may stay unused.
 pub(crate) const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+// gunicorn closes one that was unused for 2 s, and a request that it closes under has an unknown outcome.
+const _: () = assert!(POOL_IDLE_TIMEOUT.as_millis() <= 1500);
 
 /// Connections to any number of servers. Clones share them.
 pub type HttpsClient<B> = legacy::Client<HttpsConnector<HttpConnector>, B>;
