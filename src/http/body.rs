@@ -170,6 +170,7 @@ pub(super) fn lease_set<'a>(
     leases: &[lock::Lease],
     validity: Validity,
 ) -> LeaseSet<'a> {
+    let (waited, valid_for) = validity.spans();
     let shortest =
         |of: fn(&lock::Lease) -> Duration| leases.iter().map(of).min().unwrap_or_default();
     let locks = set.names().iter().zip(leases).map(|(name, lease)| LeasedLock {
@@ -180,8 +181,8 @@ pub(super) fn lease_set<'a>(
     LeaseSet {
         token: SecretToken::new(token.expose()),
         ttl_ms: millis(shortest(|lease| lease.ttl)),
-        waited_ms: millis(validity.waited()),
-        valid_for_ms: millis(validity.valid_for()),
+        waited_ms: millis(waited),
+        valid_for_ms: millis(valid_for),
         expires_at: in_millis(shortest(|lease| lease.expires_in)),
         locks: locks.collect(),
         unchanged: Vec::new(),
@@ -200,14 +201,15 @@ pub(super) fn lease_body<'a>(
     lease: &'a lock::Lease,
     validity: Validity,
 ) -> Lease<'a> {
+    let (waited, valid_for) = validity.spans();
     Lease {
         name: name.as_str().into(),
         token: SecretToken::new(token.expose()),
         fencing_token: lease.fencing_token.get(),
         owner: lease.owner.as_ref().map(|owner| Cow::Borrowed(owner.as_str())),
         ttl_ms: millis(lease.ttl),
-        waited_ms: millis(validity.waited()),
-        valid_for_ms: millis(validity.valid_for()),
+        waited_ms: millis(waited),
+        valid_for_ms: millis(valid_for),
         expires_at: in_millis(lease.expires_in),
         mode: mode(lease.limit),
         limit: slots(lease.limit),

@@ -132,10 +132,11 @@ fn encode_hold_event(
             event("acquired", &lease_body(name, &grant.token, &grant.lease, grant.validity))
         }
         HoldEvent::Renewed { lease, validity } => {
+            let (waited, valid_for) = validity.spans();
             let renewed = RenewalEvent {
                 fencing_token: lease.fencing_token.get(),
-                waited_ms: millis(validity.waited()),
-                valid_for_ms: millis(validity.valid_for()),
+                waited_ms: millis(waited),
+                valid_for_ms: millis(valid_for),
                 expires_at: in_millis(lease.expires_in),
             };
             event("renewed", &renewed)

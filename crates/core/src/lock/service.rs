@@ -108,7 +108,14 @@ impl Validity {
 
     /// What is left of the lease now. It is never above the TTL.
     pub fn valid_for(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.spans().1
+    }
+
+    /// How long ago the request arrived, and what is left of the lease, at the same moment.
+    pub fn spans(&self) -> (Duration, Duration) {
+        let now = Instant::now();
+        let since = |from, to: Instant| to.saturating_duration_since(from);
+        (since(self.arrived, now), since(now, self.until))
     }
 }
 

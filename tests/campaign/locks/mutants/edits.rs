@@ -171,8 +171,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "the wait counts twice",
         Store::Embedded,
         "crates/core/src/lock/service.rs",
-        "        self.until.saturating_duration_since(Instant::now())",
-        "        let waited = if mutant!() { self.waited() } else { Duration::ZERO };\n        self.until.saturating_duration_since(Instant::now()) + waited",
+        "        (since(self.arrived, now), since(now, self.until))",
+        "        let waited = if mutant!() { self.waited() } else { Duration::ZERO };\n        (since(self.arrived, now), since(now, self.until) + waited)",
     ),
     edit(
         "a client that leaves stays in the queue",
