@@ -214,6 +214,51 @@ async fn expiry_event_comes_at_the_expiry() {
     assert!(late < Duration::from_millis(100), "{late:?}");
 }
 
+/// A watcher of a lock that changes all the time reads in one go what has come in a few milliseconds.
+#[tokio::test(start_paused = true)]
+async fn first_change_comes_at_once_and_those_after_it_together() {
+    let (service, name) = in_memory();
+    let ttl = Ttl::from_millis(60_000).unwrap();
+    let token = grant(&service, ttl).await;
+    let watched = service.watch(name.clone(), CancellationToken::new()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(Some(_)))));
+    let renew = async || {
+        tokio::time::advance(Duration::from_micros(100)).await;
+        service.renew(&name, &token, ttl).await.expect("the store answers");
+        Instant::now()
+    };
+    let mut renewed = async || {
+        assert!(matches!(events.recv().await, Some(WatchEvent::Renewed(_))));
+        Instant::now()
+    };
+    let first = renew().await;
+    assert_eq!(renewed().await, first, "the first change had to wait");
+    for _ in 0..5 {
+        renew().await;
+    }
+    let next = renewed().await;
+    assert!((5..=11).contains(&(next - first).as_millis()), "{:?}", next - first);
+    for _ in 1..5 {
+        assert_eq!(renewed().await, next, "a change came apart from the others");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_that_gathers_comes_before_the_end() {
+    let (service, name) = in_memory();
+    let leaving = CancellationToken::new();
+    let watched = service.watch(name.clone(), leaving.clone()).await;
+    let mut events = watched.expect("the store answers");
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(None))));
+    let token = grant(&service, Ttl::from_millis(60_000).unwrap()).await;
+    assert!(matches!(events.recv().await, Some(WatchEvent::Acquired(_))));
+    service.release(&name, &token).await.expect("the store answers");
+    leaving.cancel();
+    assert!(matches!(events.recv().await, Some(WatchEvent::Released(_))));
+    assert!(matches!(events.recv().await, Some(WatchEvent::Closing)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn unread_watch_ends() {
     let (service, name) = in_memory();

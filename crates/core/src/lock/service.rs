@@ -6,11 +6,14 @@
 //! told of. Over HTTP the tests of locks, waiting and leaving hold it; the campaigns do so under
 //! faults.
 
+use std::num::NonZero;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -180,6 +183,16 @@ pub struct WaiterLimits {
     pub all: usize,
 }
 
+/// How many watchers take up changes at once for each core. A thousand of one lock would keep every other request
+/// waiting.
+const WATCH_TURNS_PER_CORE: usize = 3;
+
+/// A permit for each watcher that may take up changes now.
+fn watch_turns() -> Arc<Semaphore> {
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    Arc::new(Semaphore::new(WATCH_TURNS_PER_CORE * cores))
+}
+
 /// The reply to the last round of an acquire.
 pub(super) struct LastReply<T: Target> {
     pub(super) reply: Reply<T>,
@@ -204,6 +217,8 @@ pub struct LockService {
     tasks: TaskTracker,
     /// Those that hold or watch a lock for a connection, or keep a queue entry for a retry.
     pub(super) streams: TaskTracker,
+    /// A permit for each watcher that takes up changes now.
+    pub(super) watch_turns: Arc<Semaphore>,
     /// From when on no request waits any more.
     pub(super) leaving: CancellationToken,
     closing: CancellationToken,
@@ -232,6 +247,7 @@ impl LockService {
             withdrawn_grants: Arc::default(),
             tasks: TaskTracker::new(),
             streams: TaskTracker::new(),
+            watch_turns: watch_turns(),
             leaving: CancellationToken::new(),
             closing: CancellationToken::new(),
         })

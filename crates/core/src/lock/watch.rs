@@ -10,12 +10,15 @@
 //! is tested below; the test `watch` holds the task over HTTP.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec::IntoIter;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Change, FencingToken, Holder, HolderId, Holding, Limit, LockName, LockService};
@@ -27,6 +30,8 @@ const EVENTS: usize = 16;
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
+/// For how long changes gather before a watcher reads them together. The first after a pause is read at once.
+const GATHER: Duration = Duration::from_millis(10);
 /// How much later than a store says a lease has surely ended: stores count milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 /// By how much two accounts of the same end may differ: a store may estimate the clock of its engine. It is
@@ -72,7 +77,7 @@ impl LockService {
         leaving: CancellationToken,
     ) -> Result<mpsc::Receiver<WatchEvent>, StoreError> {
         // Before looking, or a change in between would go unheard.
-        let hints = self.store.subscribe(Topic::Changes(name.clone()));
+        let hints = self.store.subscribe(Topic::Changes(name.clone())).peekable();
         let (cursor, snapshot) = WatchCursor::new(self.observe(&name).await?);
         let (events, receiver) = mpsc::channel(EVENTS);
         let service = Arc::clone(self);
@@ -91,7 +96,7 @@ impl LockService {
 struct WatchTask {
     service: Arc<LockService>,
     name: LockName,
-    hints: Hints,
+    hints: stream::Peekable<Hints>,
     cursor: WatchCursor,
     events: mpsc::Sender<WatchEvent>,
 }
@@ -101,11 +106,17 @@ impl WatchTask {
         let gone = self.events.clone();
         // There is room for the last event whatever was not read.
         let Ok(last) = self.events.clone().reserve_owned().await else { return };
-        tokio::select! {
+        let is_leaving = tokio::select! {
             biased;
-            () = gone.closed() => {}
-            () = leaving.cancelled() => drop(last.send(WatchEvent::Closing)),
-            _ = self.send_all(snapshot) => {}
+            () = gone.closed() => false,
+            () = leaving.cancelled() => true,
+            _ = self.send_all(snapshot) => false,
+        };
+        if is_leaving {
+            // What has gathered until now, as far as there is room.
+            let (happened, _) = self.gather();
+            self.send_now(happened);
+            last.send(WatchEvent::Closing);
         }
     }
 
@@ -115,27 +126,76 @@ impl WatchTask {
         self.events.send(snapshot).await?;
         let mut next_look = self.next_look(Instant::now());
         loop {
-            let happened = tokio::select! {
+            tokio::select! {
                 biased;
-                Some(hint) = self.hints.next() => match hint {
-                    Hint::Changed(change) => self.advance(change),
-                    Hint::Missed => self.restart().await?,
-                    Hint::Wakeup | Hint::Ended(..) => Vec::new(),
-                },
+                true = has_come(&mut self.hints) => {
+                    self.take_up().await?;
+                    sleep(GATHER).await;
+                }
                 looked = look_at(&self.service, &self.name, next_look) => match looked {
-                    Ok(look) => self.cursor.looked(look),
+                    Ok(look) => {
+                        let happened = self.cursor.looked(look);
+                        self.send(happened).await?;
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "a lock that is watched cannot be looked at");
                         next_look = Instant::now() + LOOK;
                         continue;
                     }
                 },
-            };
-            for event in happened {
-                self.events.send(event).await?;
             }
             next_look = self.next_look(Instant::now());
         }
+    }
+
+    /// Sends what the hints that have come are news of.
+    async fn take_up(&mut self) -> Result<(), Gone> {
+        let turns = Arc::clone(&self.service.watch_turns);
+        let turn = turns.acquire().await;
+        let (happened, is_missed) = self.gather();
+        let rest = self.send_now(happened);
+        // The turn lasts until the task of the connection, which is next, has written them. It does not wait for
+        // the client.
+        yield_now().await;
+        drop(turn);
+        self.send(rest).await?;
+        if is_missed {
+            let happened = self.restart().await?;
+            self.send(happened).await?;
+        }
+        Ok(())
+    }
+
+    /// What the hints that have come are news of, up to one that says that some were missed.
+    fn gather(&mut self) -> (Vec<WatchEvent>, bool) {
+        let mut happened = Vec::new();
+        while let Some(hint) = self.hints.next().now_or_never().flatten() {
+            match hint {
+                Hint::Changed(change) => happened.extend(self.advance(change)),
+                Hint::Missed => return (happened, true),
+                Hint::Wakeup | Hint::Ended(..) => {}
+            }
+        }
+        (happened, false)
+    }
+
+    /// Sends as many events as there is room for, and gives the others.
+    fn send_now(&mut self, happened: Vec<WatchEvent>) -> IntoIter<WatchEvent> {
+        let mut rest = happened.into_iter();
+        while rest.len() > 0
+            && let Ok(place) = self.events.try_reserve()
+            && let Some(event) = rest.next()
+        {
+            place.send(event);
+        }
+        rest
+    }
+
+    async fn send(&mut self, happened: impl IntoIterator<Item = WatchEvent>) -> Result<(), Gone> {
+        for event in happened {
+            self.events.send(event).await?;
+        }
+        Ok(())
     }
 
     /// What a change is news of.
@@ -160,7 +220,7 @@ impl WatchTask {
                     self.cursor = cursor;
                     return Ok(vec![snapshot]);
                 }
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => sleep(LOOK).await,
             }
         }
     }
@@ -170,6 +230,11 @@ impl WatchTask {
         let expiry = self.cursor.ends().map_or(now + LOOK, |ends| ends.max(now + MIN_PAUSE));
         expiry.min(now + LOOK)
     }
+}
+
+/// Waits until a hint has come, and leaves it there: what waits for a turn may be dropped. False when none will.
+async fn has_come(hints: &mut stream::Peekable<Hints>) -> bool {
+    Pin::new(hints).peek().await.is_some()
 }
 
 async fn look_at(
