@@ -293,5 +293,7 @@ fn ended(holder: &Holder) -> EndEvent<'_> {
 
 /// An event whose data is `data` as JSON.
 fn event(name: &str, data: &impl Serialize) -> Result<Event, axum::Error> {
-    Event::default().event(name).json_data(data)
+    // Whole, because `json_data` looks for ends of lines in each piece that the serializer writes.
+    let json = serde_json::to_string(data).map_err(axum::Error::new)?;
+    Ok(Event::default().event(name).data(json))
 }
