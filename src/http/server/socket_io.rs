@@ -32,6 +32,10 @@ const END: Interest = Interest::READABLE;
 /// How long to pause when the socket is ready for another reason than its end.
 const END_PAUSE: Duration = Duration::from_secs(1);
 
+/// Up to how many bytes a head and a body, or some events, are copied together, because the system takes one buffer
+/// sooner than several.
+const JOINED_MAX: usize = 2048;
+
 /// A stream socket whose writing half can be shared.
 pub trait StreamSocket: AsFd + Sized + Send + Sync + 'static {
     /// The half that is read.
@@ -68,9 +72,12 @@ macro_rules! stream_socket {
             }
 
             fn write_now(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-                match buffers {
-                    [buffer] => self.try_write(buffer),
-                    buffers => self.try_write_vectored(buffers),
+                if let [buffer] = buffers {
+                    return self.try_write(buffer);
+                }
+                match join_buffers(buffers, &mut [0; JOINED_MAX]) {
+                    Some(joined) => self.try_write(joined),
+                    None => self.try_write_vectored(buffers),
                 }
             }
         }
@@ -79,6 +86,17 @@ macro_rules! stream_socket {
 
 stream_socket!(TcpStream, tcp);
 stream_socket!(UnixStream, unix);
+
+/// All buffers in one, if they fit.
+fn join_buffers<'a>(buffers: &[IoSlice<'_>], joined: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut bytes = 0;
+    for buffer in buffers {
+        let end = bytes + buffer.len();
+        joined.get_mut(bytes..end)?.copy_from_slice(buffer);
+        bytes = end;
+    }
+    Some(&joined[..bytes])
+}
 
 /// The bytes of a socket.
 #[derive(Debug)]
