@@ -8,7 +8,7 @@
 * `body_base64` has to be base64.
 * A `limit` is for the mode `shared`.
 * A header's value may be a text alone, where the document has the list of values.
-* A member of null is absent, though the document has no null for a member that may be absent.
+* A member of null is absent, though the document has no null for a member that may be absent. So is a body of null.
 * A name with a dot segment (`.`, `..`) is gone before the request is sent, and a control character in a path
   may become U+FFFD, after it was found to be valid or not.
 * The toy shop fails when it is asked to (`fail`), and takes its time (`delay_ms`).
@@ -78,7 +78,7 @@ def filter_case(context, case):
     segments = [value for value in path.values() if isinstance(value, str)]
     if any(segment in (".", "..") or not segment.replace("\ufffd", "\n").isprintable() for segment in segments):
         return False
-    if query.get("cursor") is not None:
+    if query.get("cursor") is not None or body is None:
         return False
     names = body.get("names") if isinstance(body, dict) else None
     names = names if isinstance(names, list) else []
