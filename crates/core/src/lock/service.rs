@@ -185,7 +185,7 @@ pub struct WaiterLimits {
 
 /// How many watchers take up changes at once for each core. A thousand of one lock would keep every other request
 /// waiting.
-const WATCH_TURNS_PER_CORE: usize = 3;
+const WATCH_TURNS_PER_CORE: usize = 2;
 
 /// A permit for each watcher that may take up changes now.
 fn watch_turns() -> Arc<Semaphore> {
