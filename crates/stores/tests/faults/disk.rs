@@ -453,10 +453,12 @@ impl Disk {
     }
 
     pub(crate) fn sync(&self, name: &str) -> io::Result<()> {
-        if self.state().slow {
-            thread::sleep(SLOW);
-        }
         let mut state = self.state();
+        if state.slow {
+            // Until it is mended, or for as long as a sync takes.
+            let slow = self.0.hanging.wait_timeout_while(state, SLOW, |state| state.slow);
+            (state, _) = slow.unwrap();
+        }
         state.synced_by = thread::current().name().unwrap_or_default().to_owned();
         let hangs = |state: &State| match state.hangs {
             None | Some(Hang::Reads) => false,
