@@ -214,6 +214,31 @@ async fn expiry_event_comes_at_the_expiry() {
     assert!(late < Duration::from_millis(100), "{late:?}");
 }
 
+/// More of them than take up changes at once, on any machine, and each with all that a watcher may have unread.
+#[tokio::test(start_paused = true)]
+async fn unread_watches_keep_no_other_watcher_waiting() {
+    let (service, name) = in_memory();
+    let watch = async || {
+        let watched = service.watch(name.clone(), CancellationToken::new()).await;
+        watched.expect("the store answers")
+    };
+    let mut unread = Vec::new();
+    for _ in 0..1000 {
+        unread.push(watch().await);
+    }
+    let ttl = Ttl::from_millis(60_000).unwrap();
+    let token = grant(&service, ttl).await;
+    for _ in 0..40 {
+        tokio::time::advance(Duration::from_millis(20)).await;
+        service.renew(&name, &token, ttl).await.expect("the store answers");
+    }
+    let mut events = watch().await;
+    assert!(matches!(events.recv().await, Some(WatchEvent::Snapshot(Some(_)))));
+    service.release(&name, &token).await.expect("the store answers");
+    let released = soon("the release", events.recv()).await;
+    assert!(matches!(released, Some(WatchEvent::Released(_))), "{released:?}");
+}
+
 /// A watcher of a lock that changes all the time reads in one go what has come in a few milliseconds.
 #[tokio::test(start_paused = true)]
 async fn first_change_comes_at_once_and_those_after_it_together() {
