@@ -12,7 +12,7 @@ use keylatch_testkit::{Acquire, Api, EtcdServer, Service, empty_etcd};
 use serde_json::{Value, json};
 
 use crate::KEYLATCH;
-use crate::lock_conformance::{TTL, ask, granted, held, name, token};
+use crate::lock_conformance::{TTL, ask, granted, held, list_all, name, token, ttl};
 use crate::postgres::{everything_works, hears_of, open, open_error, release_wakes};
 use crate::record_conformance as records;
 use crate::zookeeper::{floor_of, same_bucket};

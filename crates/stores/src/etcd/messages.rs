@@ -85,6 +85,9 @@ pub(super) struct RangeResponse {
     pub(super) header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub(super) kvs: Vec<KeyValue>,
+    /// How many keys the range has, whatever the limit was.
+    #[prost(int64, tag = "4")]
+    pub(super) count: i64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -1,8 +1,8 @@
 //! Locks and records in an etcd, shared by all keylatch instances that use the same prefix.
 //!
 //! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: a batch is one
-//! transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`, `cluster.rs`), and
-//! a watch says what other instances change (`watch.rs`). etcd tells no time, so this process's timeline
+//! transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`, `cluster.rs`); a
+//! listing asks for narrow ranges (`pages.rs`); and a watch says what other instances change (`watch.rs`). etcd tells no time, so this process's timeline
 //! says how long ago a revision was seen. No lease of etcd is used: they last whole seconds, and an
 //! election renews them.
 //!
@@ -12,11 +12,13 @@ mod cluster;
 mod failure;
 mod health;
 mod messages;
+mod pages;
 mod session;
 mod txn;
 mod url;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +37,8 @@ use crate::optimistic::optimistic;
 use crate::{EtcdSettings, OpenError};
 use cluster::Cluster;
 use failure::causes;
-use messages::Header;
+use messages::{Header, RangeRequest};
+use pages::{PageRanges, RangeWidth};
 use txn::{Keyspace, carried_out, check_one_request, parts, requests, row, rows, version};
 use url::Address;
 use watch::{NoticeStream, Subscription};
@@ -60,6 +63,7 @@ pub async fn etcd(url: &str, settings: &EtcdSettings) -> Result<Arc<dyn Store>, 
         hosts: address.hosts.into(),
         timeline,
         subscription: Arc::default(),
+        widths: Arc::default(),
     };
     // Before the first watch, so that no change is missed because the store is new.
     let starting = async {
@@ -97,6 +101,8 @@ struct Etcd {
     timeline: Arc<Timeline>,
     /// The watch that was made when the store was opened, until it is used.
     subscription: Arc<Mutex<Option<Subscription>>>,
+    /// How wide ranges of rows are, by the first byte of their keys.
+    widths: Arc<Mutex<BTreeMap<u8, RangeWidth>>>,
 }
 
 impl Etcd {
@@ -107,6 +113,10 @@ impl Etcd {
 
     fn subscription(&self) -> std::sync::MutexGuard<'_, Option<Subscription>> {
         self.subscription.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn widths(&self) -> std::sync::MutexGuard<'_, BTreeMap<u8, RangeWidth>> {
+        self.widths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries out as many changes as one request has. What their guards do not allow when it is sent is
@@ -197,16 +207,25 @@ impl ConditionalStore for Etcd {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Listing, StoreError> {
-        let mut range = self.keys.range(prefix);
-        range.limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        // The next key after one is that key and a zero byte.
-        let next = after.map(|key| [&*self.keys.bytes(key), &[0]].concat());
-        range.key = next.unwrap_or_default().max(range.key);
-        let (answer, header, asked) = self.cluster.call(|| range.clone()).await?;
-        let now = self.note(header, asked);
-        let rows = answer.kvs.into_iter();
-        let rows = rows.filter_map(|kv| Some((self.keys.key(&kv.key)?, row(kv))));
-        Ok(Listing { rows: rows.collect(), now })
+        let kind = prefix.first().copied().unwrap_or_default();
+        let width = self.widths().get(&kind).cloned().unwrap_or_default();
+        let start = self.keys.range(prefix).key;
+        let mut ranges = PageRanges::new(start, after.map(|key| self.keys.bytes(key)), width);
+        let (mut rows, mut first) = (Vec::new(), None);
+        while let (Some((key, range_end)), true) = (ranges.next(), rows.len() < limit) {
+            let limit = i64::try_from(limit - rows.len()).unwrap_or(i64::MAX);
+            let range = RangeRequest { key, range_end, limit };
+            let (answer, header, asked) = self.cluster.call(|| range.clone()).await?;
+            let now = self.note(header, asked);
+            first.get_or_insert(now);
+            let keys: Vec<_> = answer.kvs.iter().map(|kv| &*kv.key).collect();
+            let count = usize::try_from(answer.count).unwrap_or_default();
+            ranges.note((range.key, range.range_end), &keys, count);
+            let found = answer.kvs.into_iter();
+            rows.extend(found.filter_map(|kv| Some((self.keys.key(&kv.key)?, row(kv)))));
+        }
+        self.widths().insert(kind, ranges.into_width());
+        Ok(Listing { rows, now: first.unwrap_or_else(|| self.timeline.now()) })
     }
 
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
