@@ -77,6 +77,26 @@ async fn prefixes_keep_their_locks_apart() {
     held(other.acquire(&ask("a", "two", 2)).await.unwrap());
 }
 
+/// With so many rows a page is read in ranges that end between their keys, which are near one another and far apart.
+#[tokio::test]
+async fn pages_of_many_locks_have_each_once() {
+    let store = open(&empty_etcd().await).await;
+    let names: Vec<_> = (0..4000_u64).map(|number| format!("job {}", number.pow(2))).collect();
+    let acquire = async |text: &String| {
+        store.acquire(&Acquire { ttl: ttl(TTL * 60), ..ask(text, "one", 1) }).await
+    };
+    for replies in try_join_all(names.iter().map(acquire)).await.unwrap() {
+        granted(replies);
+    }
+    for limit in [1000, 64] {
+        let listed = list_all(&store, "", limit).await;
+        let listed: Vec<_> = listed.iter().map(|holder| holder.name.as_str()).collect();
+        let mut expected: Vec<_> = names.iter().map(String::as_str).collect();
+        expected.sort_unstable();
+        assert!(listed == expected, "pages of {limit} have {} of {}", listed.len(), names.len());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_instances_gets_a_lock() {
     let url = empty_etcd().await;

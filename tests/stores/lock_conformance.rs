@@ -370,7 +370,7 @@ async fn working_store_reports_healthy(store: &Locks) {
 }
 
 /// All pages of a listing.
-pub(crate) async fn list_all(store: &Locks, prefix: &str, limit: usize) -> Vec<Holder> {
+pub(crate) async fn list_all(store: &OpenStore, prefix: &str, limit: usize) -> Vec<Holder> {
     let mut locks = Vec::new();
     let mut cursor = None;
     loop {
