@@ -81,6 +81,34 @@ async fn row_that_is_removed_is_empty_before_its_node_is_deleted() {
     assert!(second.fencing_token > first.fencing_token);
 }
 
+/// What a service leaves that gives each lock a new name is emptied by one transaction and deleted by another.
+#[tokio::test]
+async fn rows_of_one_bucket_are_removed_together() {
+    let root = ZookeeperRoot::create().await;
+    let store = Swept { store: open(&root.url()).await, root };
+    let (_, other) = same_bucket();
+    let nodes = ["a", &other].map(|lock| node_of(&store.root, lock));
+    let client = store.root.client();
+    let (parent, _) = nodes[0].rsplit_once('/').unwrap();
+    let parent_before = client.check_stat(parent).await.unwrap().unwrap().version;
+    for lock in ["a", &other] {
+        granted(store.store.acquire(&ask(lock, "one", 1)).await.unwrap());
+        store.store.release(&name(lock), &token("one")).await.unwrap();
+    }
+    let stat = async |node: &String| client.check_stat(node).await.unwrap();
+    let emptied = async || {
+        let stats = [stat(&nodes[0]).await.unwrap(), stat(&nodes[1]).await.unwrap()];
+        stats.iter().any(|stat| stat.data_length == 0).then_some(stats)
+    };
+    let [one, two] = store.until(emptied).await;
+    assert_eq!((one.data_length, two.data_length), (0, 0));
+    assert_eq!(one.mzxid, two.mzxid, "each was emptied by a transaction of its own");
+    store.until(async || stat(&nodes[0]).await.is_none().then_some(())).await;
+    assert!(stat(&nodes[1]).await.is_none(), "the other is still there");
+    let parent_after = client.check_stat(parent).await.unwrap().unwrap().version;
+    assert_eq!(parent_after, parent_before + 1, "each was deleted by a transaction of its own");
+}
+
 #[tokio::test]
 async fn row_in_an_empty_node_continues_its_versions() {
     let root = ZookeeperRoot::create().await;

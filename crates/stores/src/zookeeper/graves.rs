@@ -12,14 +12,25 @@
 //! What is written in an empty node names the data version of the parent besides, which each deletion
 //! raises. What empties or deletes a node compares its whole version, and names the data version of the
 //! parent, too: a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
+//!
+//! Nodes below one parent share a request: a service that gives each lock a new name would have the ensemble
+//! commit twice as often for what it removes as for what it grants.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
+use keylatch_core::store::StoreError;
 use tokio::time::Instant;
+use zookeeper_client::{Client, Error};
 
-use crate::optimistic::conditional::{Key, Version};
+use super::ZooKeeper;
+use super::failure::is_conflict;
+use super::session::Session;
+use super::tree::{data_version, parent_of, version_in};
+use super::write::{MarkStep, WriteError, stats_of};
+use crate::optimistic::conditional::{Key, Removal, Version};
 
 /// For how long a process may take a row as what the ensemble has, and wait for the call that changes it.
 const IN_USE: Duration = Duration::from_secs(15);
@@ -27,6 +38,8 @@ const IN_USE: Duration = Duration::from_secs(15);
 const CAPACITY: usize = 16 * 1024;
 /// How many are deleted at once.
 const BATCH: usize = 256;
+/// How many nodes below one parent are emptied or deleted in one request.
+const TOGETHER: usize = 64;
 
 /// The empty nodes that this process knows of.
 #[derive(Debug, Default)]
@@ -60,9 +73,160 @@ impl Graves {
     /// Some of the nodes that were empty for `rest`, with their versions. They are forgotten.
     pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, Version)> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = known.extract_if(|_, grave| grave.since.elapsed() >= rest).take(BATCH);
-        due.map(|(key, grave)| (key, grave.version)).collect()
+        let due = known.iter().filter(|(_, grave)| grave.since.elapsed() >= rest);
+        let mut due: Vec<_> = due.map(|(key, grave)| (key.clone(), grave.version)).collect();
+        // Those of one bucket have one parent.
+        due.sort_unstable_by_key(|(key, _)| key.bucket());
+        due.truncate(BATCH);
+        for (key, _) in &due {
+            known.remove(key);
+        }
+        due
     }
+}
+
+/// A node that is to be emptied or deleted, if it still has this version.
+#[derive(Debug)]
+struct Node {
+    key: Key,
+    path: String,
+    version: Version,
+}
+
+/// What is done to a node that is no row any more.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Empty,
+    Delete,
+}
+
+impl ZooKeeper {
+    /// Removes rows that still have these versions: their nodes are empty from now on, and deleted later.
+    pub(super) async fn empty(
+        &self,
+        session: &Session,
+        rows: &[Removal],
+    ) -> Result<(), StoreError> {
+        let (marked, rows): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.is_marked);
+        let marked = marked.into_iter().map(|row| self.empty_marked(session, row));
+        let rows = rows.into_iter().map(|row| (row.key.clone(), row.version));
+        tokio::try_join!(try_join_all(marked), self.take_steps(session, rows, Step::Empty))
+            .map(drop)
+    }
+
+    /// Deletes nodes that have been empty for long enough.
+    pub(super) async fn bury(&self, session: &Session) -> Result<(), StoreError> {
+        let due = self.graves.take_due(Graves::rest(session.client.session_timeout()));
+        self.take_steps(session, due.into_iter(), Step::Delete).await
+    }
+
+    /// The row's node is emptied with its mark, in a request of its own.
+    async fn empty_marked(&self, session: &Session, row: &Removal) -> Result<(), StoreError> {
+        let mark = self.link.members.tree.mark(&row.key);
+        let mark = mark.map_or(MarkStep::None, MarkStep::Delete);
+        let node = [self.node_of(row.key.clone(), row.version)];
+        let emptied = match self.step(&session.client, &node, Step::Empty, &mark).await {
+            Err(WriteError::MarkStands) => {
+                self.step(&session.client, &node, Step::Empty, &MarkStep::None).await
+            }
+            emptied => emptied,
+        };
+        unless_conflict(emptied).map(drop)
+    }
+
+    fn node_of(&self, key: Key, version: Version) -> Node {
+        Node { path: self.link.members.tree.node(&key), key, version }
+    }
+
+    /// Takes a step on each node, with those below its parent as far as none of them has changed.
+    async fn take_steps(
+        &self,
+        session: &Session,
+        nodes: impl Iterator<Item = (Key, Version)>,
+        step: Step,
+    ) -> Result<(), StoreError> {
+        let mut below: HashMap<String, Vec<Node>> = HashMap::new();
+        for (key, version) in nodes {
+            let node = self.node_of(key, version);
+            below.entry(parent_of(&node.path).to_owned()).or_default().push(node);
+        }
+        // A deletion raises the version of the parent, so those below one parent come one after another.
+        let stepping = below.into_values().map(async |nodes| {
+            for some in nodes.chunks(TOGETHER) {
+                let taken = self.step(&session.client, some, step, &MarkStep::None).await;
+                if unless_conflict(taken)? || some.len() == 1 {
+                    continue;
+                }
+                // A row was written in one of them, or another process was before.
+                for node in some.chunks(1) {
+                    let taken = self.step(&session.client, node, step, &MarkStep::None).await;
+                    unless_conflict(taken)?;
+                }
+            }
+            Ok::<_, StoreError>(())
+        });
+        try_join_all(stepping).await.map(drop)
+    }
+
+    /// Takes a step on all of some nodes below one parent that still have their versions, or on none.
+    async fn step(
+        &self,
+        client: &Client,
+        nodes: &[Node],
+        step: Step,
+        mark: &MarkStep,
+    ) -> Result<(), WriteError> {
+        let Some(parent) = nodes.first().map(|node| parent_of(&node.path)) else { return Ok(()) };
+        let Some((parent_version, same)) = same_below(client, parent, nodes).await? else {
+            return Ok(());
+        };
+        let mut multi = client.new_multi_writer();
+        self.add_mark(&mut multi, mark)?;
+        match step {
+            Step::Empty => multi.add_check_version(parent, parent_version)?,
+            Step::Delete => multi.add_set_data(parent, &[], Some(parent_version))?,
+        }
+        for Node { path, version, .. } in &same {
+            match step {
+                Step::Empty => multi.add_set_data(path, &[], Some(data_version(*version)))?,
+                Step::Delete => multi.add_delete(path, Some(data_version(*version)))?,
+            }
+        }
+        let stats = stats_of(multi, mark).await?;
+        if let Step::Empty = step {
+            let emptied = same.iter().zip(&stats).filter(|(_, stat)| !stat.is_invalid());
+            emptied.for_each(|(node, stat)| self.graves.note(node.key.clone(), version_in(stat)));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a step was taken; `false` where a node or its parent is not as it was.
+fn unless_conflict(taken: Result<(), WriteError>) -> Result<bool, StoreError> {
+    match taken {
+        Ok(()) => Ok(true),
+        Err(WriteError::Failed(error)) if is_conflict(&error) => Ok(false),
+        Err(error) => Err(error.classify()),
+    }
+}
+
+/// The data version of a parent, and the nodes below it that still have their versions; `None` if there are none.
+/// The parent is asked first: as long as it keeps that data version, no node below it is deleted, so none is made
+/// again, and the data version of each stands for its whole version.
+async fn same_below<'nodes>(
+    client: &Client,
+    parent: &str,
+    nodes: &'nodes [Node],
+) -> Result<Option<(i32, Vec<&'nodes Node>)>, Error> {
+    let stats = try_join_all(nodes.iter().map(|node| client.check_stat(&node.path)));
+    let (parent, stats) = tokio::join!(client.check_stat(parent), stats);
+    let (Some(parent), stats) = (parent?, stats?) else { return Ok(None) };
+    let same = nodes
+        .iter()
+        .zip(&stats)
+        .filter(|(node, stat)| stat.as_ref().is_some_and(|stat| version_in(stat) == node.version));
+    let same: Vec<_> = same.map(|(node, _)| node).collect();
+    Ok((!same.is_empty()).then_some((parent.version, same)))
 }
 
 #[cfg(test)]

@@ -329,8 +329,7 @@ impl ConditionalStore for ZooKeeper {
 
     async fn remove(&self, rows: &[Removal]) -> Result<(), StoreError> {
         let session = self.link.session().await?;
-        let emptying = try_join_all(rows.iter().map(|row| self.empty(&session, row)));
-        self.link.answer(&session, emptying).await.map(drop)
+        self.link.answer(&session, self.empty(&session, rows)).await
     }
 
     /// A page costs the names of the buckets that it looks into, as of a listing.

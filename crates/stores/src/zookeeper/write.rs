@@ -8,25 +8,21 @@
 //! Invariants: a change is carried out only if its row is the one that it names, and its floor too; a row
 //! that this build wrote is marked as it says. Tested by the conformance and in `tests/stores/zookeeper`.
 
-use std::collections::HashMap;
-
-use futures_util::future::try_join_all;
 use keylatch_core::store::StoreError;
 use zookeeper_client::{Client, Error, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
 
 use super::ZooKeeper;
 use super::failure::{cause_of, classify, is_conflict};
-use super::graves::Graves;
 use super::session::Session;
 use super::tree::{data_version, parent_of, version_in, version_of};
-use crate::optimistic::conditional::{Change, Removal, Version};
+use crate::optimistic::conditional::{Change, Version};
 
 /// The last data version that a condition can name: -1, the next one, stands for any.
 pub(super) const LAST_DATA_VERSION: i32 = -2;
 
 /// What a request does to the mark of its row.
 #[derive(Debug)]
-enum MarkStep {
+pub(super) enum MarkStep {
     None,
     Make(String),
     Delete(String),
@@ -45,7 +41,7 @@ impl MarkStep {
 
 /// Why a request was not carried out.
 #[derive(Debug)]
-enum WriteError {
+pub(super) enum WriteError {
     /// The mark is already what the request makes of it. Only a write of the row changes it, so the same
     /// request without that step does the same.
     MarkStands,
@@ -53,7 +49,7 @@ enum WriteError {
 }
 
 impl WriteError {
-    fn classify(self) -> StoreError {
+    pub(super) fn classify(self) -> StoreError {
         match self {
             Self::MarkStands => StoreError::Refused(Error::NodeExists.into()),
             Self::Failed(error) => classify(error),
@@ -196,7 +192,11 @@ impl ZooKeeper {
     }
 
     /// Adds what is done to a mark, as the first operation.
-    fn add_mark(&self, multi: &mut MultiWriter<'_>, mark: &MarkStep) -> Result<(), Error> {
+    pub(super) fn add_mark(
+        &self,
+        multi: &mut MultiWriter<'_>,
+        mark: &MarkStep,
+    ) -> Result<(), Error> {
         match mark {
             MarkStep::None => Ok(()),
             MarkStep::Make(node) => multi.add_create(node, &[], &self.link.members.options()),
@@ -214,85 +214,6 @@ impl ZooKeeper {
         multi
             .add_check_version(&self.link.members.tree.node(floor), version.map_or(0, data_version))
     }
-
-    /// Removes a row, if its version is still this one: its node is empty from now on, and deleted later.
-    pub(super) async fn empty(&self, session: &Session, row: &Removal) -> Result<(), StoreError> {
-        let path = self.link.members.tree.node(&row.key);
-        let mark = self.link.members.tree.mark(&row.key).filter(|_| row.is_marked);
-        let mut mark = mark.map_or(MarkStep::None, MarkStep::Delete);
-        loop {
-            match self.empty_node(&session.client, &path, row.version, &mark).await {
-                Ok(Some(emptied)) => {
-                    self.graves.note(row.key.clone(), emptied);
-                    return Ok(());
-                }
-                Ok(None) => return Ok(()),
-                Err(WriteError::MarkStands) => mark = MarkStep::None,
-                Err(WriteError::Failed(error)) if is_conflict(&error) => return Ok(()),
-                Err(WriteError::Failed(error)) => return Err(classify(error)),
-            }
-        }
-    }
-
-    /// Empties a node that still has this version; gives the version that it has then.
-    async fn empty_node(
-        &self,
-        client: &Client,
-        path: &str,
-        version: Version,
-        mark: &MarkStep,
-    ) -> Result<Option<Version>, WriteError> {
-        let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(None) };
-        let mut multi = client.new_multi_writer();
-        self.add_mark(&mut multi, mark)?;
-        multi.add_check_version(parent_of(path), parent)?;
-        multi.add_set_data(path, &[], Some(data_version(version)))?;
-        Ok(stat_of(multi, mark).await?.map(|stat| version_in(&stat)))
-    }
-
-    /// Deletes nodes that have been empty for long enough.
-    pub(super) async fn bury(&self, session: &Session) -> Result<(), StoreError> {
-        let due = self.graves.take_due(Graves::rest(session.client.session_timeout()));
-        // A deletion raises the version of the parent, so those below one parent come one after another.
-        let mut below: HashMap<String, Vec<(String, Version)>> = HashMap::new();
-        for (key, version) in due {
-            let path = self.link.members.tree.node(&key);
-            below.entry(parent_of(&path).to_owned()).or_default().push((path, version));
-        }
-        let burying = below.into_values().map(async |nodes| {
-            for (path, version) in nodes {
-                match delete_node(&session.client, &path, version).await {
-                    // A row was written in it, or another process was before.
-                    Err(WriteError::Failed(error)) if is_conflict(&error) => {}
-                    deleted => deleted.map_err(WriteError::classify)?,
-                }
-            }
-            Ok(())
-        });
-        try_join_all(burying).await.map(drop)
-    }
-}
-
-/// The data version of a node's parent, if the node still has this version. The parent is asked first: as
-/// long as it keeps that data version, no node below it is deleted, so this node is not made again, and its
-/// own data version stands for the whole version.
-async fn parent_of_same(
-    client: &Client,
-    path: &str,
-    version: Version,
-) -> Result<Option<i32>, Error> {
-    let (parent, node) = tokio::join!(client.check_stat(parent_of(path)), client.check_stat(path));
-    let (Some(parent), Some(node)) = (parent?, node?) else { return Ok(None) };
-    Ok((version_in(&node) == version).then_some(parent.version))
-}
-
-/// Deletes a node that still has this version, and raises the version of its parent.
-async fn delete_node(client: &Client, path: &str, version: Version) -> Result<(), WriteError> {
-    let Some(parent) = parent_of_same(client, path, version).await? else { return Ok(()) };
-    let mut multi = client.new_multi_writer();
-    multi.add_set_data(parent_of(path), &[], Some(parent))?;
-    multi.add_delete(path, Some(data_version(version)))?;
-    stat_of(multi, &MarkStep::None).await.map(drop)
 }
 
 /// The version of a row whose node `multi` creates.
@@ -319,18 +240,26 @@ pub(super) fn unknown(error: &Error) -> Error {
     Error::UnexpectedError(error.to_string())
 }
 
-/// The last node that a transaction wrote, as far as the server says. Its first operation is that on the
-/// mark, if there is one.
-async fn stat_of(mut multi: MultiWriter<'_>, mark: &MarkStep) -> Result<Option<Stat>, WriteError> {
+/// The last node that a transaction wrote, as far as the server says.
+async fn stat_of(multi: MultiWriter<'_>, mark: &MarkStep) -> Result<Option<Stat>, WriteError> {
+    let last = stats_of(multi, mark).await?.pop();
+    Ok(last.filter(|stat| !stat.is_invalid()))
+}
+
+/// The nodes that a transaction wrote. Its first operation is that on the mark, if there is one.
+pub(super) async fn stats_of(
+    mut multi: MultiWriter<'_>,
+    mark: &MarkStep,
+) -> Result<Vec<Stat>, WriteError> {
     let results = multi.commit().await.map_err(|error| match (error, mark) {
         (MultiWriteError::OperationFailed { index: 0, source }, mark) if mark.stands(&source) => {
             WriteError::MarkStands
         }
         (error, _) => WriteError::Failed(cause_of(error)),
     })?;
-    let mut stats = results.into_iter().rev().filter_map(|result| match result {
+    let stats = results.into_iter().filter_map(|result| match result {
         MultiWriteResult::Create { stat, .. } | MultiWriteResult::SetData { stat } => Some(stat),
         _ => None,
     });
-    Ok(stats.next().filter(|stat| !stat.is_invalid()))
+    Ok(stats.collect())
 }
