@@ -1,9 +1,10 @@
 //! Locks on an engine that is a server, next to what the engine does alone: two writes of a value under
 //! its key for each cycle of a lock, on 64 connections or tasks, each with one under way.
 //!
-//! The engine is the caller's, so that its disk and its settings are what they are: `--store URL`. The last
-//! two parts are a lock that is handed over between two instances, and 200 clients in the queue of one
-//! lock, on three instances.
+//! The engine is the caller's, so that its disk and its settings are what they are: `--store URL`. A second instance
+//! would hear of each change of the first, so the store and a service over HTTP are measured one after the other, each
+//! in turn with the engine alone. The last two parts are a lock that is handed over between two instances, and 200
+//! clients in the queue of one lock, on three instances.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,9 +30,11 @@ const CONFLICTS: f64 = 0.05;
 
 /// What an engine is to reach.
 struct Goals {
-    /// Cycles at the store for each cycle of the engine alone, under used names and under names that were never
-    /// used. The design names none for Redis.
-    cycles: Option<[f64; 2]>,
+    /// Cycles at the store for each cycle of the engine alone, under names that are used again: the engine alone
+    /// writes such rows, too. The design names none for Redis.
+    used: Option<f64>,
+    /// The same under names that were never used.
+    new: Option<f64>,
     /// Hand-overs a second with [`QUEUE`] clients in the queue.
     hand_overs: f64,
     /// 99 of 100 hand-overs between two instances, in milliseconds.
@@ -42,60 +45,53 @@ impl Goals {
     fn of(alone: &EngineAlone) -> Self {
         match alone {
             EngineAlone::Postgres(_) => {
-                Self { cycles: Some([2.0, 2.0]), hand_overs: 400.0, p99: 10.0 }
+                Self { used: Some(2.0), new: None, hand_overs: 400.0, p99: 10.0 }
             }
-            EngineAlone::Etcd(_) => Self { cycles: Some([1.2, 1.2]), hand_overs: 250.0, p99: 25.0 },
+            EngineAlone::Etcd(_) => {
+                Self { used: Some(1.2), new: None, hand_overs: 250.0, p99: 25.0 }
+            }
             EngineAlone::Zookeeper(_) => {
-                Self { cycles: Some([0.75, 0.6]), hand_overs: 250.0, p99: 25.0 }
+                Self { used: Some(0.75), new: Some(0.6), hand_overs: 250.0, p99: 25.0 }
             }
-            EngineAlone::Redis(_) => Self { cycles: None, hand_overs: 250.0, p99: 25.0 },
+            EngineAlone::Redis(_) => Self { used: None, new: None, hand_overs: 250.0, p99: 25.0 },
         }
     }
-}
-
-/// The rounds of each subject that makes cycles.
-#[derive(Debug, Default)]
-struct Rounds {
-    old_names: Vec<Slice>,
-    new_names: Vec<Slice>,
-    over_http: Vec<Slice>,
-    alone: Vec<Slice>,
-    gateway: Vec<Slice>,
 }
 
 /// Measures all subjects and prints the tables.
 pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32, url: &str) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let alone = Arc::new(runtime.block_on(EngineAlone::connect(url))?);
+    let goals = Goals::of(&alone);
+    let measure = |cycle: Cycle| measure(&runtime, load.window, &cycle);
+    let measure_alone = || measure(Cycle::Alone(Arc::clone(&alone)));
     let flags = Flags { store: Some(url.to_owned()), ..Flags::default() };
     let config = Config::load(&flags, [])?;
     let store = runtime.block_on(keylatch_stores::open(url, config.stores()))?;
-    let alone = Arc::new(runtime.block_on(EngineAlone::connect(url))?);
+    let mut at_store = AtStore::default();
+    for _ in 0..rounds {
+        at_store.used_names.push(measure(Cycle::Lock(Arc::clone(&store), Names::Used))?);
+        at_store.alone.push(measure_alone()?);
+        at_store.new_names.push(measure(Cycle::Lock(Arc::clone(&store), Names::New))?);
+    }
+    drop(store);
+    at_store.print(&goals);
     let gateway = match &*alone {
         EngineAlone::Etcd(_) => Some(Arc::new(runtime.block_on(EtcdGateway::connect(url))?)),
         _ => None,
     };
-    let mut measured = Rounds::default();
+    let service = machine.keylatch(url)?;
+    let mut over_http = OverHttp::default();
     for _ in 0..rounds {
-        let cycle = |names| Cycle::Lock(Arc::clone(&store), names);
-        let window = load.window;
-        measured.old_names.push(measure(&runtime, window, &cycle(Names::Old))?);
-        measured.alone.push(measure(&runtime, window, &Cycle::Alone(Arc::clone(&alone)))?);
-        measured.new_names.push(measure(&runtime, window, &cycle(Names::New))?);
+        over_http.service.push(halved(load.measure(&service, None)?));
+        over_http.alone.push(measure_alone()?);
         if let Some(gateway) = &gateway {
-            let cycle = Cycle::Gateway(Arc::clone(gateway));
-            measured.gateway.push(measure(&runtime, window, &cycle)?);
+            over_http.gateway.push(measure(Cycle::Gateway(Arc::clone(gateway)))?);
         }
-        // A second instance would hear of each change of the first, so it is there for its own turn alone.
-        let service = machine.keylatch(url)?;
-        measured.over_http.push(halved(load.measure(&service, None)?));
     }
-    drop(store);
-    let goals = Goals::of(&alone);
-    measured.print();
-    if let Some(cycles) = goals.cycles {
-        measured.print_goals(cycles);
-    }
+    drop(service);
+    over_http.print();
     hand_over(machine, load, rounds, url, &goals)
 }
 
@@ -104,36 +100,55 @@ fn halved(slice: Slice) -> Slice {
     Slice { rate: slice.rate / 2.0, ..slice }
 }
 
-impl Rounds {
-    fn print(&self) {
-        let mut rows = vec![
-            ("at the store", &self.old_names[..]),
-            ("..., new names", &self.new_names),
-            ("over HTTP", &self.over_http),
-            ("alone", &self.alone),
-        ];
-        if !self.gateway.is_empty() {
-            rows.push(("etcd's lock gateway", &self.gateway));
-        }
-        report::table(&["of alone"], &rows, |slices| vec![Some(ratio(slices, &self.alone))]);
+/// The rounds of what makes cycles at the store, and of the engine alone.
+#[derive(Debug, Default)]
+struct AtStore {
+    used_names: Vec<Slice>,
+    new_names: Vec<Slice>,
+    alone: Vec<Slice>,
+}
+
+impl AtStore {
+    fn print(&self, goals: &Goals) {
+        let Self { used_names, new_names, alone } = self;
+        let rows =
+            [("at the store", &used_names[..]), ("..., new names", new_names), ("alone", alone)];
+        report::table(&["of alone"], &rows, |slices| vec![Some(ratio(slices, alone))]);
         println!(
             "\nA request is here a cycle: an acquire and a release, or two writes. Times are of a \
-             cycle, and over HTTP of\na request. What the engine itself takes of the machine is \
-             among the others."
+             cycle. What the engine itself\ntakes of the machine is among the others.\n\nGoals:"
         );
-    }
-
-    fn print_goals(&self, [used, new]: [f64; 2]) {
-        println!("\nGoals:");
         for (what, slices, goal) in
-            [("used names", &self.old_names, used), ("new names", &self.new_names, new)]
+            [("used names", used_names, goals.used), ("new names", new_names, goals.new)]
         {
-            let ratio = ratio(slices, &self.alone);
+            let Some(goal) = goal else { continue };
+            let ratio = ratio(slices, alone);
             let what = format!("{what}, at least {goal} times the engine alone");
             report::goal(&what, ratio.median >= goal, ratio);
         }
-        if !self.gateway.is_empty() {
-            let ratio = ratio(&self.over_http, &self.gateway);
+    }
+}
+
+/// The rounds of a service over HTTP, of the engine alone, and of etcd's own locks.
+#[derive(Debug, Default)]
+struct OverHttp {
+    service: Vec<Slice>,
+    alone: Vec<Slice>,
+    gateway: Vec<Slice>,
+}
+
+impl OverHttp {
+    fn print(&self) {
+        let Self { service, alone, gateway } = self;
+        let mut rows = vec![("over HTTP", &service[..]), ("alone", alone)];
+        if !gateway.is_empty() {
+            rows.push(("etcd's lock gateway", gateway));
+        }
+        report::table(&["of alone"], &rows, |slices| vec![Some(ratio(slices, alone))]);
+        println!("\nA request is here a cycle. Times are, over HTTP, of a request.");
+        if !gateway.is_empty() {
+            println!("\nGoals:");
+            let ratio = ratio(service, gateway);
             report::goal("at least 3 times etcd's lock gateway", ratio.median >= 3.0, ratio);
         }
     }
@@ -206,7 +221,7 @@ fn total(metrics: &str, name: &str) -> f64 {
 #[derive(Debug, Clone, Copy)]
 enum Names {
     /// One for each task.
-    Old,
+    Used,
     /// One for each cycle.
     New,
 }
@@ -235,7 +250,7 @@ impl Cycle {
 async fn cycle_lock(store: &dyn Store, names: Names, task: usize) -> Result<()> {
     let token = Token::generate()?;
     let name = match names {
-        Names::Old => format!("bench-{task}"),
+        Names::Used => format!("bench-{task}"),
         Names::New => format!("bench-{}", token.expose()),
     };
     let (name, token) = (LockName::parse(&name)?, token.hash());
