@@ -59,7 +59,9 @@ const fn adapter(
 }
 
 const CALL: &str = "crates/stores/src/optimistic/call.rs";
+const FLOOR: &str = "crates/stores/src/optimistic/floor.rs";
 const LIST: &str = "crates/stores/src/optimistic/list.rs";
+const NEWS: &str = "crates/stores/src/optimistic/news.rs";
 const SETS: &str = "crates/stores/src/optimistic/sets.rs";
 const SWEEP: &str = "crates/stores/src/optimistic/sweep.rs";
 const VALUE: &str = "crates/stores/src/optimistic/value.rs";
@@ -516,6 +518,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         SWEEP,
         "        let (raised, now) = raise(engine, &floors).await?;\n",
         "        let (raised, now) = match mutant!() {\n            true => (floors.into_keys().collect(), listing.now),\n            false => raise(engine, &floors).await?,\n        };\n",
+    ),
+    edit_for(
+        "etcd::creation_is_above_a_floor_that_was_raised_since_it_was_read",
+        "adapter: a floor that was refused is not read again",
+        Store::Etcd,
+        FLOOR,
+        "        self.read.remove(&bucket);\n",
+        "        if !mutant!() {\n            self.read.remove(&bucket);\n        }\n",
+    ),
+    edit_for(
+        "etcd_faults::watch_that_is_cut_says_that_hints_were_missed",
+        "adapter: it is ignored that notices were missed",
+        Store::Etcd,
+        NEWS,
+        "            Notice::Missed => {\n",
+        "            Notice::Missed if mutant!() => return,\n            Notice::Missed => {\n",
     ),
     adapter(
         "conditional_steps::grant_on_a_removed_row_is_above_the_floor_that_another_process_read",
