@@ -22,7 +22,7 @@ const LOOKS: usize = 1024;
 
 /// A page of the held locks; `None` for a cursor that no listing gave.
 pub(super) async fn locks(
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
     query: &ListLocks,
 ) -> Result<Option<Page<Holding>>, StoreError> {
     let after = query.cursor.as_ref().map(decode_lock_cursor);
@@ -44,7 +44,7 @@ pub(super) async fn locks(
 
 /// A page of records; `None` for a cursor that no listing gave.
 pub(super) async fn records(
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
     query: &ListRecords,
 ) -> Result<Option<Page<RecordSummary>>, StoreError> {
     let after = query.cursor.as_ref().map(decode_record_cursor);
@@ -76,7 +76,7 @@ pub(super) async fn records(
 }
 
 /// The moment of a listing. An engine without a clock has no wall clock either: this process's dates.
-fn moment_of(engine: &impl ConditionalStore, now: EngineTime) -> Moment {
+fn moment_of(engine: &dyn ConditionalStore, now: EngineTime) -> Moment {
     let unix_micros = match engine.timeline() {
         Some(timeline) => timeline.unix_micros(),
         None => u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
@@ -97,7 +97,7 @@ struct RowPage {
 
 /// The next records after one.
 async fn look(
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
     query: &ListRecords,
     after: Option<RecordKey>,
     count: usize,

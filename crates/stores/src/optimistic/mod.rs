@@ -6,6 +6,8 @@
 //! engine without a clock has that of this process (`timeline.rs`). Fencing tokens rise by what a row keeps, and
 //! over its removal by the floor of its bucket (`floor.rs`, `sweep.rs`).
 //!
+//! The engine is behind `dyn`: the adapter is compiled once, and not for each engine.
+//!
 //! Why not SQL, Lua or transactions for each engine: they would say the rules once more each, and one
 //! batch of conditional writes is quicker than a statement for each command. Tested with a fake engine
 //! that does everything that an engine may do, in `tests/stores/conditional.rs` and `conditional_steps.rs`.
@@ -61,8 +63,8 @@ pub fn optimistic(engine: impl ConditionalStore) -> Arc<dyn Store> {
 
 /// Runs commands by the rules over an engine.
 #[derive(Debug)]
-pub(crate) struct Optimistic<S> {
-    engine: Arc<S>,
+pub(crate) struct Optimistic {
+    engine: Arc<dyn ConditionalStore>,
     hints: Arc<LocalHints>,
     /// How often a write met that of another process.
     conflicts: Arc<AtomicU64>,
@@ -79,8 +81,8 @@ pub(crate) struct Optimistic<S> {
     _dispatch: Option<AbortOnDropHandle<()>>,
 }
 
-impl<S: ConditionalStore> Optimistic<S> {
-    pub(crate) fn new(engine: Arc<S>) -> Self {
+impl Optimistic {
+    pub(crate) fn new(engine: Arc<dyn ConditionalStore>) -> Self {
         let hints = Arc::new(LocalHints::default());
         let (mut locks, mut records, mut workers) = (Vec::new(), Vec::new(), Vec::new());
         let conflicts = Arc::<AtomicU64>::default();
@@ -111,16 +113,12 @@ impl<S: ConditionalStore> Optimistic<S> {
             _dispatch: dispatch.map(AbortOnDropHandle::new),
         }
     }
-
-    pub(crate) fn engine(&self) -> &S {
-        &self.engine
-    }
 }
 
 /// Starts the task of steps on several locks where the engine takes them: where to send it steps, the task,
 /// and the engine's notices with those of what the task wrote.
-fn with_sets<S: ConditionalStore>(
-    engine: &Arc<S>,
+fn with_sets(
+    engine: &Arc<dyn ConditionalStore>,
     hints: &Arc<LocalHints>,
     conflicts: &Arc<AtomicU64>,
 ) -> (Option<mpsc::Sender<PendingSet>>, Option<JoinHandle<()>>, BoxStream<'static, Notice>) {
@@ -201,7 +199,7 @@ async fn deliver<W, R>(
     answer.await.unwrap_or_else(|_| Err(StoreError::Lost("the store was closed".into())))
 }
 
-impl<S: ConditionalStore> Executor for Optimistic<S> {
+impl Executor for Optimistic {
     async fn run(&self, command: Command) -> Result<Reply, StoreError> {
         match command {
             Command::Lock(name, command) => ask(&self.locks, name, command).await.map(Reply::Lock),

@@ -9,12 +9,12 @@
 
 use tokio::time::Instant;
 
-use super::conditional::{ConditionalStore, EngineTime, Notice, Row, Version};
+use super::conditional::{EngineTime, Notice, Row, Version};
 use super::slot::{HeardRow, LastRowState, Slot};
 use super::value::{Kind, Value};
 use super::worker::{LastRow, Worker};
 
-impl<E: Kind, S: ConditionalStore> Worker<E, S> {
+impl<E: Kind> Worker<E> {
     /// Takes up that another process changed a row, as far as anything here depends on it.
     pub(super) fn hear(&mut self, notice: Notice) {
         let (row_key, version, row, turns) = match notice {

@@ -57,8 +57,8 @@ impl PendingSet {
 
 /// The task's state.
 #[derive(Debug)]
-pub(super) struct SetWorker<S> {
-    engine: Arc<S>,
+pub(super) struct SetWorker {
+    engine: Arc<dyn ConditionalStore>,
     hints: Arc<LocalHints>,
     clock: EngineClock,
     /// Hears which rows were written.
@@ -91,9 +91,9 @@ struct SetDecision {
     after: Vec<(LockName, LockState)>,
 }
 
-impl<S: ConditionalStore> SetWorker<S> {
+impl SetWorker {
     pub(super) fn new(
-        engine: Arc<S>,
+        engine: Arc<dyn ConditionalStore>,
         hints: Arc<LocalHints>,
         written: mpsc::UnboundedSender<Notice>,
         met: Arc<AtomicU64>,

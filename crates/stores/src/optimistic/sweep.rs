@@ -68,7 +68,7 @@ impl<E: Kind> Sweep<E> {
     /// # Errors
     ///
     /// The engine could not find out. The next walk begins with the same rows.
-    pub(super) async fn walk(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
+    pub(super) async fn walk(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
         let started = Instant::now();
         loop {
             self.step(engine).await?;
@@ -83,7 +83,7 @@ impl<E: Kind> Sweep<E> {
     /// # Errors
     ///
     /// The engine could not find out. The next step tries the same rows again.
-    async fn step(&mut self, engine: &impl ConditionalStore) -> Result<(), StoreError> {
+    async fn step(&mut self, engine: &dyn ConditionalStore) -> Result<(), StoreError> {
         let listing = engine.list(E::PREFIX, self.after.as_ref(), self.page).await?;
         let now = listing.now;
         self.remove_condemned(engine, now).await?;
@@ -97,7 +97,7 @@ impl<E: Kind> Sweep<E> {
 
     async fn remove_condemned(
         &mut self,
-        engine: &impl ConditionalStore,
+        engine: &dyn ConditionalStore,
         now: EngineTime,
     ) -> Result<(), StoreError> {
         let due = self.condemned.iter().filter(|(_, (since, _))| *since + REMOVAL_PAUSE <= now);
@@ -112,7 +112,7 @@ impl<E: Kind> Sweep<E> {
     /// Raises the floors above the dead rows, and writes down the age of old ones.
     async fn condemn(
         &mut self,
-        engine: &impl ConditionalStore,
+        engine: &dyn ConditionalStore,
         listing: Listing,
     ) -> Result<(), StoreError> {
         let mut floors: BTreeMap<u8, FencingToken> = BTreeMap::new();
@@ -152,7 +152,7 @@ fn page_like(listing: &Listing) -> usize {
 /// The first row is written as it is. That gives a version of which this process knows when it was written,
 /// and the times of all rows are counted from it. So it does not matter how long the second write takes.
 async fn write_ages<E: Kind>(
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
     rows: &mut [(Key, Version, Value<E>)],
 ) -> Result<(), StoreError> {
     let Some(timeline) = engine.timeline() else { return Ok(()) };
@@ -182,7 +182,7 @@ async fn write_ages<E: Kind>(
 
 /// Raises floors; gives the buckets whose floor is high enough, and what the engine's clock showed last.
 async fn raise(
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
     floors: &BTreeMap<u8, FencingToken>,
 ) -> Result<(Vec<u8>, EngineTime), StoreError> {
     let keys: Vec<_> = floors.keys().copied().map(Key::Floor).collect();

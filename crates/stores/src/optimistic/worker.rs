@@ -60,8 +60,8 @@ const RESTS_FROM: u32 = 2;
 type EncodedRow = Result<Vec<u8>, StoreError>;
 
 /// The task's state.
-pub(super) struct Worker<E: Kind, S> {
-    pub(super) engine: Arc<S>,
+pub(super) struct Worker<E: Kind> {
+    pub(super) engine: Arc<dyn ConditionalStore>,
     pub(super) hints: Arc<LocalHints>,
     clock: EngineClock,
     floors: Floors,
@@ -155,9 +155,9 @@ enum Event<E: Kind> {
     TimedOut(E::Key),
 }
 
-impl<E: Kind, S: ConditionalStore> Worker<E, S> {
+impl<E: Kind> Worker<E> {
     pub(super) fn new(
-        (engine, hints, conflicts): (Arc<S>, Arc<LocalHints>, Arc<AtomicU64>),
+        (engine, hints, conflicts): (Arc<dyn ConditionalStore>, Arc<LocalHints>, Arc<AtomicU64>),
     ) -> Self {
         let remembered = NonZero::new(REMEMBERED / engine.parts()).unwrap_or(NonZero::<usize>::MIN);
         Self {
@@ -633,7 +633,7 @@ fn decide_what_fits<E: Kind>(
     key: &E::Key,
     waiting: &[PendingCommand<E>],
     moment: Moment,
-    engine: &impl ConditionalStore,
+    engine: &dyn ConditionalStore,
 ) -> (usize, Decision<E>, Option<EncodedRow>) {
     let (timeline, limit) = (engine.timeline(), engine.profile().limits.bytes);
     let mut taken = waiting.len();

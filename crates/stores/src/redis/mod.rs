@@ -86,7 +86,8 @@ pub(crate) fn check(url: &str, settings: &RedisSettings) -> Result<(), OpenError
 /// A [`Store`] in Redis.
 #[derive(Debug)]
 struct RedisStore {
-    commands: Optimistic<RedisEngine>,
+    engine: Arc<RedisEngine>,
+    commands: Optimistic,
     watches: Arc<Watches>,
     /// Subscribe to hints and announce watches for as long as the store lives.
     _tasks: [AbortOnDropHandle<()>; 2],
@@ -122,7 +123,9 @@ impl RedisStore {
             written: AtomicU64::new(0),
             notices: Mutex::new(Some(notices)),
         };
-        Ok(Self { commands: Optimistic::new(Arc::new(engine)), watches, _tasks: tasks })
+        let engine = Arc::new(engine);
+        let commands = Optimistic::new(Arc::clone(&engine) as _);
+        Ok(Self { engine, commands, watches, _tasks: tasks })
     }
 }
 
@@ -133,7 +136,7 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Option<ListReply>, StoreError> {
-        let engine = self.commands.engine();
+        let engine = &*self.engine;
         match query {
             ListQuery::Locks(query) => Ok(list::page(engine, query).await?.map(ListReply::Locks)),
             ListQuery::Records(query) => {
