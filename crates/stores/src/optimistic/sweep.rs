@@ -35,7 +35,7 @@ const AGES_AT_ONCE: usize = 64;
 /// How many rows are read at once, and removed at once: a round trip and a commit for many of them, since a
 /// service that gives each lock a new name leaves a thousand rows a second. Not more, because a step on a lock waits
 /// behind them.
-const PAGE: RangeInclusive<usize> = 64..=128;
+const PAGE: RangeInclusive<usize> = 64..=256;
 /// How large the rows of a page may be together, where they are more than the fewest: a record may have half a
 /// megabyte.
 const PAGE_BYTES: usize = 256 * 1024;

@@ -51,8 +51,9 @@ const LIMITS: EntryLimits =
 const AROUND: usize = 600;
 /// How many batches are pipelined on the session at once.
 const WRITES_AT_ONCE: usize = 64;
-/// How many rows a listing asks for at once.
-const ROWS_AT_ONCE: usize = 512;
+/// How many rows a listing asks for at once: a session's requests are answered in their order, so a step on a lock
+/// waits behind them.
+const ROWS_AT_ONCE: usize = 128;
 /// How many buckets a listing looks into at once, at most.
 const BUCKETS_AT_ONCE: usize = 64;
 
