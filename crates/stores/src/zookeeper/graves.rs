@@ -12,9 +12,6 @@
 //! What is written in an empty node names the data version of the parent besides, which each deletion
 //! raises. What empties or deletes a node compares its whole version, and names the data version of the
 //! parent, too: a walk may have seen the node long ago. Tested in `tests/stores/zookeeper`.
-//!
-//! Nodes below one parent share a request: a service that gives each lock a new name would have the ensemble
-//! commit twice as often for what it removes as for what it grants.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -38,7 +35,8 @@ const IN_USE: Duration = Duration::from_secs(15);
 const CAPACITY: usize = 16 * 1024;
 /// How many are deleted at once.
 const BATCH: usize = 256;
-/// How many nodes below one parent are emptied or deleted in one request.
+/// How many nodes below one parent are emptied or deleted in one request. A service that gives each lock a new name
+/// would else have the ensemble commit as often for what it removes as for what it grants.
 const TOGETHER: usize = 64;
 
 /// The empty nodes that this process knows of.
