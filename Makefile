@@ -156,7 +156,7 @@ msrv:
 # beside nginx and webdis.
 ONE_CORE =
 
-bench: redis-server nginx $(if $(ONE_CORE),webdis)
+bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
 	cargo bench --locked --profile dist --target-dir target/dist-build --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document again from the code.

@@ -260,6 +260,15 @@ async fn cycle_lock(store: &dyn Store, names: Names, task: usize) -> Result<()> 
     Ok(())
 }
 
+/// Locks and unlocks by etcd's own API.
+pub(crate) fn measure_gateway(
+    runtime: &Runtime,
+    window: Duration,
+    gateway: &Arc<EtcdGateway>,
+) -> Result<Slice> {
+    measure(runtime, window, &Cycle::Gateway(Arc::clone(gateway)))
+}
+
 /// Runs a cycle in each of as many tasks as there are connections, for as long as the window.
 fn measure(runtime: &Runtime, window: Duration, cycle: &Cycle) -> Result<Slice> {
     let started = Instant::now();

@@ -1,18 +1,24 @@
 //! The whole server side on one core, beside the programs that people put in keylatch's place: nginx, which
-//! answers without any work, webdis before a Redis, and Redis alone.
+//! answers without any work, webdis before a Redis, Redis alone, and etcd with its lock gateway.
 //!
 //! Every subject shares the core with its Redis; the load generator has another one. Subjects take turns, round
 //! by round, and only ratios within a round count.
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
 
 use crate::Result;
+use crate::engine::measure_gateway;
+use crate::engine_alone::EtcdGateway;
 use crate::load::Load;
-use crate::processes::{Machine, Process};
+use crate::processes::{Machine, Process, free_address};
 use crate::redis_alone::{Lock, RedisAlone, Scripts};
 use crate::report;
-use crate::slice::{Slice, Spread};
+use crate::slice::{Cpu, Slice, Spread};
 
 /// The part of the rate of nginx's 204 that is to be left with locks in memory.
 const GOAL_MEMORY: f64 = 0.75;
@@ -36,6 +42,7 @@ struct Subjects {
     embedded: Process,
     redis: (Process, Process),
     webdis: (Process, Process),
+    etcd: Etcd,
 }
 
 /// The rounds of each subject.
@@ -47,6 +54,7 @@ struct Rounds {
     embedded: Vec<Slice>,
     redis: Vec<Slice>,
     webdis: Vec<Slice>,
+    etcd: Vec<Slice>,
     plain: Vec<Slice>,
     scripts: Vec<Slice>,
 }
@@ -68,6 +76,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         measured.redis.push(load.measure(service, Some(redis))?);
         let (service, redis) = &subjects.webdis;
         measured.webdis.push(load.measure_webdis(service, redis, &release)?);
+        measured.etcd.push(subjects.etcd.measure(load.window)?);
         measured.plain.push(plain.measure()?);
         measured.scripts.push(scripts.measure()?);
     }
@@ -88,7 +97,47 @@ impl Subjects {
             embedded: machine.keylatch(&format!("embedded:{}", directory.display()))?,
             redis: (on_redis, redis),
             webdis: (webdis, behind_webdis),
+            etcd: Etcd::start(machine)?,
         })
+    }
+}
+
+/// An etcd of one member, on the disk that the embedded store is on, with its lock gateway.
+struct Etcd {
+    server: Process,
+    runtime: Runtime,
+    gateway: Arc<EtcdGateway>,
+}
+
+impl Etcd {
+    fn start(machine: &Machine) -> Result<Self> {
+        let (directory, peer) = (machine.directory("etcd"), free_address()?);
+        let server = machine.server("etcd", |command: &mut Command, address, _| {
+            command.arg("--data-dir").arg(directory);
+            for (flag, address) in [
+                ("--listen-client-urls", address),
+                ("--advertise-client-urls", address),
+                ("--listen-peer-urls", peer),
+                ("--initial-advertise-peer-urls", peer),
+            ] {
+                command.arg(flag).arg(format!("http://{address}"));
+            }
+            command.args(["--initial-cluster", &format!("default=http://{peer}")]);
+            Ok(())
+        })?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let url = format!("etcd://{}", server.address);
+        let gateway = Arc::new(runtime.block_on(EtcdGateway::connect(&url))?);
+        Ok(Self { server, runtime, gateway })
+    }
+
+    fn measure(&self, window: Duration) -> Result<Slice> {
+        let before = self.server.cpu()?;
+        let cycles = measure_gateway(&self.runtime, window, &self.gateway)?;
+        let spent = self.server.cpu()? - before;
+        let cpu = Cpu { generator: 0.0, service: spent, redis: 0.0, machine: spent };
+        // A cycle is two requests.
+        Ok(Slice { rate: 2.0 * cycles.rate, cores: cpu.over(window.as_secs_f64()), ..cycles })
     }
 }
 
@@ -155,6 +204,7 @@ impl Rounds {
             ("keylatch, embedded", &self.embedded),
             ("keylatch on Redis", &self.redis),
             ("webdis on Redis", &self.webdis),
+            ("etcd's lock gateway", &self.etcd),
             ("Redis, SET NX PX", &self.plain),
             ("Redis, queue scripts", &self.scripts),
         ];
@@ -163,7 +213,10 @@ impl Rounds {
         report::table(&["of nginx", "of webdis"], &rows, |slices| {
             vec![Some(ratio(slices, &self.nginx)), Some(ratio(slices, &self.webdis))]
         });
-        report::legend("The server side has one core, its Redis included.\n", &rows);
+        report::legend(
+            "The server side has one core, its Redis included. Times of etcd are of a lock and its unlock.\n",
+            &rows,
+        );
         println!("\nGoals:");
         let goals = [
             ("on Redis, of webdis", GOAL_REDIS, ratio(&self.redis, &self.webdis)),

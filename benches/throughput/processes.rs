@@ -429,6 +429,6 @@ fn not_run(command: &Command, error: &io::Error) -> String {
 }
 
 /// An address at which no process listened a moment ago.
-fn free_address() -> Result<SocketAddr> {
+pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
