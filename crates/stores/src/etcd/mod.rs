@@ -2,9 +2,9 @@
 //!
 //! The adapter over conditional writes runs the rules (`optimistic`); this is its engine: a batch is one
 //! transaction of nested ones (`txn.rs`), on one connection to one member (`session.rs`, `cluster.rs`); a
-//! listing asks for narrow ranges (`pages.rs`); and a watch says what other instances change (`watch.rs`). etcd tells no time, so this process's timeline
-//! says how long ago a revision was seen. No lease of etcd is used: they last whole seconds, and an
-//! election renews them.
+//! listing asks for narrow ranges (`pages.rs`); and a watch says what other instances change (`watch.rs`).
+//! etcd tells no time, so this process's timeline says how long ago a revision was seen. No lease of etcd is
+//! used: they last whole seconds, and an election renews them.
 //!
 //! Invariant: what an answer or the watch says of revisions is on the timeline before the adapter has it.
 

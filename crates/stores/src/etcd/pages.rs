@@ -40,8 +40,7 @@ impl PageRanges {
     /// The keys after `after`, or all that begin with `prefix`.
     pub(super) fn new(prefix: Vec<u8>, after: Option<Vec<u8>>, width: RangeWidth) -> Self {
         let (root, end) = (prefix.len(), end_of_prefix(&prefix));
-        // The next key after one is that key and a zero byte.
-        let next = after.map(|key| [&*key, &[0]].concat());
+        let next = after.map(|key| key_after(&key));
         Self { root, start: next.unwrap_or_default().max(prefix), end, width }
     }
 
@@ -60,13 +59,16 @@ impl PageRanges {
         Some((self.start.clone(), end))
     }
 
-    /// Notes what the answer to a range has: its keys, and how many there are in all.
+    /// Notes what the answer to a range has: the first of its keys, and how many there are in all.
     pub(super) fn note(&mut self, range: Range, keys: &[&[u8]], count: usize) {
         let (start, end) = range;
         if let (Some(first), true) = (keys.first(), start.len() == self.root) {
             self.width.first = first.to_vec();
         }
-        self.start = end;
+        self.start = match keys.last() {
+            Some(last) if count > keys.len() => key_after(last),
+            _ => end,
+        };
         if count > MANY {
             self.width.depth = self.deeper(keys);
         } else if count < FEW && self.width.depth > self.root {
@@ -92,11 +94,19 @@ impl PageRanges {
     }
 }
 
+/// The next key after one is that key and a zero byte.
+fn key_after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// How the name of what is not keylatch's below the prefix ends.
+    const FOREIGN: &[u8] = b" of another";
 
     /// Reads pages as etcd answers them; gives the keys, how many etcd looked at for all pages, and the requests.
     fn read_all(keys: &BTreeSet<Vec<u8>>, limit: usize) -> (Vec<Vec<u8>>, usize, usize) {
@@ -110,7 +120,8 @@ mod tests {
                 let some: Vec<_> =
                     all.iter().take(before + limit - read.len()).map(|key| &***key).collect();
                 (requests, looks) = (requests + 1, looks + all.len());
-                read.extend(some.iter().map(|key| key.to_vec()));
+                let own = some.iter().filter(|key| !key.ends_with(FOREIGN));
+                read.extend(own.map(|key| key.to_vec()));
                 ranges.note((start, end), &some, all.len());
                 if read.len() == before + limit {
                     break;
@@ -153,6 +164,18 @@ mod tests {
         let keys = (0..200).map(|number| format!("k/l{number}").into_bytes()).collect();
         let (read, _, requests) = read_all(&keys, 1024);
         assert_eq!((read.len(), requests), (200, 1));
+    }
+
+    /// A page then has fewer rows than it asked for, and more follow.
+    #[test]
+    fn rows_behind_those_of_other_programs_are_read() {
+        let name = |number: u32| match number % 50 {
+            0 => format!("k/l{number:05} of another").into_bytes(),
+            _ => format!("k/l{number:05}").into_bytes(),
+        };
+        let keys: BTreeSet<_> = (0..5000).map(name).collect();
+        let (read, ..) = read_all(&keys, 100);
+        assert!(read.iter().eq(keys.iter().filter(|key| !key.ends_with(FOREIGN))));
     }
 
     #[test]
