@@ -3,7 +3,9 @@
 //!
 //! Method: each of these services, or an answer in place of one where that would take 20,000 locks.
 
-use keylatch_testkit::{EventStream, Page, RedisServer, RedlockNodes, Service, config};
+use std::time::{Duration, Instant};
+
+use keylatch_testkit::{EventStream, Page, RedisServer, RedlockNodes, Service, config, eventually};
 use reqwest::Method;
 use serde_json::json;
 
@@ -35,6 +37,9 @@ async fn locks_are_sorted_by_age_time_left_queue_and_name() {
         [("c-oldest", 600_000), ("b-shortest", 60_000), ("d-queue", 600_000), ("a-last", 600_000)]
     {
         service.create(name, &json!({"ttl_ms": ttl_ms})).await;
+        // Dates have milliseconds, and the next lock is to be younger.
+        let created = Instant::now();
+        eventually(async || (created.elapsed() >= Duration::from_millis(2)).then_some(())).await;
     }
     let body = json!({"wait_ms": 60_000});
     let waits = service.create("d-queue", &body);
