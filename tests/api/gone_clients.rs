@@ -52,7 +52,7 @@ async fn is(service: &Service, status: u16) {
 }
 
 /// The value of a gauge.
-async fn gauge(service: &Service, name: &str) -> u64 {
+pub(crate) async fn gauge(service: &Service, name: &str) -> u64 {
     let metrics = service.get("/metrics").await.text;
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {metrics}"))
