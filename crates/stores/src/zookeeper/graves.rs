@@ -71,11 +71,13 @@ impl Graves {
     /// Some of the nodes that were empty for `rest`, with their versions. They are forgotten.
     pub(super) fn take_due(&self, rest: Duration) -> Vec<(Key, Version)> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = known.iter().filter(|(_, grave)| grave.since.elapsed() >= rest);
-        let mut due: Vec<_> = due.map(|(key, grave)| (key.clone(), grave.version)).collect();
-        // Those of one bucket have one parent.
-        due.sort_unstable_by_key(|(key, _)| key.bucket());
+        let now = Instant::now();
+        let due = known.iter().filter(|(_, grave)| grave.since + rest <= now);
+        let mut due: Vec<_> = due.map(|(key, grave)| (key, grave.version)).collect();
+        // Those of one bucket have one parent. A lock's bucket is a hash of its name.
+        due.sort_by_cached_key(|(key, _)| key.bucket());
         due.truncate(BATCH);
+        let due: Vec<_> = due.into_iter().map(|(key, version)| (key.clone(), version)).collect();
         for (key, _) in &due {
             known.remove(key);
         }
@@ -129,14 +131,14 @@ impl ZooKeeper {
             }
             emptied => emptied,
         };
-        unless_conflict(emptied).map(drop)
+        is_taken(emptied).map(drop)
     }
 
     fn node_of(&self, key: Key, version: Version) -> Node {
         Node { path: self.link.members.tree.node(&key), key, version }
     }
 
-    /// Takes a step on each node, with those below its parent as far as none of them has changed.
+    /// Takes a step on each node. Nodes below one parent share requests; where one of them has changed, each has its own.
     async fn take_steps(
         &self,
         session: &Session,
@@ -152,13 +154,13 @@ impl ZooKeeper {
         let stepping = below.into_values().map(async |nodes| {
             for some in nodes.chunks(TOGETHER) {
                 let taken = self.step(&session.client, some, step, &MarkStep::None).await;
-                if unless_conflict(taken)? || some.len() == 1 {
+                if is_taken(taken)? || some.len() == 1 {
                     continue;
                 }
                 // A row was written in one of them, or another process was before.
                 for node in some.chunks(1) {
                     let taken = self.step(&session.client, node, step, &MarkStep::None).await;
-                    unless_conflict(taken)?;
+                    is_taken(taken)?;
                 }
             }
             Ok::<_, StoreError>(())
@@ -200,7 +202,7 @@ impl ZooKeeper {
 }
 
 /// Whether a step was taken; `false` where a node or its parent is not as it was.
-fn unless_conflict(taken: Result<(), WriteError>) -> Result<bool, StoreError> {
+fn is_taken(taken: Result<(), WriteError>) -> Result<bool, StoreError> {
     match taken {
         Ok(()) => Ok(true),
         Err(WriteError::Failed(error)) if is_conflict(&error) => Ok(false),
