@@ -39,31 +39,23 @@ pub(super) struct Gateway {
     /// Scheme and authority.
     origin: Uri,
     host: HeaderValue,
-    times: AnswerTimes,
+    /// How long a client waits for an answer.
+    timeout: Duration,
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
     tries: u32,
-}
-
-/// How long an upstream may take to answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AnswerTimes {
-    /// How long the client waits.
-    pub(super) client: Duration,
-    /// How much later the answer to a guarded request is still read, and kept for its repeats.
-    pub(super) late: Duration,
 }
 
 impl Gateway {
     pub(super) fn new(
         client: HttpsClient<Body>,
         origin: Uri,
-        times: AnswerTimes,
+        timeout: Duration,
         tries: u32,
     ) -> Self {
         let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
-        Self { client, origin, host, times, tries }
+        Self { client, origin, host, timeout, tries }
     }
 
     /// Everything at `path` and below it.
@@ -96,27 +88,28 @@ impl Gateway {
 
     async fn send(&self, request: Request) -> Response {
         let fenced = request.headers().contains_key(IDEMPOTENCY_FENCE);
-        let end = Instant::now() + self.times.client;
-        let late = if fenced { end + self.times.late } else { end };
+        let end = Instant::now() + self.timeout;
         let request = match self.outgoing(request) {
             Ok(request) => request,
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
         if self.tries == 1 || !fenced {
-            return self.answer(self.send_once(request, late, 0).await);
+            // The layer bounds a guarded request: for how long its client waits, and for how long a late answer is read.
+            let limit = (!fenced).then_some(end);
+            return self.answer(self.send_once(request, limit, 0).await);
         }
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let body = body.unwrap_or_else(|_| Bytes::new());
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
-        let mut tried = self.send_once(again(), late, 0).await;
+        let mut tried = self.send_once(again(), None, 0).await;
         for resend in 1..self.tries {
             if !matches!(tried, Err(SendFailure::Silent(_))) || Instant::now() + PAUSE >= end {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
             // Whatever becomes of it, an earlier try may have been carried out.
-            tried = self.send_once(again(), late, resend).await.map_err(SendFailure::or_silent);
+            tried = self.send_once(again(), None, resend).await.map_err(SendFailure::or_silent);
         }
         self.answer(tried)
     }
@@ -130,22 +123,31 @@ impl Gateway {
     async fn send_once(
         &self,
         mut request: Request,
-        end: Instant,
+        limit: Option<Instant>,
         resend: u32,
     ) -> Result<Response, SendFailure> {
         let span = CallSpan::start(&mut request, &self.origin, resend);
-        let answer = self.exchange(request, end).await;
+        let answer = self.exchange(request, limit).await;
         if let Some(span) = span {
             span.end(answer.as_ref().map(Response::status).map_err(SendFailure::code));
         }
         answer
     }
 
-    async fn exchange(&self, mut request: Request, end: Instant) -> Result<Response, SendFailure> {
+    async fn exchange(
+        &self,
+        mut request: Request,
+        limit: Option<Instant>,
+    ) -> Result<Response, SendFailure> {
         // Admission has left the offer in unguarded requests alone.
         let client = upgrade_of(request.headers())
             .and_then(|_| request.extensions_mut().remove::<OnUpgrade>());
-        match timeout_at(end, self.client.request(request)).await {
+        let answer = self.client.request(request);
+        let answer = match limit {
+            Some(limit) => timeout_at(limit, answer).await,
+            None => Ok(answer.await),
+        };
+        match answer {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 client.and_then(|client| self.switched(response.map(Body::new), client)).ok_or_else(
                     // It was not asked to, and what it says from now on is no answer.

@@ -15,7 +15,7 @@ use axum::middleware::map_request_with_state;
 use serde::Deserialize;
 
 use super::admission::{Admission, admit};
-use super::gateway::{AnswerTimes, Gateway};
+use super::gateway::Gateway;
 use super::list::resolve_url;
 use super::principal::{Principal, PrincipalHeader};
 use crate::http::CrossOrigin;
@@ -169,13 +169,10 @@ impl Guard {
         service: Arc<IdempotencyService>,
         client: &HttpsClient<Body>,
     ) -> Option<Router> {
-        let times = AnswerTimes {
-            client: Duration::from_millis(self.timeout_ms),
-            late: Duration::from_millis(self.lease_ms),
-        };
+        let timeout = Duration::from_millis(self.timeout_ms);
         let tries = if self.upstream_idempotent { 3 } else { 1 };
         let upstream =
-            Gateway::new(client.clone(), self.origin()?, times, tries).router(&self.path);
+            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
         let inner = others.iter().filter(|other| holds(&self.path, &other.path));
         let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
         let principal = self.principal().map(|name| PrincipalHeader {
