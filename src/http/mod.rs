@@ -30,13 +30,18 @@ mod streams;
 mod system;
 mod tunnel;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::HeaderName;
-use axum::routing::{any, get};
+use axum::response::Response;
+use axum::routing::{Route, any, get};
+use tower::layer::util::Identity;
 use tower::util::MapResponseLayer;
+use tower::{Layer, Service};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::map_response_body::MapResponseBodyLayer;
 use utoipa::openapi::OpenApi;
@@ -129,10 +134,10 @@ fn guarded(
 ) -> std::io::Result<Router> {
     let client = https_client(&Trust::System, None)?;
     let configured = extras.guards.iter().filter_map(|guard| {
-        let router = guard.router(extras.guards, Arc::clone(records), &client)?;
         let surface = guard.cross_origin.into();
         let requests = requests.with_deadline(guard.deadline()).over(surface);
-        Some(layered(router, requests.with_guard_access(guard.access)))
+        let requests = requests.with_admission(guard.access, guard.admission(extras.guards)?);
+        Some(layered_over(guard.layer(Arc::clone(records))?, guard.upstream(&client)?, requests))
     });
     let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
     let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
@@ -141,11 +146,23 @@ fn guarded(
 }
 
 fn layered(router: Router, requests: RequestLayer) -> Router {
-    // One layer of three: axum boxes a request's future again for each call of `layer`.
+    layered_over(Identity::new(), router, requests)
+}
+
+/// The routes with what is the same for all around a layer of their own.
+fn layered_over<L>(own: L, router: Router, requests: RequestLayer) -> Router
+where
+    L: Layer<Route> + Clone + Send + Sync + 'static,
+    L::Service: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync,
+    L::Service: 'static,
+    <L::Service as Service<Request>>::Future: Send,
+{
+    // One layer of four: axum boxes a request's future again for each call of `layer`.
     router.layer((
         requests,
         MapResponseBodyLayer::new(Body::new),
         CatchPanicLayer::custom(problem::of_panic),
+        own,
     ))
 }
 

@@ -30,7 +30,7 @@ use tower::{Layer, Service};
 
 use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
-use super::idempotency::GuardAccess;
+use super::idempotency::{Admission, GuardAccess};
 use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
@@ -56,6 +56,8 @@ pub struct RequestLayer {
     deadline: Duration,
     surface: Surface,
     guard_access: GuardAccess,
+    /// What lets requests in at a guarded route.
+    admission: Option<Arc<Admission>>,
 }
 
 #[derive(Debug)]
@@ -91,8 +93,9 @@ impl RequestLayer {
             tracer: None,
             metrics,
         };
-        let guard_access = GuardAccess::Public;
-        Ok(Self { shared: Arc::new(shared), deadline, surface: Surface::Api, guard_access })
+        let (guard_access, admission) = (GuardAccess::Public, None);
+        let (shared, surface) = (Arc::new(shared), Surface::Api);
+        Ok(Self { shared, deadline, surface, guard_access, admission })
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -158,10 +161,10 @@ impl RequestLayer {
         Self { surface, ..self.clone() }
     }
 
-    /// The same over a guarded route that takes requests of these clients.
+    /// The same over a guarded route that takes requests of these clients, and lets them in so.
     #[must_use]
-    pub(super) fn with_guard_access(&self, guard_access: GuardAccess) -> Self {
-        Self { guard_access, ..self.clone() }
+    pub(super) fn with_admission(&self, guard_access: GuardAccess, admission: Admission) -> Self {
+        Self { guard_access, admission: Some(Arc::new(admission)), ..self.clone() }
     }
 
     /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
@@ -198,7 +201,8 @@ impl RequestLayer {
         if *surface != Surface::Api {
             ticket.prepare_forwarding(request);
         }
-        (ticket, passed)
+        let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
+        (ticket, passed.and_then(let_in))
     }
 
     /// Whether the route is there for clients of the listener that the request came to.

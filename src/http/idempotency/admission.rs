@@ -3,15 +3,13 @@
 //!
 //! The layer takes key, principal and fingerprint from the same request that the gateway sends on, so
 //! whatever is taken away is taken away before. What keylatch adds for the upstream (fencing token, key, where the
-//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. Tested in
-//! `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
+//! request comes from) is added behind this, where no client reaches it and no repeat pays for it. It is a step of the
+//! one middleware and costs no layer. Tested in `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderName, Method};
-use axum::response::{IntoResponse as _, Response};
 use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
 use super::forwarding::{
@@ -36,7 +34,7 @@ const OWN_HEADERS: [HeaderName; 7] = [
 
 /// What a guarded route lets in.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(in crate::http) struct Admission {
     /// [`OWN_HEADERS`], and that of the principal.
     own_headers: Vec<HeaderName>,
     /// The paths of the guards within this one.
@@ -57,7 +55,12 @@ impl Admission {
         Self { own_headers: own_headers.collect(), inner_guards, principal, guarded_methods }
     }
 
-    fn admit(&self, mut request: Request) -> Result<Request, Problem> {
+    /// Takes from a request what its client may not say to the upstream.
+    ///
+    /// # Errors
+    ///
+    /// The guard does not let the request in: its path, its upgrade or its principal is none that it takes.
+    pub(in crate::http) fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         self.check_path(request.uri().path())?;
         let is_guarded = self.guarded_methods.contains(request.method());
         let protocols = upgrade_of(request.headers());
@@ -69,13 +72,13 @@ impl Admission {
         strip(headers, &self.own_headers);
         remove_twins(headers, &self.own_headers);
         if let Some(principal) = &self.principal {
-            principal.read(&mut request, is_guarded)?;
+            principal.read(request, is_guarded)?;
         }
-        remove_claims(&mut request);
+        remove_claims(request);
         if let Some(protocols) = protocols {
             offer_upgrade(request.headers_mut(), protocols);
         }
-        Ok(request)
+        Ok(())
     }
 
     fn check_path(&self, path: &str) -> Result<(), Problem> {
@@ -89,12 +92,4 @@ impl Admission {
         }
         Ok(())
     }
-}
-
-/// The middleware in front of the layer of a guarded route.
-pub(super) async fn admit(
-    State(admission): State<Arc<Admission>>,
-    request: Request,
-) -> Result<Request, Response> {
-    admission.admit(request).map_err(|problem| problem.with_retry().into_response())
 }

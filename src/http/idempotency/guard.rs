@@ -11,10 +11,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, Uri};
-use axum::middleware::map_request_with_state;
 use serde::Deserialize;
 
-use super::admission::{Admission, admit};
+use super::admission::Admission;
 use super::gateway::Gateway;
 use super::list::resolve_url;
 use super::principal::{Principal, PrincipalHeader};
@@ -161,18 +160,15 @@ impl Guard {
         Duration::from_millis(waits) + SLACK
     }
 
-    /// The guarded routes, before the service behind, beside those of the other guards. `None` when
-    /// [`Guard::check`] says why not.
-    pub(crate) fn router(
-        &self,
-        others: &[Self],
-        service: Arc<IdempotencyService>,
-        client: &HttpsClient<Body>,
-    ) -> Option<Router> {
+    /// The routes of the service behind. `None` when [`Guard::check`] says why not.
+    pub(crate) fn upstream(&self, client: &HttpsClient<Body>) -> Option<Router> {
         let timeout = Duration::from_millis(self.timeout_ms);
         let tries = if self.upstream_idempotent { 3 } else { 1 };
-        let upstream =
-            Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path);
+        Some(Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path))
+    }
+
+    /// What lets requests in, beside these other guards. `None` when [`Guard::check`] says why not.
+    pub(in crate::http) fn admission(&self, others: &[Self]) -> Option<Admission> {
         let inner = others.iter().filter(|other| holds(&self.path, &other.path));
         let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
         let principal = self.principal().map(|name| PrincipalHeader {
@@ -180,12 +176,12 @@ impl Guard {
             is_credential: self.names_a_credential(),
             is_required: self.require_principal,
         });
-        let admission = Arc::new(Admission::new(principal, self.methods()?, inner.collect()));
-        // One layer of two: axum boxes a request's future again for each call of `layer`.
-        Some(upstream.layer((
-            map_request_with_state(admission, admit),
-            IdempotencyLayer::over(service, self.policy()?),
-        )))
+        Some(Admission::new(principal, self.methods()?, inner.collect()))
+    }
+
+    /// What runs each request once. `None` when [`Guard::check`] says why not.
+    pub(crate) fn layer(&self, service: Arc<IdempotencyService>) -> Option<IdempotencyLayer> {
+        Some(IdempotencyLayer::over(service, self.policy()?))
     }
 
     fn policy(&self) -> Option<Policy> {

@@ -15,5 +15,6 @@ pub(super) mod list;
 mod path_reading;
 mod principal;
 
+pub(super) use admission::Admission;
 pub(super) use document::{add_headers, document, name_operation};
 pub use guard::{Guard, GuardAccess};
