@@ -112,7 +112,6 @@ impl App {
         AuditLog::check(&config.log).map_err(of_audit(&config.log.audit))?;
         authenticator(config)?;
         tls_files(config)?;
-        request_layer(config, &Arc::new(Metrics::new()))?;
         config.traces.as_ref().map(Traces::check).transpose()?;
         Ok(())
     }
@@ -149,7 +148,7 @@ impl App {
             streams: streams(&config, &metrics),
             closing: closing.clone(),
         };
-        let requests = request_layer(&config, &metrics)?
+        let requests = request_layer(&config, &metrics)
             .with_authenticator(authenticator.clone())
             .with_audit_log(audit.clone())
             .with_tracer(traces.as_ref().map(Traces::tracer));
@@ -357,13 +356,12 @@ fn records(
     Ok(profile.records.then(start))
 }
 
-fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> Result<RequestLayer, Error> {
+fn request_layer(config: &Config, metrics: &Arc<Metrics>) -> RequestLayer {
     let deadline = Duration::from_millis(config.server.request_timeout_ms);
     let slow = Duration::from_millis(config.log.slow_ms);
-    let requests = RequestLayer::new(Arc::clone(metrics), deadline, config.server.max_requests)?;
-    Ok(requests
+    RequestLayer::new(Arc::clone(metrics), deadline, config.server.max_requests)
         .with_access_log(config.log.access, slow)
-        .with_origin_policy(OriginPolicy::new(&config.server, &config.cors)))
+        .with_origin_policy(OriginPolicy::new(&config.server, &config.cors))
 }
 
 fn authenticator(config: &Config) -> Result<Option<Arc<Authenticator>>, Error> {

@@ -11,10 +11,11 @@
 //! Invariant: every answer has an `X-Request-Id`, also that to a request that was refused. Tested in
 //! `tests/api/connections.rs`, `logging.rs`, `secrets.rs` and `system.rs`.
 
+use std::cell::Cell;
 use std::error::Error;
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -63,7 +64,6 @@ pub struct RequestLayer {
 #[derive(Debug)]
 struct Shared {
     metrics: Arc<Metrics>,
-    ids: RequestIds,
     load: LoadLimit,
     logger: AccessLogger,
     origins: OriginPolicy,
@@ -74,17 +74,8 @@ struct Shared {
 
 impl RequestLayer {
     /// A layer with a deadline of `deadline` for each request and room for `max_requests`.
-    ///
-    /// # Errors
-    ///
-    /// The operating system has no random bytes to give, which set the ids of this process apart.
-    pub fn new(
-        metrics: Arc<Metrics>,
-        deadline: Duration,
-        max_requests: usize,
-    ) -> Result<Self, getrandom::Error> {
+    pub fn new(metrics: Arc<Metrics>, deadline: Duration, max_requests: usize) -> Self {
         let shared = Shared {
-            ids: RequestIds::new()?,
             load: LoadLimit::new(Arc::clone(&metrics), max_requests),
             logger: AccessLogger { log: AccessLog::Errors, slow: Duration::from_secs(1) },
             origins: OriginPolicy::default(),
@@ -95,7 +86,7 @@ impl RequestLayer {
         };
         let (guard_access, admission) = (GuardAccess::Public, None);
         let (shared, surface) = (Arc::new(shared), Surface::Api);
-        Ok(Self { shared, deadline, surface, guard_access, admission })
+        Self { shared, deadline, surface, guard_access, admission }
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -169,17 +160,19 @@ impl RequestLayer {
 
     /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
     /// the page and the identity may send the request.
-    fn admit(&self, request: &mut Request<Body>) -> (RequestTicket, Result<(), Problem>) {
-        let (started, Self { shared, surface, .. }) = (Instant::now(), self);
-        let path = request.extensions().get::<MatchedPath>().cloned();
+    fn admit(self: &Arc<Self>, request: &mut Request<Body>) -> (RequestTicket, Result<(), Problem>) {
+        let (started, shared, surface) = (Instant::now(), &self.shared, self.surface);
+        // Taken out, since no handler reads it and to count one more use of it costs as much as a lock.
+        let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
-        let urgency = Urgency::of(request, *surface, route);
-        let (in_flight, admitted) = shared.load.admit(urgency, Arrival::of(request));
-        let (method, id) = (method_label(request.method()), shared.ids.id_of(request));
+        let urgency = Urgency::of(request, surface, route);
+        let (in_flight, others) = InFlight::begin(Arc::clone(self));
+        let admitted = shared.load.admit(others, urgency, Arrival::of(request));
+        let (method, id) = (method_label(request.method()), id_of(request));
         let tracer = shared.tracer.as_ref();
         let span = tracer.and_then(|tracer| start_span(tracer, request, method, route, &id));
-        let passed = admitted.and_then(|()| shared.origins.check(request, *surface));
-        let passed = passed.and_then(|()| self.find(request));
+        let passed = admitted.and_then(|()| shared.origins.check(request, surface));
+        let passed = passed.and_then(|()| self.find(request, route));
         let passed = passed.and_then(|()| self.identify(request, route));
         let (mut identity, mut subject) = (None, None);
         if shared.audit.is_some() {
@@ -195,10 +188,9 @@ impl RequestLayer {
             span,
             identity,
             subject,
-            shared: Arc::clone(shared),
-            _in_flight: in_flight,
+            in_flight,
         };
-        if *surface != Surface::Api {
+        if surface != Surface::Api {
             ticket.prepare_forwarding(request);
         }
         let let_in = |()| self.admission.as_ref().map_or(Ok(()), |guard| guard.admit(request));
@@ -210,15 +202,12 @@ impl RequestLayer {
     /// # Errors
     ///
     /// It is of a part that the listener does not serve.
-    fn find(&self, request: &Request<Body>) -> Result<(), Problem> {
+    fn find(&self, request: &Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let serves = Arrival::of(request).map_or(Parts::ALL, |arrival| arrival.serves);
         let is_served = match self.surface {
             _ if serves == Parts::ALL => true,
             Surface::Guard | Surface::Callback => serves.have(Part::Guards),
-            Surface::Api => {
-                let route = request.extensions().get::<MatchedPath>();
-                route.is_none_or(|route| serves.have_route(route.as_str()))
-            }
+            Surface::Api => route.is_none_or(|route| serves.have_route(route)),
         };
         if is_served { Ok(()) } else { Err(system::no_resource()) }
     }
@@ -277,7 +266,7 @@ impl<S> Layer<S> for RequestLayer {
     type Service = RequestService<S>;
 
     fn layer(&self, inner: S) -> RequestService<S> {
-        RequestService { inner, layer: self.clone() }
+        RequestService { inner, layer: Arc::new(self.clone()) }
     }
 }
 
@@ -285,7 +274,7 @@ impl<S> Layer<S> for RequestLayer {
 #[derive(Debug, Clone)]
 pub struct RequestService<S> {
     inner: S,
-    layer: RequestLayer,
+    layer: Arc<RequestLayer>,
 }
 
 impl<S> Service<Request<Body>> for RequestService<S>
@@ -370,8 +359,7 @@ struct RequestTicket {
     identity: Option<Arc<Identity>>,
     /// The lock or key in its path, where there is an audit log to name it.
     subject: Option<Subject>,
-    shared: Arc<Shared>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 impl RequestTicket {
@@ -379,31 +367,32 @@ impl RequestTicket {
     fn prepare_forwarding(&self, request: &mut Request<Body>) {
         // The service behind a guard logs the same id.
         request.headers_mut().insert(X_REQUEST_ID, self.id.clone());
-        if self.shared.origins.trusts(request) {
+        let shared = self.in_flight.shared();
+        if shared.origins.trusts(request) {
             request.extensions_mut().insert(TrustedProxy);
         }
-        if let (Some(tracer), Some(span)) = (&self.shared.tracer, &self.span) {
+        if let (Some(tracer), Some(span)) = (&shared.tracer, &self.span) {
             request.extensions_mut().insert(span.upstream(tracer, self.method));
         }
     }
 
     /// The answer as it goes out, counted and logged.
     fn close(&self, mut response: Response<Body>) -> Response<Body> {
-        let took = self.started.elapsed();
+        let (took, shared) = (self.started.elapsed(), self.in_flight.shared());
         let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);
         let status = response.status().as_u16();
-        self.shared.metrics.request(self.method, route, status, took);
+        shared.metrics.request(self.method, route, status, took);
         let code = response.extensions().get().map(|ProblemCode(code)| *code);
         if let Some(code) = code {
-            self.shared.metrics.problem(code);
+            shared.metrics.problem(code);
         }
         let trace_id = self.span.as_ref().map(RequestSpan::trace_id);
         let entry = AccessEntry { method: self.method, route, id: &self.id, trace_id, took };
-        self.shared.logger.log(entry, &response);
+        shared.logger.log(entry, &response);
         if let Some(span) = &self.span {
             span.end(response.status(), code);
         }
-        if let (Some(audit), Some(code)) = (&self.shared.audit, code)
+        if let (Some(audit), Some(code)) = (&shared.audit, code)
             && is_refusal(self.method, code)
         {
             let (subject, code) = (self.subject.clone(), code.slug());
@@ -447,32 +436,25 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Makes ids: numbers that count on from a random one, which sets the ids of a process apart.
-#[derive(Debug)]
-struct RequestIds(AtomicU64);
-
-impl RequestIds {
-    /// # Errors
-    ///
-    /// The operating system has no random bytes, which set the ids of this process apart.
-    fn new() -> Result<Self, getrandom::Error> {
-        Ok(Self(AtomicU64::new(getrandom::u64()?)))
-    }
-
-    /// The id of a request. That of a client has 1 to 128 visible ASCII characters.
-    fn id_of(&self, request: &Request<Body>) -> HeaderValue {
-        let is_usable = |id: &&HeaderValue| {
-            (1..=MAX_ID_LEN).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
-        };
-        if let Some(id) = request.headers().get(X_REQUEST_ID).filter(is_usable) {
-            return id.clone();
-        }
-        // A number, because formatting text would be 3 % of a request.
-        self.0.fetch_add(1, Ordering::Relaxed).into()
-    }
+thread_local! {
+    /// The next id that this thread gives. Each begins at a random number, which sets the ids of threads and of
+    /// processes apart; a number that all threads count on would go from core to core with each request.
+    static NEXT_ID: Cell<u64> = Cell::new(RandomState::new().hash_one(()));
 }
 
-/// Counts the requests that are being served, up to a limit.
+/// The id of a request. That of a client has 1 to 128 visible ASCII characters.
+fn id_of(request: &Request<Body>) -> HeaderValue {
+    let is_usable = |id: &&HeaderValue| {
+        (1..=MAX_ID_LEN).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    if let Some(id) = request.headers().get(X_REQUEST_ID).filter(is_usable) {
+        return id.clone();
+    }
+    // A number, because formatting text would be 3 % of a request.
+    NEXT_ID.replace(NEXT_ID.get().wrapping_add(1)).into()
+}
+
+/// A limit to the requests that are served at once.
 #[derive(Debug)]
 struct LoadLimit {
     metrics: Arc<Metrics>,
@@ -505,37 +487,36 @@ impl Urgency {
     }
 }
 
-/// A request that is being served, counted until this is dropped.
-#[derive(Debug)]
-struct InFlight(Arc<Metrics>);
-
 impl LoadLimit {
     fn new(metrics: Arc<Metrics>, max_requests: usize) -> Self {
         Self { metrics, max_requests: i64::try_from(max_requests).unwrap_or(i64::MAX) }
     }
 
-    /// Counts a request; the problem with which it is refused where the service is full.
+    /// Lets a request in beside so many others.
+    ///
+    /// # Errors
+    ///
+    /// The service is full.
     fn admit(
         &self,
+        others: i64,
         urgency: Urgency,
         arrival: Option<&Arrival>,
-    ) -> (InFlight, Result<(), Problem>) {
-        let before = self.metrics.in_flight.inc();
-        let in_flight = InFlight(Arc::clone(&self.metrics));
+    ) -> Result<(), Problem> {
         if urgency == Urgency::Other && arrival.is_some_and(|arrival| arrival.is_surplus) {
             // Its connection was counted as shed.
-            return (in_flight, Err(overloaded("The service has too many connections.")));
+            return Err(overloaded("The service has too many connections."));
         }
         let room = match urgency {
             Urgency::Health => i64::MAX,
             Urgency::End => self.max_requests,
             Urgency::Other => self.max_requests - self.max_requests / 10,
         };
-        if before < room {
-            return (in_flight, Ok(()));
+        if others < room {
+            return Ok(());
         }
         self.metrics.shed.inc();
-        (in_flight, Err(overloaded("The service has too many requests to answer.")))
+        Err(overloaded("The service has too many requests to answer."))
     }
 
     /// Whether a request may be kept for longer than its answer takes.
@@ -544,9 +525,25 @@ impl LoadLimit {
     }
 }
 
+/// A request that is being served under a layer, counted until this is dropped.
+#[derive(Debug)]
+struct InFlight(Arc<RequestLayer>);
+
+impl InFlight {
+    /// Counts a request. Gives how many others there are.
+    fn begin(layer: Arc<RequestLayer>) -> (Self, i64) {
+        let others = layer.shared.metrics.in_flight.inc();
+        (Self(layer), others)
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.dec();
+        self.shared().metrics.in_flight.dec();
     }
 }
 
