@@ -11,6 +11,7 @@
 
 use bytes::Bytes;
 use form_urlencoded::parse;
+use futures_util::future::Either;
 use keylatch_core::idempotency::{Fingerprint, FingerprintHasher};
 use multer::Field;
 use percent_encoding::percent_decode;
@@ -45,9 +46,8 @@ pub(crate) struct FingerprintInput {
 
 impl FingerprintInput {
     /// The fingerprint of the request.
-    pub(crate) async fn fingerprint(self) -> Fingerprint {
-        let length = self.body.len();
-        off_worker(length, async move { self.digest().await }).await
+    pub(crate) fn fingerprint(self) -> impl Future<Output = Fingerprint> + Send {
+        off_worker(self.body.len(), async move { self.digest().await })
     }
 
     async fn digest(&self) -> Fingerprint {
@@ -83,7 +83,8 @@ impl FingerprintInput {
                 hasher.add_pairs(&form_pairs(body, ignore)?);
                 Some(hasher.finish().as_bytes().to_vec())
             }
-            "multipart/form-data" => canonical_parts(self).await,
+            // In a box, so that no other request keeps room for it.
+            "multipart/form-data" => Box::pin(canonical_parts(self)).await,
             json if json == "application/json" || json.ends_with("+json") => {
                 canonical_json(body, ignore)
             }
@@ -93,13 +94,14 @@ impl FingerprintInput {
 }
 
 /// Works on a body of this length, off the workers of the runtime if it is long.
-async fn off_worker<T: Send + 'static>(
+fn off_worker<T: Send + 'static>(
     length: usize,
     work: impl Future<Output = T> + Send + 'static,
-) -> T {
-    if length < LONG {
-        return work.await;
-    }
+) -> impl Future<Output = T> + Send {
+    if length < LONG { Either::Left(work) } else { Either::Right(Box::pin(on_thread(work))) }
+}
+
+async fn on_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     let handle = Handle::current();
     match spawn_blocking(move || handle.block_on(work)).await {
         Ok(done) => done,
@@ -124,7 +126,7 @@ pub(crate) async fn form_field(
     let (media_type, body) = (media_type.clone(), body.clone());
     off_worker(body.len(), async move {
         if media_type.essence() == "multipart/form-data" {
-            return parts_named(&media_type, &body, field).await;
+            return Box::pin(parts_named(&media_type, &body, field)).await;
         }
         let fields = parse(&body).filter(|(name, _)| name == field);
         fields.map(|(_, value)| value.into_owned().into_bytes()).collect()

@@ -166,7 +166,7 @@ impl IdempotencyLayer {
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
                 response::run_result(response, &answered, &service).await
             };
-            response::in_time(answer, &policy).await
+            response::in_time(Box::pin(answer), &policy).await
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
         let (key, scope, resolve_url) =

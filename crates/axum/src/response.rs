@@ -113,11 +113,10 @@ fn has_mark(answer: &Answer, mark: &str) -> bool {
 /// The result of the work within the time that the client waits for it. Work that takes longer leaves an
 /// unknown outcome, continues for as long as a lease, and settles the outcome if it comes to an answer.
 pub(crate) async fn in_time(
-    work: impl Future<Output = RunResult<Response>> + Send + 'static,
+    mut work: BoxFuture<RunResult<Response>>,
     policy: &Policy,
 ) -> RunResult<Response> {
     let Some(limit) = policy.answer_timeout else { return work.await };
-    let mut work: BoxFuture<_> = Box::pin(work);
     match timeout(limit, &mut work).await {
         Ok(result) => result,
         Err(late) => {

@@ -69,7 +69,7 @@ impl Gateway {
 
     /// The request for the other service. [`Admission`](super::admission::Admission) has taken from it what
     /// belongs to the client's connection.
-    fn outgoing(&self, mut request: Request) -> Result<Request, Problem> {
+    fn outgoing(&self, mut request: Request, fenced: bool) -> Result<Request, Problem> {
         write_source(&mut request);
         let (mut parts, body) = request.into_parts();
         let mut uri = self.origin.clone().into_parts();
@@ -79,7 +79,7 @@ impl Gateway {
         parts.version = Version::HTTP_11;
         parts.headers.remove(header::EXPECT);
         parts.headers.insert(header::HOST, self.host.clone());
-        if parts.headers.contains_key(IDEMPOTENCY_FENCE) {
+        if fenced {
             // Of what is kept, every client can read only the plain form.
             parts.headers.remove(header::ACCEPT_ENCODING);
         }
@@ -89,15 +89,21 @@ impl Gateway {
     async fn send(&self, request: Request) -> Response {
         let fenced = request.headers().contains_key(IDEMPOTENCY_FENCE);
         let end = Instant::now() + self.timeout;
-        let request = match self.outgoing(request) {
+        let request = match self.outgoing(request, fenced) {
             Ok(request) => request,
             Err(problem) => return refusal(problem, RetentionPolicy::Release),
         };
-        if self.tries == 1 || !fenced {
+        let tried = if self.tries == 1 || !fenced {
             // The layer bounds a guarded request: for how long its client waits, and for how long a late answer is read.
-            let limit = (!fenced).then_some(end);
-            return self.answer(self.send_once(request, limit, 0).await);
-        }
+            self.send_once(request, (!fenced).then_some(end), 0).await
+        } else {
+            Box::pin(self.send_again(request, end)).await
+        };
+        tried.unwrap_or_else(|failure| failure.into_response_of(&self.origin))
+    }
+
+    /// Sends a guarded request until there is an answer or `end` is near, each time under the same fencing token.
+    async fn send_again(&self, request: Request, end: Instant) -> Result<Response, SendFailure> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         let body = body.unwrap_or_else(|_| Bytes::new());
@@ -111,12 +117,7 @@ impl Gateway {
             // Whatever becomes of it, an earlier try may have been carried out.
             tried = self.send_once(again(), None, resend).await.map_err(SendFailure::or_silent);
         }
-        self.answer(tried)
-    }
-
-    /// The upstream's answer, or the problem in its place.
-    fn answer(&self, tried: Result<Response, SendFailure>) -> Response {
-        tried.unwrap_or_else(|failure| failure.into_response_of(&self.origin))
+        tried
     }
 
     /// Sends a request that was sent so often before, under a span of its own if it is traced.

@@ -151,7 +151,9 @@ impl IdempotencyService {
                 return Ok(OnceRun::Found(view));
             }
             let ended = timeout_at(until, self.ended(waiter, &ask.key, ended));
-            if !matches!(self.leaving.run_until_cancelled(ended).await, Some(Ok(_))) {
+            // In a box, so that a run keeps no room for a wait.
+            let ended = Box::pin(self.leaving.run_until_cancelled(ended));
+            if !matches!(ended.await, Some(Ok(_))) {
                 return Ok(OnceRun::Found(view));
             }
             work = again;

@@ -209,8 +209,9 @@ pub struct LockService {
     /// Since when waiters keep their entries.
     pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
-    /// How many requests for locks there were, from a random number on.
-    requests: AtomicU64,
+    /// How many requests for locks there were, from a random number on. In a box: each request counts it on, which would
+    /// take the fields beside it from the other cores.
+    requests: Box<AtomicU64>,
     pub(super) waiters: AtomicUsize,
     pub(super) waiter_room: WaiterRoom,
     withdrawn_grants: Arc<AtomicU64>,
@@ -241,7 +242,7 @@ impl LockService {
             deadline,
             started: Instant::now(),
             limits: WaiterLimits { each, ..limits },
-            requests: AtomicU64::new(getrandom::u64()?),
+            requests: Box::new(AtomicU64::new(getrandom::u64()?)),
             waiters: AtomicUsize::new(0),
             waiter_room: WaiterRoom::new(limits.all),
             withdrawn_grants: Arc::default(),
@@ -296,7 +297,9 @@ impl LockService {
             let attempt = Arc::new(attempt);
             LastReply { reply: self.attempt(&attempt).await?, attempt, sent: arrived }
         } else {
-            self.wait(attempt, WaitLimit { until: arrived + wait, may_return }, on_busy).await?
+            let limit = WaitLimit { until: arrived + wait, may_return };
+            // In a box, so that a request that does not wait keeps no room for it.
+            Box::pin(self.wait(attempt, limit, on_busy)).await?
         };
         let is_new = matches!(reply, AcquireReply::Granted(_));
         let grant = |lease: T::Lease| {
