@@ -6,7 +6,7 @@
 
 use axum::http::StatusCode;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
@@ -33,6 +33,8 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
+    /// Those of `store_steps` that there are, by operation and outcome.
+    known_steps: [[OnceLock<Histogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
     grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
     waits: Histogram,
@@ -70,6 +72,8 @@ impl Metrics {
             registry: Registry::with_prefix("keylatch"),
             requests: Family::new_with_constructor(histogram),
             store_steps: Family::new_with_constructor(histogram),
+            known_steps: [const { [const { OnceLock::new() }; StoreOutcome::COUNT] };
+                StoreOperation::COUNT],
             grants: Family::default(),
             streams: Family::default(),
             waits: Histogram::new(WAIT_BUCKETS),
@@ -96,11 +100,25 @@ impl Metrics {
     }
 
     /// Counts an answered request. `route` is the matched route, never the path.
-    pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+    pub(crate) fn request(
+        &self,
+        (method, route, known): (&'static str, &str, &RouteDurations),
+        status: u16,
+        took: Duration,
+    ) {
         self.recent.count_answer(status, took);
-        let status = StatusLabel::of(status);
-        let labels = RequestLabels { method, route: route.to_owned(), status };
-        self.requests.get_or_create(&labels).observe(took.as_secs_f64());
+        let (label, took) = (StatusLabel::of(status), took.as_secs_f64());
+        let find = || {
+            let labels = RequestLabels { method, route: route.to_owned(), status: label };
+            (self.requests.get_or_create_owned(&labels), labels)
+        };
+        let slot = &known.0[usize::from(status) % RouteDurations::SLOTS];
+        match slot.get_or_init(find) {
+            (durations, of) if (of.method, &*of.route, of.status) == (method, route, label) => {
+                durations.observe(took);
+            }
+            _ => find().0.observe(took),
+        }
     }
 
     /// Counts a step of the store.
@@ -111,8 +129,10 @@ impl Metrics {
             self.store_up.set(is_up);
         }
         self.recent.count_step(took);
+        let known = &self.known_steps[operation as usize][outcome as usize];
         let labels = StepLabels { operation, outcome };
-        self.store_steps.get_or_create(&labels).observe(took.as_secs_f64());
+        let durations = known.get_or_init(|| self.store_steps.get_or_create_owned(&labels));
+        durations.observe(took.as_secs_f64());
     }
 
     /// Counts a grant of a lock.
@@ -252,6 +272,16 @@ impl Metrics {
         registry.register("audit_lines", "Lines of the audit log", self.audit.lines.clone());
         registry.register("audit_lost", "Lines that the audit log lost", self.audit.lost.clone());
     }
+}
+
+/// The durations of the requests at one route that were asked for first. To look into all of them takes a lock that all
+/// cores share.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RouteDurations([OnceLock<(Histogram, RequestLabels)>; RouteDurations::SLOTS]);
+
+impl RouteDurations {
+    /// So many that what one route often answers has slots of its own: 200, 201, 204, 404.
+    const SLOTS: usize = 11;
 }
 
 impl Default for Metrics {
@@ -434,6 +464,8 @@ pub enum StoreOperation {
 }
 
 impl StoreOperation {
+    const COUNT: usize = Self::LookAtRecord as usize + 1;
+
     /// The label, which stays as it is when the variant is renamed.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -488,6 +520,8 @@ pub enum StoreOutcome {
 }
 
 impl StoreOutcome {
+    const COUNT: usize = Self::Error as usize + 1;
+
     /// The label, which stays as it is when the variant is renamed.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -518,7 +552,7 @@ macro_rules! label {
 
 label!(StreamKind, GrantMode, StoreOperation, StoreOutcome);
 
-#[derive(Debug, Clone, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     method: &'static str,
     route: String,
@@ -527,7 +561,7 @@ struct RequestLabels {
 
 /// A status that has a name, or the class of one that has none: a client may have any number answered, and
 /// each would be a histogram of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum StatusLabel {
     Named(u16),
     Class(u16),
@@ -538,13 +572,6 @@ impl StatusLabel {
         let code = StatusCode::from_u16(status).ok();
         let name = code.and_then(|code| code.canonical_reason());
         name.map_or(Self::Class(status / 100), |_| Self::Named(status))
-    }
-
-    fn number(self) -> u16 {
-        match self {
-            Self::Named(status) => status,
-            Self::Class(class) => class,
-        }
     }
 }
 
@@ -557,24 +584,10 @@ impl EncodeLabelValue for StatusLabel {
     }
 }
 
-/// Each request looks its labels up, and hashing their text would cost 1 % of it. There are few of them,
-/// so what tells most of them apart is enough.
-impl Hash for RequestLabels {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_usize(usize::from(self.status.number()) + (self.route.len() << 16));
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabels {
     operation: StoreOperation,
     outcome: StoreOutcome,
-}
-
-impl Hash for StepLabels {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u16(u16::from_be_bytes([self.operation as u8, self.outcome as u8]));
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

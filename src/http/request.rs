@@ -41,7 +41,7 @@ use crate::access::{
     RefusedCredential,
 };
 use crate::audit::AuditLog;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
 use crate::traces::{RequestHead, RequestSpan, Tracer};
 use keylatch_axum::{ProblemCause, ProblemCode};
@@ -59,6 +59,8 @@ pub struct RequestLayer {
     guard_access: GuardAccess,
     /// What lets requests in at a guarded route.
     admission: Option<Arc<Admission>>,
+    /// Those at the one route that a layer is around, and of none before it is.
+    durations: RouteDurations,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,8 @@ impl RequestLayer {
         };
         let (guard_access, admission) = (GuardAccess::Public, None);
         let (shared, surface) = (Arc::new(shared), Surface::Api);
-        Self { shared, deadline, surface, guard_access, admission }
+        let durations = RouteDurations::default();
+        Self { shared, deadline, surface, guard_access, admission, durations }
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -160,7 +163,10 @@ impl RequestLayer {
 
     /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
     /// the page and the identity may send the request.
-    fn admit(self: &Arc<Self>, request: &mut Request<Body>) -> (RequestTicket, Result<(), Problem>) {
+    fn admit(
+        self: &Arc<Self>,
+        request: &mut Request<Body>,
+    ) -> (RequestTicket, Result<(), Problem>) {
         let (started, shared, surface) = (Instant::now(), &self.shared, self.surface);
         // Taken out, since no handler reads it and to count one more use of it costs as much as a lock.
         let path = request.extensions_mut().remove::<MatchedPath>();
@@ -180,16 +186,8 @@ impl RequestLayer {
             subject = route.and_then(|route| Subject::of(route, request.uri()));
             request.extensions_mut().insert(RequestId(id.clone()));
         }
-        let ticket = RequestTicket {
-            started,
-            method,
-            route: path,
-            id,
-            span,
-            identity,
-            subject,
-            in_flight,
-        };
+        let ticket =
+            RequestTicket { started, method, route: path, id, span, identity, subject, in_flight };
         if surface != Surface::Api {
             ticket.prepare_forwarding(request);
         }
@@ -381,7 +379,8 @@ impl RequestTicket {
         let (took, shared) = (self.started.elapsed(), self.in_flight.shared());
         let route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str);
         let status = response.status().as_u16();
-        shared.metrics.request(self.method, route, status, took);
+        let at = (self.method, route, &self.in_flight.0.durations);
+        shared.metrics.request(at, status, took);
         let code = response.extensions().get().map(|ProblemCode(code)| *code);
         if let Some(code) = code {
             shared.metrics.problem(code);
