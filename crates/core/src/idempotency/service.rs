@@ -51,6 +51,7 @@ pub struct RecordLimits {
 pub struct IdempotencyService {
     store: Arc<dyn Store>,
     deadline: Duration,
+    answer_limit: usize,
     waiters: WaiterRegistry<RecordKey, RunWaiters>,
     waiter_room: WaiterRoom,
     tasks: TaskTracker,
@@ -78,10 +79,12 @@ impl IdempotencyService {
     ) -> Arc<Self> {
         let (waiters, tasks, runs, leaving, interrupted) = Default::default();
         // An engine keeps answers elsewhere, and has a bound of its own.
-        let room = store.profile().kept_bytes.map_or(u64::MAX, |_| limits.kept_bytes);
+        let profile = store.profile();
+        let room = profile.kept_bytes.map_or(u64::MAX, |_| limits.kept_bytes);
         Arc::new(Self {
             store,
             deadline,
+            answer_limit: profile.limits.answer_bytes,
             waiters,
             waiter_room: limits.waiters,
             tasks,
@@ -94,7 +97,7 @@ impl IdempotencyService {
 
     /// The most bytes of an answer that the store keeps.
     pub fn answer_limit(&self) -> usize {
-        self.store.profile().limits.answer_bytes
+        self.answer_limit
     }
 
     /// How many bytes of answers the store keeps in this process; `None` of an engine.
@@ -492,7 +495,8 @@ impl IdempotencyService {
         loop {
             tokio::time::sleep_until(begun + schedule.next_try()).await;
             let sent = begun.elapsed();
-            match self.extend(key, token).await {
+            // In a box, so that a run that ends before keeps no room for it.
+            match Box::pin(self.extend(key, token)).await {
                 Ok(RunRenewal::Extended) => schedule.renewed(sent, sent + lease),
                 Ok(RunRenewal::Lost) => {
                     tracing::warn!("a run has lost its lease and continues under its old fence");

@@ -209,6 +209,7 @@ pub struct LockService {
     /// Since when waiters keep their entries.
     pub(super) started: Instant,
     pub(super) limits: WaiterLimits,
+    max_ttl: Ttl,
     /// How many requests for locks there were, from a random number on. In a box: each request counts it on, which would
     /// take the fields beside it from the other cores.
     requests: Box<AtomicU64>,
@@ -236,12 +237,14 @@ impl LockService {
         deadline: Duration,
         limits: WaiterLimits,
     ) -> Result<Self, getrandom::Error> {
-        let each = limits.each.min(store.profile().limits.waiters);
+        let profile = store.profile();
+        let (each, max_ttl) = (limits.each.min(profile.limits.waiters), profile.max_ttl);
         Ok(Self {
             store,
             deadline,
             started: Instant::now(),
             limits: WaiterLimits { each, ..limits },
+            max_ttl,
             requests: Box::new(AtomicU64::new(getrandom::u64()?)),
             waiters: AtomicUsize::new(0),
             waiter_room: WaiterRoom::new(limits.all),
@@ -440,7 +443,7 @@ impl LockService {
 
     /// The longest TTL that a client may ask for.
     pub fn max_ttl(&self) -> Ttl {
-        self.store.profile().max_ttl
+        self.max_ttl
     }
 
     /// Whether the part of the store that is in this process works.
