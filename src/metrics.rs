@@ -33,7 +33,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
-    /// Those of `store_steps` that there are, by operation and outcome.
+    /// The histograms of `store_steps`, by operation and outcome, so that a step finds its own without a lock.
     known_steps: [[OnceLock<Histogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
     grants: Family<GrantLabels, Counter>,
     streams: Family<StreamLabels, Gauge>,
@@ -274,8 +274,8 @@ impl Metrics {
     }
 }
 
-/// The durations of the requests at one route that were asked for first. To look into all of them takes a lock that all
-/// cores share.
+/// The histograms of one route that its requests have used, so that the next request finds its own without the lock
+/// of all histograms, which all cores share. A request whose slot another method or status has takes that lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RouteDurations([OnceLock<(Histogram, RequestLabels)>; RouteDurations::SLOTS]);
 

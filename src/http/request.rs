@@ -59,7 +59,7 @@ pub struct RequestLayer {
     guard_access: GuardAccess,
     /// What lets requests in at a guarded route.
     admission: Option<Arc<Admission>>,
-    /// Those at the one route that a layer is around, and of none before it is.
+    /// The histograms of the route that this layer is around. There are none before its first request.
     durations: RouteDurations,
 }
 
@@ -168,7 +168,7 @@ impl RequestLayer {
         request: &mut Request<Body>,
     ) -> (RequestTicket, Result<(), Problem>) {
         let (started, shared, surface) = (Instant::now(), &self.shared, self.surface);
-        // Taken out, since no handler reads it and to count one more use of it costs as much as a lock.
+        // Taken out and not cloned: no handler reads it, and all cores share the count of its clones.
         let path = request.extensions_mut().remove::<MatchedPath>();
         let route = path.as_ref().map(MatchedPath::as_str);
         let urgency = Urgency::of(request, surface, route);
