@@ -633,7 +633,32 @@ struct QuotaLabels {
 
 #[cfg(test)]
 mod tests {
-    use super::{StoreOperation, StoreOutcome};
+    use std::time::Duration;
+
+    use super::{Metrics, RouteDurations, StoreOperation, StoreOutcome};
+
+    #[test]
+    fn answers_that_share_a_slot_are_counted_apart() {
+        let (metrics, known) = (Metrics::new(), RouteDurations::default());
+        let statuses = [201, 410];
+        assert!(statuses.iter().all(|status| status % RouteDurations::SLOTS == 3));
+        for status in [201, 410, 410] {
+            metrics.request(("POST", "/v1/x", &known), status, Duration::ZERO);
+        }
+        let count = |status: u16| {
+            let labels = super::RequestLabels {
+                method: "POST",
+                route: "/v1/x".to_owned(),
+                status: super::StatusLabel::of(status),
+            };
+            let mut text = String::new();
+            let mut registry = super::Registry::default();
+            registry.register("it", "It", metrics.requests.get_or_create_owned(&labels));
+            super::encode_registry(&mut text, &registry).unwrap();
+            text.lines().find_map(|line| line.strip_prefix("it_count ")).unwrap().to_owned()
+        };
+        assert_eq!([count(201), count(410)], ["1", "2"]);
+    }
 
     #[test]
     fn every_label_of_a_store_step_is_documented() {
