@@ -4,23 +4,29 @@
 //! operations and outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
 //! chooses.
 
-use axum::http::StatusCode;
+mod labels;
+
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use self::labels::{
+    CodeLabel, GrantLabels, GrantMode, LossLabels, ProblemLabels, QuotaLabels, RequestLabels,
+    StateLabels, StatusLabel, StepLabels, StreamLabels,
+};
 use crate::access::{Authenticator, Identities, Identity, Meter, QuotaKind};
 use crate::recent::Recent;
 use keylatch_axum::Code;
 use keylatch_core::lock::{Limit, LockCounts};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+
+pub use self::labels::{StoreOperation, StoreOutcome, StreamKind};
 
 /// Bounds of the duration histograms, in seconds.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
@@ -389,253 +395,11 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// What a stream of events is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    /// A lock is held for as long as the client reads the stream.
-    Hold,
-    /// A lock is watched.
-    Watch,
-    /// A console shows the held locks.
-    Console,
-}
-
-impl StreamKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Watch => "watch",
-            Self::Console => "console",
-        }
-    }
-}
-
-/// How many may hold a lock, as the label `mode` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum GrantMode {
-    Exclusive,
-    Counted,
-    Shared,
-}
-
-impl GrantMode {
-    fn of(limit: Limit) -> Self {
-        match limit {
-            Limit::Exclusive => Self::Exclusive,
-            Limit::Counted(_) => Self::Counted,
-            Limit::Shared => Self::Shared,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Counted => "counted",
-            Self::Shared => "shared",
-        }
-    }
-}
-
-/// A step of the store, as the label `operation` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "named as the commands of the port are")]
-pub enum StoreOperation {
-    Acquire,
-    Withdraw,
-    Renew,
-    Release,
-    Break,
-    AcquireSet,
-    WithdrawSet,
-    RenewSet,
-    ReleaseSet,
-    Look,
-    LookAtQueue,
-    Recall,
-    List,
-    Health,
-    BeginRecord,
-    RenewRecord,
-    CompleteRecord,
-    AbandonRecord,
-    ResolveRecord,
-    EraseRecord,
-    LookAtRecord,
-}
-
-impl StoreOperation {
-    const COUNT: usize = Self::LookAtRecord as usize + 1;
-
-    /// The label, which stays as it is when the variant is renamed.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Withdraw => "withdraw",
-            Self::Renew => "renew",
-            Self::Release => "release",
-            Self::Break => "break",
-            Self::AcquireSet => "acquire_set",
-            Self::WithdrawSet => "withdraw_set",
-            Self::RenewSet => "renew_set",
-            Self::ReleaseSet => "release_set",
-            Self::Look => "look",
-            Self::LookAtQueue => "look_at_queue",
-            Self::Recall => "recall",
-            Self::List => "list",
-            Self::Health => "health",
-            Self::BeginRecord => "begin_record",
-            Self::RenewRecord => "renew_record",
-            Self::CompleteRecord => "complete_record",
-            Self::AbandonRecord => "abandon_record",
-            Self::ResolveRecord => "resolve_record",
-            Self::EraseRecord => "erase_record",
-            Self::LookAtRecord => "look_at_record",
-        }
-    }
-}
-
-/// What a step of the store found, as the label `outcome` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StoreOutcome {
-    /// The step did what it was asked for.
-    Done,
-    /// It had been done before.
-    Repeated,
-    /// Another token holds the lock.
-    Held,
-    /// No token holds the lock, or there is no record.
-    NotHeld,
-    /// The request was begun before, under the same key.
-    Found,
-    /// The key was used for another request.
-    Reused,
-    /// A run would have begun, and there is no room for its answer.
-    NoRoom,
-    /// The token is not the holder's.
-    Mismatch,
-    /// The lease was broken.
-    Broken,
-    /// The store could not find out.
-    Error,
-}
-
-impl StoreOutcome {
-    const COUNT: usize = Self::Error as usize + 1;
-
-    /// The label, which stays as it is when the variant is renamed.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Repeated => "repeated",
-            Self::Held => "held",
-            Self::NotHeld => "not_held",
-            Self::Found => "found",
-            Self::Reused => "reused",
-            Self::NoRoom => "no_room",
-            Self::Mismatch => "mismatch",
-            Self::Broken => "broken",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// Writes an enum as its stable label.
-macro_rules! label {
-    ($($kind:ident),+) => {$(
-        impl EncodeLabelValue for $kind {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-                EncodeLabelValue::encode(&self.as_str(), encoder)
-            }
-        }
-    )+};
-}
-
-label!(StreamKind, GrantMode, StoreOperation, StoreOutcome);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    method: &'static str,
-    route: String,
-    status: StatusLabel,
-}
-
-/// A status that has a name, or the class of one that has none: a client may have any number answered, and
-/// each would be a histogram of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum StatusLabel {
-    Named(u16),
-    Class(u16),
-}
-
-impl StatusLabel {
-    fn of(status: u16) -> Self {
-        let code = StatusCode::from_u16(status).ok();
-        let name = code.and_then(|code| code.canonical_reason());
-        name.map_or(Self::Class(status / 100), |_| Self::Named(status))
-    }
-}
-
-impl EncodeLabelValue for StatusLabel {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        match self {
-            Self::Named(status) => EncodeLabelValue::encode(status, encoder),
-            Self::Class(class) => EncodeLabelValue::encode(&format!("{class}xx"), encoder),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StepLabels {
-    operation: StoreOperation,
-    outcome: StoreOutcome,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GrantLabels {
-    mode: GrantMode,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StreamLabels {
-    kind: StreamKind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProblemLabels {
-    code: CodeLabel,
-}
-
-/// The slug of a problem, which two codes may share, in snake case as all labels are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct CodeLabel(&'static str);
-
-impl EncodeLabelValue for CodeLabel {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        EncodeLabelValue::encode(&self.0.replace('-', "_"), encoder)
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LossLabels {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QuotaLabels {
-    identity: String,
-    quota: &'static str,
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{Metrics, RouteDurations, StoreOperation, StoreOutcome};
+    use super::{Metrics, RouteDurations};
 
     #[test]
     fn answers_that_share_a_slot_are_counted_apart() {
@@ -658,33 +422,5 @@ mod tests {
             text.lines().find_map(|line| line.strip_prefix("it_count ")).unwrap().to_owned()
         };
         assert_eq!([count(201), count(410)], ["1", "2"]);
-    }
-
-    #[test]
-    fn every_label_of_a_store_step_is_documented() {
-        use StoreOperation::{
-            AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, EraseRecord,
-            Health, List, Look, LookAtQueue, LookAtRecord, Recall, Release, ReleaseSet, Renew,
-            RenewRecord, RenewSet, ResolveRecord, Withdraw, WithdrawSet,
-        };
-        use StoreOutcome::{Broken, Done, Error, Found, Held, Mismatch, NotHeld, Repeated, Reused};
-        let locks =
-            [Acquire, Withdraw, Renew, Release, Break, Look, LookAtQueue, Recall, List, Health];
-        let sets = [AcquireSet, WithdrawSet, RenewSet, ReleaseSet];
-        let records = [
-            BeginRecord,
-            RenewRecord,
-            CompleteRecord,
-            AbandonRecord,
-            ResolveRecord,
-            EraseRecord,
-            LookAtRecord,
-        ];
-        let outcomes = [Done, Repeated, Held, NotHeld, Found, Reused, Mismatch, Broken, Error];
-        let operations = locks.into_iter().chain(sets).chain(records).map(StoreOperation::as_str);
-        let document = include_str!("../docs/operating.md");
-        for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {
-            assert!(document.contains(&format!("`{label}`")), "{label}");
-        }
     }
 }
