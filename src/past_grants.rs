@@ -2,8 +2,8 @@
 //!
 //! A store keeps the ends that were no release, so that locks that are acquired and released leave nothing there
 //! and cost no write (`lock/history.rs` in the core). Releases are therefore those that this instance served,
-//! since its start, and in memory. The locks are in buckets of [`WAYS`] by a keyed hash of their names, so a
-//! release costs one look at a few names, and no client can choose whose history it replaces.
+//! since its start, and in memory. A lock is known here by a keyed hash of its name, and is in a bucket of [`WAYS`] by
+//! that hash. So a release costs one look at a few numbers, and no client can choose whose history it replaces.
 //!
 //! Invariant: the newest [`ENDS`] ends are kept of each of up to [`BUCKETS`] × [`WAYS`] locks, and a bucket that
 //! is full forgets the lock that no grant ended of for the longest time. Tested below, and over HTTP in
@@ -40,9 +40,13 @@ pub(crate) enum PastGrant {
     End(Box<GrantEnd>),
 }
 
+/// The keyed hash of a lock's name. Two locks with the same hash would share a history. One of the few other locks in a
+/// bucket has the hash of a lock with a chance of one in 2^52.
+type NameHash = u64;
+
 /// Locks with their past grants; that of the latest end is the last.
 #[derive(Default)]
-struct Bucket(Vec<(LockName, VecDeque<PastGrant>)>);
+struct Bucket(Vec<(NameHash, VecDeque<PastGrant>)>);
 
 impl PastGrants {
     pub(crate) fn new() -> Self {
@@ -61,12 +65,12 @@ impl PastGrants {
             return;
         };
         let (fencing_token, owner, span) = (*fencing_token, owner.clone(), *span);
-        self.bucket(name).add(name, PastGrant::Release { fencing_token, owner, span });
+        self.add(name, PastGrant::Release { fencing_token, owner, span });
     }
 
     /// Adds a grant that ended otherwise.
     pub(crate) fn add_end(&self, name: &LockName, end: GrantEnd) {
-        self.bucket(name).add(name, PastGrant::End(Box::new(end)));
+        self.add(name, PastGrant::End(Box::new(end)));
     }
 
     /// The past grants of a lock, with those that its store keeps: oldest end first.
@@ -77,15 +81,24 @@ impl PastGrants {
                 kept.iter().any(|it| (it.token, it.fencing_token) == (end.token, end.fencing_token))
             }
         };
-        let mut all = self.bucket(name).find(name);
+        let hash = self.hash(name);
+        let mut all = self.bucket(hash).find(hash);
         all.retain(|past| !is_kept(past));
         all.extend(kept.into_iter().map(Box::new).map(PastGrant::End));
         all.sort_by_key(PastGrant::ended_at_millis);
         all
     }
 
-    fn bucket(&self, name: &LockName) -> MutexGuard<'_, Bucket> {
-        let hash = self.hashes.hash_one(name.as_str());
+    fn add(&self, name: &LockName, past: PastGrant) {
+        let hash = self.hash(name);
+        self.bucket(hash).add(hash, past);
+    }
+
+    fn hash(&self, name: &LockName) -> NameHash {
+        self.hashes.hash_one(name.as_str())
+    }
+
+    fn bucket(&self, hash: NameHash) -> MutexGuard<'_, Bucket> {
         let bucket = &self.buckets[hash as usize % BUCKETS];
         bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,16 +120,16 @@ impl PastGrant {
 }
 
 impl Bucket {
-    fn add(&mut self, name: &LockName, past: PastGrant) {
+    fn add(&mut self, lock: NameHash, past: PastGrant) {
         let locks = &mut self.0;
-        match locks.iter().position(|(of, _)| of == name) {
+        match locks.iter().position(|(of, _)| *of == lock) {
             Some(found) => locks[found..].rotate_left(1),
-            None if locks.len() < WAYS => locks.push((name.clone(), VecDeque::new())),
+            None if locks.len() < WAYS => locks.push((lock, VecDeque::new())),
             None => {
                 locks.rotate_left(1);
                 if let Some((of, grants)) = locks.last_mut() {
                     // Its memory is kept, since names that come once each would ask for it again and again.
-                    *of = name.clone();
+                    *of = lock;
                     grants.clear();
                 }
             }
@@ -129,8 +142,8 @@ impl Bucket {
         }
     }
 
-    fn find(&self, name: &LockName) -> Vec<PastGrant> {
-        let found = self.0.iter().find(|(of, _)| of == name);
+    fn find(&self, lock: NameHash) -> Vec<PastGrant> {
+        let found = self.0.iter().find(|(of, _)| *of == lock);
         found.map(|(_, grants)| grants.iter().cloned().collect()).unwrap_or_default()
     }
 }
@@ -194,12 +207,13 @@ mod tests {
     fn full_bucket_forgets_the_lock_without_an_end_for_the_longest_time() {
         let mut bucket = Bucket::default();
         let end = |fence| PastGrant::End(Box::new(expiry(fence)));
-        for (lock, fence) in [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("a", 5), ("e", 6)] {
-            bucket.add(&name(lock), end(fence));
+        let [a, b, c, d, e] = [1, 2, 3, 4, 5];
+        for (lock, fence) in [(a, 1), (b, 2), (c, 3), (d, 4), (a, 5), (e, 6)] {
+            bucket.add(lock, end(fence));
         }
-        assert_eq!(bucket.find(&name("a")), [end(1), end(5)]);
-        assert_eq!(bucket.find(&name("b")), []);
-        assert_eq!(bucket.find(&name("e")), [end(6)]);
+        assert_eq!(bucket.find(a), [end(1), end(5)]);
+        assert_eq!(bucket.find(b), []);
+        assert_eq!(bucket.find(e), [end(6)]);
     }
 
     #[test]
