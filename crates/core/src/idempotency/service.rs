@@ -177,9 +177,10 @@ impl IdempotencyService {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(&ask));
             Box::pin(async move { store.begin(&ask).await })
         };
-        let orphaned = {
+        // It clones only when it is called: a clone changes a count that all cores share.
+        let orphaned = |call| {
             let (store, ask) = (Arc::clone(&self.store), Arc::clone(&ask));
-            move |call| async move {
+            async move {
                 if !own {
                     run::finish(store, ask, call).await;
                 }

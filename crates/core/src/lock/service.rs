@@ -528,10 +528,10 @@ impl LockService {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
             Box::pin(async move { attempt.target.acquire(&*store, attempt.command.clone()).await })
         };
-        let undo = {
+        // It clones only when it is called: a clone changes a count that all cores share.
+        let undo = |step| {
             let (store, attempt) = (Arc::clone(&self.store), Arc::clone(attempt));
-            let withdrawn = Arc::clone(&self.withdrawn_grants);
-            |step| withdrawal::finish(store, attempt, step, withdrawn)
+            withdrawal::finish(store, attempt, step, Arc::clone(&self.withdrawn_grants))
         };
         let answer = with_deadline(self.deadline, DetachOnDrop::new(&self.tasks, step, undo)).await;
         if let Err(StoreError::Lost(_)) = &answer {
