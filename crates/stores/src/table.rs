@@ -44,6 +44,14 @@ pub(super) struct Table {
     changes: ChangeWatchers,
     ends: EndListeners,
     shards: Box<[Mutex<Shard>]>,
+    counts: TableCounts,
+}
+
+/// What the table counts. It shares no line of a cache with other fields: a create and a release change it, and would
+/// take those fields from the other cores.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct TableCounts {
     /// How many bytes the answers of all records have together.
     kept_bytes: AtomicU64,
     held_locks: AtomicU64,
@@ -80,7 +88,7 @@ pub(super) trait TableEntry: Entry {
     /// Whether it is one of those that the table counts: held locks, and records that are done.
     fn is_counted(&self) -> bool;
     /// Where the table counts them.
-    fn count(table: &Table) -> &AtomicU64;
+    fn count(counts: &TableCounts) -> &AtomicU64;
 }
 
 impl TableEntry for LockState {
@@ -100,8 +108,8 @@ impl TableEntry for LockState {
         self.holders().len() > 0
     }
 
-    fn count(table: &Table) -> &AtomicU64 {
-        &table.held_locks
+    fn count(counts: &TableCounts) -> &AtomicU64 {
+        &counts.held_locks
     }
 }
 
@@ -130,8 +138,8 @@ impl TableEntry for RecordState {
         self.record().is_some() && !self.is_unfinished()
     }
 
-    fn count(table: &Table) -> &AtomicU64 {
-        &table.done_records
+    fn count(counts: &TableCounts) -> &AtomicU64 {
+        &counts.done_records
     }
 }
 
@@ -163,9 +171,7 @@ impl Table {
             changes: ChangeWatchers::default(),
             ends: EndListeners::default(),
             shards,
-            kept_bytes: AtomicU64::new(0),
-            held_locks: AtomicU64::new(0),
-            done_records: AtomicU64::new(0),
+            counts: TableCounts::default(),
         }
     }
 
@@ -279,14 +285,14 @@ impl Table {
 
     /// How many bytes the answers of all records have together, those that expired since the last sweep included.
     pub(super) fn kept_bytes(&self) -> u64 {
-        self.kept_bytes.load(Ordering::Relaxed)
+        self.counts.kept_bytes.load(Ordering::Relaxed)
     }
 
     /// How many entries of each kind there are, those that expired since the last sweep included.
     pub(super) fn counts(&self) -> EntryCounts {
         EntryCounts {
-            held_locks: self.held_locks.load(Ordering::Relaxed),
-            done_records: self.done_records.load(Ordering::Relaxed),
+            held_locks: self.counts.held_locks.load(Ordering::Relaxed),
+            done_records: self.counts.done_records.load(Ordering::Relaxed),
         }
     }
 
@@ -336,12 +342,11 @@ impl Table {
     fn count<E: TableEntry>(&self, before: &E, after: &E) {
         let (old, new) = (before.kept_bytes(), after.kept_bytes());
         if old != new {
-            self.kept_bytes.fetch_add(new, Ordering::Relaxed);
-            self.kept_bytes.fetch_sub(old, Ordering::Relaxed);
+            self.counts.kept_bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
         }
         match (before.is_counted(), after.is_counted()) {
-            (false, true) => drop(E::count(self).fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(E::count(self).fetch_sub(1, Ordering::Relaxed)),
+            (false, true) => drop(E::count(&self.counts).fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(E::count(&self.counts).fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         }
     }
