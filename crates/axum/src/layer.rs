@@ -34,9 +34,13 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 /// also when its client goes away. [`RetentionPolicy`](crate::RetentionPolicy) says what becomes
 /// of the key.
 #[derive(Debug)]
-pub struct IdempotencyLayer {
+pub struct IdempotencyLayer(Arc<LayerState>);
+
+/// What all clones of a layer share.
+#[derive(Debug)]
+struct LayerState {
     service: Arc<IdempotencyService>,
-    policy: Arc<Policy>,
+    policy: Policy,
 }
 
 impl IdempotencyLayer {
@@ -47,12 +51,12 @@ impl IdempotencyLayer {
 
     /// Guards by a service that other layers use as well.
     pub fn over(service: Arc<IdempotencyService>, policy: Policy) -> Self {
-        Self { service, policy: Arc::new(policy) }
+        Self(Arc::new(LayerState { service, policy }))
     }
 
     /// The records behind the layer: to look at one, list them by state, and settle unknown outcomes.
     pub fn records(&self) -> Records {
-        Records::new(Arc::clone(&self.service))
+        Records::new(Arc::clone(&self.0.service))
     }
 
     /// Awaits the runs that are under way for at most `limit`, also those whose client has gone, and then leaves
@@ -87,13 +91,13 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     pub async fn drain(&self, limit: Duration) {
-        self.service.drain(limit).await;
+        self.0.service.drain(limit).await;
     }
 }
 
 impl Clone for IdempotencyLayer {
     fn clone(&self) -> Self {
-        Self { service: Arc::clone(&self.service), policy: Arc::clone(&self.policy) }
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -134,7 +138,7 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
-        if !self.layer.policy.methods.contains(request.method()) {
+        if !self.layer.0.policy.methods.contains(request.method()) {
             return Box::pin(self.inner.call(request));
         }
         // The one that was polled is ready, and its clone need not be.
@@ -151,7 +155,8 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send + 'static,
     {
-        let (request, ask, prefers_wait) = match Submission::read(&self.policy, request).await {
+        let LayerState { service, policy } = &*self.0;
+        let (request, ask, prefers_wait) = match Submission::read(policy, request).await {
             Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
@@ -159,26 +164,27 @@ impl IdempotencyLayer {
             }
             Err(problem) => return problem.with_retry().into_response(),
         };
-        let (service, policy) = (Arc::clone(&self.service), Arc::clone(&self.policy));
+        // One clone for all of the run, since each changes a count that all cores share.
+        let of_run = self.clone();
+        let (limit, lease) = (policy.answer_timeout, policy.lease);
         let work = move |run: Run| async move {
-            let answered = Arc::clone(&policy);
             let answer = async move {
+                let LayerState { service, policy } = &*of_run.0;
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
-                response::run_result(response, &answered, &service).await
+                response::run_result(response, policy, service).await
             };
-            response::in_time(Box::pin(answer), &policy).await
+            response::in_time(Box::pin(answer), limit, lease).await
         };
         let (wait, on_crash) = (ask.wait, ask.on_crash);
-        let (key, scope, resolve_url) =
-            (ask.key, ask.scope.clone(), Arc::clone(&self.policy.resolve_url));
-        let response = match self.service.once(ask, work).await {
+        let (key, scope) = (ask.key, ask.scope.clone());
+        let response = match service.once(ask, work).await {
             Ok(OnceRun::Ran { answer, kept }) => response::with_expiry(answer, kept),
             Ok(OnceRun::Found(view)) => response::repeat_response(view),
             Ok(OnceRun::Reused(view)) => response::reused_key_response(&view),
             Ok(OnceRun::Interrupted) => response::interrupted_run_response(on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
-        let leads_back = || scope.leads_to(&key).then(|| resolve_url(&scope)).flatten();
+        let leads_back = || scope.leads_to(&key).then(|| (policy.resolve_url)(&scope)).flatten();
         let response = with_resolve(response, leads_back);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }

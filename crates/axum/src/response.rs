@@ -114,9 +114,10 @@ fn has_mark(answer: &Answer, mark: &str) -> bool {
 /// unknown outcome, continues for as long as a lease, and settles the outcome if it comes to an answer.
 pub(crate) async fn in_time(
     mut work: BoxFuture<RunResult<Response>>,
-    policy: &Policy,
+    limit: Option<Duration>,
+    lease: Duration,
 ) -> RunResult<Response> {
-    let Some(limit) = policy.answer_timeout else { return work.await };
+    let Some(limit) = limit else { return work.await };
     match timeout(limit, &mut work).await {
         Ok(result) => result,
         Err(late) => {
@@ -125,7 +126,7 @@ pub(crate) async fn in_time(
                 .with_outcome(Effect::Unknown)
                 .caused_by(late);
             let end = Some(RunEnd::Unknown(UnknownReason::NoAnswer));
-            let late = LateWork { end: Box::pin(async { work.await.end }), limit: policy.lease };
+            let late = LateWork { end: Box::pin(async { work.await.end }), limit: lease };
             RunResult { answer: refuse(problem), end, late: Some(late) }
         }
     }
