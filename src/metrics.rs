@@ -4,14 +4,12 @@
 //! operations and outcomes, identities of the operator's file. Never a lock name, an owner or anything else that a client
 //! chooses.
 
-mod histogram;
 mod labels;
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use self::histogram::ThreadHistogram;
 use self::labels::{
     CodeLabel, GrantLabels, GrantMode, LossLabels, ProblemLabels, QuotaLabels, RequestLabels,
     StateLabels, StatusLabel, StepLabels, StreamLabels,
@@ -24,31 +22,30 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 pub use self::labels::{StoreOperation, StoreOutcome, StreamKind};
 
 /// Bounds of the duration histograms, in seconds.
-static BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0];
 
 /// Bounds of the histograms of times that clients choose, in seconds: in line, and for which locks are held.
-static WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0];
+const WAIT_BUCKETS: [f64; 10] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0];
 
 /// The service's metrics and the registry that prints them.
 pub struct Metrics {
     registry: Registry,
-    requests: Family<RequestLabels, ThreadHistogram, fn() -> ThreadHistogram>,
-    store_steps: Family<StepLabels, ThreadHistogram, fn() -> ThreadHistogram>,
+    requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    store_steps: Family<StepLabels, Histogram, fn() -> Histogram>,
     /// The histograms of `store_steps`, by operation and outcome, so that a step finds its own without a lock.
-    known_steps: [[OnceLock<ThreadHistogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
+    known_steps: [[OnceLock<Histogram>; StoreOutcome::COUNT]; StoreOperation::COUNT],
     grants: Family<GrantLabels, Counter>,
-    /// The counters of `grants`, by mode, so that a grant finds its own without a lock.
-    known_grants: [OnceLock<Counter>; GrantMode::COUNT],
     streams: Family<StreamLabels, Gauge>,
-    waits: ThreadHistogram,
+    waits: Histogram,
     problems: Family<ProblemLabels, Counter>,
-    held: ThreadHistogram,
+    held: Histogram,
     lost_holds: Family<LossLabels, Counter>,
     store_up: Gauge,
     /// Breaks of leases, repeats of a break among them.
@@ -76,7 +73,7 @@ pub struct Metrics {
 impl Metrics {
     /// All metrics at zero.
     pub fn new() -> Self {
-        let histogram: fn() -> ThreadHistogram = || ThreadHistogram::new(&BUCKETS);
+        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let mut metrics = Self {
             registry: Registry::with_prefix("keylatch"),
             requests: Family::new_with_constructor(histogram),
@@ -84,11 +81,10 @@ impl Metrics {
             known_steps: [const { [const { OnceLock::new() }; StoreOutcome::COUNT] };
                 StoreOperation::COUNT],
             grants: Family::default(),
-            known_grants: [const { OnceLock::new() }; GrantMode::COUNT],
             streams: Family::default(),
-            waits: ThreadHistogram::new(&WAIT_BUCKETS),
+            waits: Histogram::new(WAIT_BUCKETS),
             problems: Family::default(),
-            held: ThreadHistogram::new(&WAIT_BUCKETS),
+            held: Histogram::new(WAIT_BUCKETS),
             lost_holds: Family::default(),
             store_up: Gauge::default(),
             breaks: Counter::default(),
@@ -147,9 +143,7 @@ impl Metrics {
 
     /// Counts a grant of a lock.
     pub fn grant(&self, limit: Limit) {
-        let mode = GrantMode::of(limit);
-        let find = || self.grants.get_or_create_owned(&GrantLabels { mode });
-        self.known_grants[mode as usize].get_or_init(find).inc();
+        self.grants.get_or_create(&GrantLabels { mode: GrantMode::of(limit) }).inc();
     }
 
     /// Counts a grant that its client had asked to wait for.
@@ -289,9 +283,7 @@ impl Metrics {
 /// The histograms of one route that its requests have used, so that the next request finds its own without the lock
 /// of all histograms, which all cores share. A request whose slot another method or status has takes that lock.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RouteDurations(
-    [OnceLock<(ThreadHistogram, RequestLabels)>; RouteDurations::SLOTS],
-);
+pub(crate) struct RouteDurations([OnceLock<(Histogram, RequestLabels)>; RouteDurations::SLOTS]);
 
 impl RouteDurations {
     /// So many that what one route often answers has slots of its own: 200, 201, 204, 404.

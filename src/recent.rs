@@ -1,8 +1,8 @@
 //! What the service did in the last minutes, for people who look at it now: the console draws it.
 //!
 //! Each answer and each step of the store is counted in the bucket of its duration, two buckets for each
-//! doubling. Each thread counts for itself. Every few seconds a sample adds up the counts of all threads, and they begin
-//! at zero again, so a sample costs by the number of threads, however much was served. The counters of `/metrics` are others, and never go back.
+//! doubling. Every few seconds the counts become a sample and begin at zero again, so a sample costs what its
+//! numbers take, however much was served. The counters of `/metrics` are others, and never go back.
 //!
 //! Invariant: each answer is in one sample. Tested below, and over HTTP in `tests/api/console.rs`.
 
@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use thread_local::ThreadLocal;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How long a sample takes.
@@ -25,19 +24,11 @@ const BUCKETS: usize = 48;
 /// What the service does now and did in the last minutes.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    threads: ThreadLocal<Counts>,
-    samples: Mutex<VecDeque<Sample>>,
-}
-
-/// What one thread counted since the last sample. The counts of two threads share no line of a cache: that line would go
-/// from core to core with each request.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Counts {
     answers: Durations,
     steps: Durations,
     refused: AtomicU64,
     failed: AtomicU64,
+    samples: Mutex<VecDeque<Sample>>,
 }
 
 /// What the service did for as long as a sample takes.
@@ -63,18 +54,17 @@ pub(crate) struct Sample {
 impl Recent {
     /// Counts an answer.
     pub(crate) fn count_answer(&self, status: u16, took: Duration) {
-        let own = self.threads.get_or_default();
-        own.answers.count(took);
+        self.answers.count(took);
         match status {
-            400..500 => own.refused.fetch_add(1, Ordering::Relaxed),
-            500.. => own.failed.fetch_add(1, Ordering::Relaxed),
+            400..500 => self.refused.fetch_add(1, Ordering::Relaxed),
+            500.. => self.failed.fetch_add(1, Ordering::Relaxed),
             _ => 0,
         };
     }
 
     /// Counts a step of the store.
     pub(crate) fn count_step(&self, took: Duration) {
-        self.threads.get_or_default().steps.count(took);
+        self.steps.count(took);
     }
 
     /// Makes samples until it is dropped.
@@ -94,14 +84,11 @@ impl Recent {
     }
 
     fn sample(&self) {
-        let (answers, steps) = (self.take(|own| &own.answers), self.take(|own| &own.steps));
-        let take_count = |count: fn(&Counts) -> &AtomicU64| -> u64 {
-            self.threads.iter().map(|own| count(own).swap(0, Ordering::Relaxed)).sum()
-        };
+        let (answers, steps) = (self.answers.take(), self.steps.take());
         let sample = Sample {
             requests: answers.iter().sum(),
-            refused: take_count(|own| &own.refused),
-            failed: take_count(|own| &own.failed),
+            refused: self.refused.swap(0, Ordering::Relaxed),
+            failed: self.failed.swap(0, Ordering::Relaxed),
             p50_us: percentile(&answers, 50),
             p99_us: percentile(&answers, 99),
             step_p50_us: percentile(&steps, 50),
@@ -112,15 +99,6 @@ impl Recent {
             samples.pop_front();
         }
         samples.push_back(sample);
-    }
-
-    /// Takes the counts of all threads since the last sample.
-    fn take(&self, durations: fn(&Counts) -> &Durations) -> [u64; BUCKETS] {
-        let mut all = [0; BUCKETS];
-        for own in self.threads.iter() {
-            all.iter_mut().zip(durations(own).take()).for_each(|(all, count)| *all += count);
-        }
-        all
     }
 }
 
@@ -174,9 +152,6 @@ fn percentile(counts: &[u64; BUCKETS], percent: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-    use std::thread;
-
     use super::*;
 
     #[test]
@@ -218,27 +193,6 @@ mod tests {
         let counts: Vec<_> =
             samples.iter().map(|sample| (sample.requests, sample.refused, sample.failed)).collect();
         assert_eq!(counts, [(4, 2, 1), (1, 0, 0)]);
-    }
-
-    #[test]
-    fn sample_has_what_all_threads_counted() {
-        let (recent, counted) = (Recent::default(), Barrier::new(3));
-        thread::scope(|scope| {
-            for status in [200, 404, 503] {
-                let (recent, counted) = (&recent, &counted);
-                scope.spawn(move || {
-                    recent.count_answer(status, Duration::from_millis(1));
-                    recent.count_step(Duration::from_secs(1));
-                    // A thread that ends leaves its counts to the next one.
-                    counted.wait();
-                });
-            }
-        });
-        assert_eq!(recent.threads.iter().count(), 3);
-        assert_eq!(recent.take(|own| &own.steps).iter().sum::<u64>(), 3);
-        recent.sample();
-        let sample = recent.samples()[0];
-        assert_eq!((sample.requests, sample.refused, sample.failed), (3, 1, 1));
     }
 
     #[test]

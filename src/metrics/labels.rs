@@ -41,8 +41,6 @@ pub(super) enum GrantMode {
 }
 
 impl GrantMode {
-    pub(super) const COUNT: usize = Self::Shared as usize + 1;
-
     pub(super) fn of(limit: Limit) -> Self {
         match limit {
             Limit::Exclusive => Self::Exclusive,
