@@ -281,7 +281,13 @@ mod tests {
         ];
         let outcomes =
             [Done, Repeated, Held, NotHeld, Found, Reused, NoRoom, Mismatch, Broken, Error];
-        let operations = locks.into_iter().chain(sets).chain(records).map(StoreOperation::as_str);
+        let operations: Vec<_> = locks.into_iter().chain(sets).chain(records).collect();
+        assert_eq!(
+            (operations.len(), outcomes.len()),
+            (StoreOperation::COUNT, StoreOutcome::COUNT),
+            "a variant is missing above"
+        );
+        let operations = operations.into_iter().map(StoreOperation::as_str);
         let document = include_str!("../../docs/operating.md");
         for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {
             assert!(document.contains(&format!("`{label}`")), "{label}");
