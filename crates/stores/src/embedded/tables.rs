@@ -364,12 +364,12 @@ fn put_record(
     key: &[u8],
     state: &RecordState,
 ) -> Result<usize, FileError> {
-    // The outcome of another run, or none, has another age.
+    if let Some(row) = encode_record(state)? {
+        // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it is.
+        return Ok(put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?);
+    }
     run(connection, REMOVE_AGE, [age_key(key)])?;
-    Ok(match encode_record(state)? {
-        Some(row) => put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?,
-        None => remove(connection, "DELETE FROM records WHERE key = ?1", key)?,
-    })
+    Ok(remove(connection, "DELETE FROM records WHERE key = ?1", key)?)
 }
 
 /// Writes a row; gives about how many pages it has in the log.

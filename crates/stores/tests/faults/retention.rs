@@ -9,7 +9,7 @@ use keylatch_core::idempotency::{
     BeginReply, RecordView, ResolveCommand, ResolveReply, RunEnd, StoredResponse, UnknownReason,
 };
 use keylatch_core::store::Store;
-use keylatch_stores::test_medium::TestStore;
+use keylatch_stores::test_medium::{TestStore, read_head};
 use tokio::time::advance;
 
 use crate::disk::Disk;
@@ -84,4 +84,37 @@ async fn an_outcome_that_is_settled_late_is_kept_for_its_whole_retention() {
     assert!(matches!(resolved, ResolveReply::Completed(_)));
     let (_, store) = start_again(&disk);
     assert_eq!(find(&store, "unknown").await.expires_in, DAY);
+}
+
+/// The record of the first run expires, and no sweep removes it before the second run.
+#[tokio::test(start_paused = true)]
+async fn the_outcome_of_a_second_run_is_kept_for_its_whole_retention() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    end(store.port(), "done", RunEnd::Done(StoredResponse::Mark(201))).await;
+    pass(&store, DAY / 2).await;
+    advance(DAY / 2).await;
+    end(store.port(), "done", RunEnd::Done(StoredResponse::Mark(201))).await;
+    let (_, store) = start_again(&disk);
+    assert_eq!(find(&store, "done").await.expires_in, DAY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_age_leaves_the_file_with_its_record() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    end(store.port(), "done", RunEnd::Done(StoredResponse::Mark(201))).await;
+    pass(&store, DAY / 2).await;
+    assert_eq!(ages(&disk), 1);
+    pass(&store, DAY).await;
+    assert_eq!(ages(&disk), 0);
+}
+
+/// How many ages the file has, beside its head.
+fn ages(disk: &Disk) -> i64 {
+    let connection = Disk::new(disk.content(), 1).connect().unwrap();
+    read_head(&connection).unwrap();
+    let rows: i64 =
+        connection.query_one("SELECT count(*) FROM head", [], |row| row.get(0)).unwrap();
+    rows - 1
 }
