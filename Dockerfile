@@ -8,19 +8,21 @@ ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
 FROM ${BUILD_IMAGE} AS build
 ARG TARGETARCH
 WORKDIR /build
+RUN rustup component add llvm-tools
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY assets assets
 COPY benches benches
 COPY config config
 COPY crates crates
+COPY deploy/optimize.sh deploy/processes.py deploy/train.py deploy/
 COPY src src
 # The caches stay with the builder: a change of the sources compiles no dependency again. Nothing of a cache gets into
 # the image but by `cp`.
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,id=keylatch-target-${TARGETARCH},target=/build/target,sharing=locked \
-    cargo build --profile dist --locked --bin keylatch \
-    && cp target/dist/keylatch /keylatch \
+    deploy/optimize.sh build --bin keylatch \
+    && cp target/*-linux-gnu/dist/keylatch /keylatch \
     && mkdir /data
 
 # What the binary links to, the CA certificates that `rediss://` needs, and nothing else: no shell

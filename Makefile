@@ -157,7 +157,7 @@ msrv:
 ONE_CORE =
 
 bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
-	cargo bench --locked --profile dist --target-dir target/dist-build --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
+	deploy/optimize.sh bench --target-dir target/dist-build --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document again from the code.
 openapi:

@@ -33,9 +33,9 @@ mkdir -p "$share"
 export CARGO_TARGET_DIR=target/dist-build
 
 # What the binary prints of itself: it has to be one of this machine.
-cargo build --profile dist --locked --bin keylatch
+TARGET=$host deploy/optimize.sh build --bin keylatch
 print() {
-    "$CARGO_TARGET_DIR/dist/keylatch" "${@:2}" > "$share/$1" && test -s "$share/$1" ||
+    "$CARGO_TARGET_DIR/$host/dist/keylatch" "${@:2}" > "$share/$1" && test -s "$share/$1" ||
         { echo "\`keylatch ${*:2}\` prints nothing: the package needs it"; exit 1; }
 }
 print keylatch.1 man
@@ -44,20 +44,16 @@ print _keylatch completions zsh
 print keylatch.fish completions fish
 
 for target in $TARGETS; do
-    binary=$CARGO_TARGET_DIR/dist/keylatch
-    if [ "$target" != "$host" ]; then
-        cargo build --profile dist --locked --bin keylatch --target "$target"
-        binary=$CARGO_TARGET_DIR/$target/dist/keylatch
-    fi
+    TARGET=$target deploy/optimize.sh build --bin keylatch
     name=keylatch-$version-$target
     mkdir -p "target/dist/$name"
-    cp "$binary" "target/dist/$name/keylatch"
+    cp "$CARGO_TARGET_DIR/$target/dist/keylatch" "target/dist/$name/keylatch"
     cp -r LICENSE README.md CHANGELOG.md config/keylatch.toml "$share" deploy/systemd "target/dist/$name/"
     rm "target/dist/$name/systemd/check.sh"
     tar -C target/dist -czf "target/dist/$name.tar.gz" "$name"
     rm -r "target/dist/${name:?}"
 done
 
-cargo-deb --no-build --profile dist --locked --output target/dist/
+cargo-deb --no-build --profile dist --locked --target "$host" --output target/dist/
 rm -r "$share"
 (cd target/dist && sha256sum -- * > SHA256SUMS && cat SHA256SUMS)
