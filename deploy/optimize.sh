@@ -17,8 +17,8 @@ counting=$PWD/target/counting
 counts=$counting/$target.profdata
 
 is_current() {
-    [ -e "$counts" ] &&
-        [ -z "$(find Cargo.* .cargo assets config crates src deploy/*.sh deploy/*.py -type f -newer "$counts" -print -quit)" ]
+    local sources=(Cargo.toml Cargo.lock .cargo assets config crates src deploy/optimize.sh deploy/train.py)
+    [ -e "$counts" ] && [ -z "$(find "${sources[@]}" -type f -newer "$counts" -print -quit)" ]
 }
 
 count() {

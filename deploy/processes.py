@@ -13,11 +13,11 @@ def free_port():
 
 
 @contextlib.contextmanager
-def running(arguments, port, log):
-    """A process, from when its port takes connections until the end of the block."""
+def running(arguments, port, log, limit=60):
+    """A process, from when its port takes connections until the end of the block, or for as many seconds."""
     with open(log, "w") as errors:
         process = subprocess.Popen(arguments, stdout=errors, stderr=errors)
-        watchdog = threading.Timer(60, process.kill)
+        watchdog = threading.Timer(limit, process.kill)
         watchdog.start()
         try:
             while True:
