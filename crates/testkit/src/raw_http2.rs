@@ -84,6 +84,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
         assert!(self.try_write(bytes).await, "the service has closed");
     }
 
+    /// Sends bytes that may be no frame, or several; `false` where the service has closed the connection.
+    pub async fn try_write(&mut self, bytes: &[u8]) -> bool {
+        let write = async {
+            self.writer.write_all(bytes).await?;
+            self.writer.flush().await
+        };
+        soon("sending", write).await.is_ok()
+    }
+
     /// Ends a stream before its answer.
     pub async fn reset(&mut self, stream: u32) -> bool {
         self.try_send(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes()).await
@@ -135,14 +144,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawHttp2<S> {
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         self.reader.read_exact(&mut payload).await.ok()?;
         Some(RawFrame { kind, flags, stream: u32::from_be_bytes(stream), payload })
-    }
-
-    async fn try_write(&mut self, bytes: &[u8]) -> bool {
-        let write = async {
-            self.writer.write_all(bytes).await?;
-            self.writer.flush().await
-        };
-        soon("sending", write).await.is_ok()
     }
 }
 
