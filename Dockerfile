@@ -21,7 +21,7 @@ COPY src src
 # the image but by `cp`.
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,id=keylatch-target-${TARGETARCH},target=/build/target,sharing=locked \
-    deploy/optimize.sh build --bin keylatch \
+    deploy/optimize.sh \
     && cp target/*-linux-gnu/dist/keylatch /keylatch \
     && mkdir /data
 

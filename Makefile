@@ -155,9 +155,12 @@ msrv:
 # and what a million locks cost, of the binary that `make dist` ships. With ONE_CORE=1 the whole server side has one core,
 # beside nginx and webdis.
 ONE_CORE =
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
 bench: redis-server nginx $(if $(ONE_CORE),webdis etcd)
-	deploy/optimize.sh bench --target-dir target/dist-build --bench throughput -- $(if $(ONE_CORE),--one-core) $(ARGS)
+	deploy/optimize.sh --target-dir target/dist-build
+	cargo bench --profile dist --locked --target-dir target/dist-build --bench throughput -- \
+		--build target/dist-build/$(HOST)/dist/keylatch $(if $(ONE_CORE),--one-core) $(ARGS)
 
 # Writes the committed OpenAPI document again from the code.
 openapi:

@@ -33,7 +33,7 @@ mkdir -p "$share"
 export CARGO_TARGET_DIR=target/dist-build
 
 # What the binary prints of itself: it has to be one of this machine.
-TARGET=$host deploy/optimize.sh build --bin keylatch
+TARGET=$host deploy/optimize.sh
 print() {
     "$CARGO_TARGET_DIR/$host/dist/keylatch" "${@:2}" > "$share/$1" && test -s "$share/$1" ||
         { echo "\`keylatch ${*:2}\` prints nothing: the package needs it"; exit 1; }
@@ -44,7 +44,7 @@ print _keylatch completions zsh
 print keylatch.fish completions fish
 
 for target in $TARGETS; do
-    TARGET=$target deploy/optimize.sh build --bin keylatch
+    TARGET=$target deploy/optimize.sh
     name=keylatch-$version-$target
     mkdir -p "target/dist/$name"
     cp "$CARGO_TARGET_DIR/$target/dist/keylatch" "target/dist/$name/keylatch"

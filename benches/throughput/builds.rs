@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Result;
 use crate::load::{CONNECTIONS, Load, Orders};
-use crate::processes::{KEYLATCH, Machine, Process};
+use crate::processes::{Machine, Process};
 use crate::slice::{Slice, Spread};
 
 /// A build that reaches less than this part of the other build's rate has lost some of it.
@@ -75,7 +75,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32, other: &Path) -> 
             let store = store.replace("DIRECTORY", &directory.to_string_lossy());
             machine.keylatch_of(build, &store, guarded)
         };
-        let (this, other) = (of(Path::new(KEYLATCH), "this")?, of(other, "other")?);
+        let (this, other) = (of(&machine.build, "this")?, of(other, "other")?);
         let redis = store.starts_with("redis").then_some(&redis);
         Ok(Subject { name, work, this, other, redis, rounds: Default::default() })
     };

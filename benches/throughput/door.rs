@@ -5,7 +5,6 @@
 //! library, and its handshakes come before the window. The greedy identity sends from a thread of its own, as fast
 //! as it is answered, and does not heed `Retry-After`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use keylatch_testkit::{Authority, Keyring};
@@ -13,7 +12,7 @@ use rustls::ClientConfig;
 
 use crate::Result;
 use crate::load::{CONNECTIONS, GreedyClients, Load};
-use crate::processes::{KEYLATCH, Machine, Process};
+use crate::processes::{Machine, Process};
 use crate::report;
 use crate::slice::{Slice, Spread};
 
@@ -72,7 +71,7 @@ impl Door {
         let identities = format!("identities = {:?}\n", keyring.path());
         let tls = format!("[tls]\ncert = {:?}\nkey = {:?}\n", files.cert, files.key);
         let keylatch =
-            |settings: &str| machine.keylatch_set(Path::new(KEYLATCH), "memory:", Some(settings));
+            |settings: &str| machine.keylatch_set(&machine.build, "memory:", Some(settings));
         Ok(Self {
             plain: keylatch("")?,
             known: keylatch(&identities)?,

@@ -3,11 +3,9 @@
 //! The service that runs them is the bare handler, once alone and once behind the guard. A first run
 //! goes through both, and a replay through the guard alone.
 
-use std::path::Path;
-
 use crate::Result;
 use crate::load::{Load, Orders};
-use crate::processes::{KEYLATCH, Machine, Process};
+use crate::processes::{Machine, Process};
 use crate::replay_alone::ReplayAlone;
 use crate::report;
 use crate::slice::{Slice, Spread};
@@ -69,7 +67,7 @@ pub(crate) fn run(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let on_redis = format!("redis://{}", redis.address);
     let on_disk = |name| format!("embedded:{}", machine.directory(name).display());
     let start = |name, orders, store: &str| {
-        let service = machine.keylatch_of(Path::new(KEYLATCH), store, Some(&upstream))?;
+        let service = machine.keylatch_of(&machine.build, store, Some(&upstream))?;
         Subject::new(name, orders, service)
     };
     let mut subjects = [

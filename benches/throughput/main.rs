@@ -78,7 +78,10 @@ struct Options {
     /// How many streams hold a lock each; twice as many wait
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = at_least_one)]
     streams: usize,
-    /// Measure this build of keylatch beside the one at PATH, and nothing else
+    /// Which build of keylatch to measure
+    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_keylatch"))]
+    build: PathBuf,
+    /// Measure the build of keylatch beside the one at PATH, and nothing else
     #[arg(long, value_name = "PATH", conflicts_with = "only")]
     against: Option<PathBuf>,
     /// Measure locks on the PostgreSQL, etcd, ZooKeeper or Redis at URL, and nothing else
@@ -147,7 +150,7 @@ fn measure(options: &Options) -> Result<()> {
         Options { pin: true, .. } => Pinning::Apart,
         _ => Pinning::Free,
     };
-    let machine = Machine::new(pinning)?;
+    let machine = Machine::new(&options.build, pinning)?;
     let load = Load::new(options.seconds)?;
     println!(
         "{} connections, or two for a hand-over. Each creates a lock and deletes it, over and over, or \

@@ -6,7 +6,6 @@
 //! of one lock are in `fan_out.rs`.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use crate::Result;
 use crate::events::{Events, Unread, seen};
 use crate::http2::{Http2, STREAMS, connections};
 use crate::load::nanoseconds;
-use crate::processes::{KEYLATCH, Machine, Process, machine_cpu, own_cpu};
+use crate::processes::{Machine, Process, machine_cpu, own_cpu};
 use crate::report;
 use crate::slice::{Cpu, Slice};
 
@@ -92,7 +91,7 @@ pub(crate) fn service(machine: &Machine, more: &str) -> Result<Process> {
         "[server]\nmax_connections = 1000000\nmax_requests = 1000000\nmax_concurrent_streams = {STREAMS}\n\
          [wait]\nmax_waiters = 400000\n[stream]\nmax_streams = 400000\n{more}"
     );
-    machine.keylatch_set(Path::new(KEYLATCH), "memory:", Some(&settings))
+    machine.keylatch_set(&machine.build, "memory:", Some(&settings))
 }
 
 /// What is needed to speak HTTP/2 with a service.

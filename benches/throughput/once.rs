@@ -5,7 +5,6 @@
 //! while the memory of the service is looked at; and the service that runs the requests is asked through the
 //! guard, and through nginx, which keeps its connections.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::Result;
 use crate::bare::LARGE;
 use crate::load::{CONNECTIONS, Load, Orders};
 use crate::one_core::nginx;
-use crate::processes::{KEYLATCH, Machine, Process};
+use crate::processes::{Machine, Process};
 use crate::redis_alone::{Run, Scripts};
 use crate::report;
 use crate::slice::{Slice, Spread};
@@ -78,7 +77,7 @@ impl<'a> Plain<'a> {
 fn beside_redis(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
     let (redis, alone, upstream) = (machine.redis()?, machine.redis()?, machine.bare()?);
     let on_redis = format!("redis://{}", redis.address);
-    let service = machine.keylatch_of(Path::new(KEYLATCH), &on_redis, Some(&upstream))?;
+    let service = machine.keylatch_of(&machine.build, &on_redis, Some(&upstream))?;
     let record = "x".repeat(RECORD);
     let set = ["SET", "record-__rand_int__", &record, "PX", "30000"];
     let write = Plain::new(machine, &alone, &set, load.window)?;
@@ -124,7 +123,7 @@ fn beside_nginx(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         format!("upstream shop {{ server {}; keepalive {CONNECTIONS}; }}", upstream.address);
     let pass = "proxy_pass http://shop; proxy_http_version 1.1; proxy_set_header Connection \"\";";
     let proxy = nginx(machine, &upstreams, pass)?;
-    let guard = machine.keylatch_of(Path::new(KEYLATCH), "memory:", Some(&upstream))?;
+    let guard = machine.keylatch_of(&machine.build, "memory:", Some(&upstream))?;
     let mut measured: [Vec<Slice>; 3] = Default::default();
     for _ in 0..rounds {
         for (slices, server) in measured.iter_mut().zip([&upstream, &proxy, &guard]) {
@@ -189,7 +188,7 @@ fn large(machine: &Machine, load: &Load, rounds: u32) -> Result<()> {
         upstream.address,
         2 * LARGE
     );
-    let guard = |store: &str| machine.keylatch_set(Path::new(KEYLATCH), store, Some(&settings));
+    let guard = |store: &str| machine.keylatch_set(&machine.build, store, Some(&settings));
     let subject = |name, server: Process, redis, orders| -> Result<_> {
         let empty = server.resident()?;
         Ok(Large { name, server, redis, orders, empty, most: empty, rounds: Vec::new() })

@@ -17,14 +17,14 @@ use crate::Result;
 
 /// How long a server may take to listen, and to say that it is ready.
 pub(crate) const START: Duration = Duration::from_secs(10);
-/// This build of keylatch.
-pub(crate) const KEYLATCH: &str = env!("CARGO_BIN_EXE_keylatch");
 /// In how many ticks a second Linux tells CPU time, on every architecture that Rust knows.
 const TICKS: f64 = 100.0;
 
 /// The machine that all runs on.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    /// The build of keylatch that is measured.
+    pub(crate) build: PathBuf,
     count: usize,
     pinned: Option<Layout>,
     /// Logs, and the working directory of Redis.
@@ -67,7 +67,7 @@ impl Layout {
 
 impl Machine {
     /// Unless all is free, this process keeps to the first core.
-    pub(crate) fn new(pinning: Pinning) -> Result<Self> {
+    pub(crate) fn new(build: &Path, pinning: Pinning) -> Result<Self> {
         let count = std::thread::available_parallelism()?.get();
         let pinned = match pinning {
             Pinning::Free => None,
@@ -81,7 +81,7 @@ impl Machine {
             let process = std::process::id().to_string();
             run(Command::new("taskset").args(["-cp", "0", &process]))?;
         }
-        Ok(Self { count, pinned, directory: TempDir::new()? })
+        Ok(Self { build: build.to_owned(), count, pinned, directory: TempDir::new()? })
     }
 
     /// The cores, in words.
@@ -115,7 +115,7 @@ impl Machine {
 
     /// keylatch as it is by default, on a store.
     pub(crate) fn keylatch(&self, store: &str) -> Result<Process> {
-        self.keylatch_of(Path::new(KEYLATCH), store, None)
+        self.keylatch_of(&self.build, store, None)
     }
 
     /// A build of keylatch on a store, as a guard of orders where there is an `upstream`.
@@ -167,7 +167,7 @@ impl Machine {
 
     /// keylatch as it is by default, on a store, which may not listen yet.
     pub(crate) fn spawn_keylatch(&self, store: &str) -> Result<Process> {
-        let (command, address) = self.keylatch_command(Path::new(KEYLATCH), store, None)?;
+        let (command, address) = self.keylatch_command(&self.build, store, None)?;
         self.spawn(command, address).map(|(process, _)| process)
     }
 

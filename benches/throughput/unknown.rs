@@ -81,8 +81,7 @@ impl Service {
         let store = redis
             .as_ref()
             .map_or("memory:".to_owned(), |redis| format!("redis://{}", redis.address));
-        let process =
-            machine.keylatch_of(crate::processes::KEYLATCH.as_ref(), &store, Some(&upstream))?;
+        let process = machine.keylatch_of(&machine.build, &store, Some(&upstream))?;
         Ok(Self { process, _behind: [Some(upstream), redis] })
     }
 
