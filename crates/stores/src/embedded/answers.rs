@@ -14,17 +14,14 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 
 use super::engine::Engine;
+use super::row::RunKey;
 use super::tables::FileError;
 use keylatch_core::idempotency::{Answer, RecordKey, RecordState, StoredResponse};
-use keylatch_core::lock::FencingToken;
 
 /// How many entries the map of answers in use has before those that are no longer in use are looked for.
 const ENTRIES: usize = 64;
 
-/// A run has one answer at most.
-type RunKey = (RecordKey, FencingToken);
-
-/// The answers that were read, for as long as any part of a copy is in use.
+/// The answers that were read, for as long as any part of a copy is in use. A run has one at most.
 #[derive(Debug, Default)]
 pub(super) struct AnswersInUse {
     answers: HashMap<RunKey, Weak<Answer>>,
@@ -49,7 +46,7 @@ impl AnswersInUse {
         if let Some(answer) = self.answers.get(&run).and_then(Weak::upgrade) {
             return Ok(state.map_kept(|_| share(&answer)));
         }
-        let row = engine.record(key)?;
+        let row = engine.record(&run)?;
         match row.kept() {
             Some(kept @ StoredResponse::Answer(answer))
                 if kept.stub() == *stub && row.fencing_token() == Some(fencing_token) =>

@@ -126,6 +126,11 @@ impl<'a> Batch<'a> {
     pub(super) fn finish(self) -> BatchChanges {
         let mut changes = self.changes;
         changes.ages.retain(|key, _| !changes.records.contains_key(key));
+        let last_run = |(key, after): (&RecordKey, &RecordState)| {
+            let before = self.table.look::<RecordState>(key).0.fencing_token()?;
+            (after.fencing_token() != Some(before)).then_some((*key, before))
+        };
+        changes.last_runs = changes.records.iter().filter_map(last_run).collect();
         changes
     }
 

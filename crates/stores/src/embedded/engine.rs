@@ -12,12 +12,12 @@ use std::sync::{Arc, Weak};
 use rusqlite::Connection;
 
 use super::directory::Medium;
-use super::row::{FORMAT, FORMAT4, Head};
+use super::row::{FORMAT, FORMAT4, Head, RunKey};
 use super::snapshot::Snapshot;
 use super::tables::{self, BatchChanges, FileError};
 use crate::OpenError;
 use crate::table::Table;
-use keylatch_core::idempotency::{RecordKey, RecordState};
+use keylatch_core::idempotency::RecordState;
 use keylatch_core::lock::FencingToken;
 
 /// How far the limit of the fencing tokens is put beyond the last one: as far as the clock takes
@@ -78,8 +78,8 @@ impl Engine {
             return Err(OpenError::OlderFormat { path: path() });
         }
         tables::check(&connection).map_err(cannot)?;
-        if head.format == FORMAT4 {
-            tables::migrate(&connection, &Head { format: FORMAT, ..head }).map_err(cannot)?;
+        if head.format < FORMAT {
+            tables::migrate(&connection, &head).map_err(cannot)?;
             tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
         }
         Ok(Self {
@@ -117,11 +117,11 @@ impl Engine {
         })
     }
 
-    /// A record with all of its answer, as its row has it. It is read also where nothing can be written.
-    pub(super) fn record(&self, key: &RecordKey) -> Result<RecordState, FileError> {
+    /// A record with all of its answer, as the row of a run has it. It is read also where nothing can be written.
+    pub(super) fn record(&self, run: &RunKey) -> Result<RecordState, FileError> {
         let record = match &self.connection {
-            Some(connection) => tables::record(connection, key),
-            None => tables::record(&(self.medium.look)()?, key),
+            Some(connection) => tables::record(connection, run),
+            None => tables::record(&(self.medium.look)()?, run),
         };
         record?.ok_or_else(|| FileError::Damaged("a record has no row".to_owned()))
     }

@@ -1,4 +1,4 @@
-//! Rows of the file: this format (5) and the one before, and what of a state outlives a restart.
+//! Rows of the file: this format (6) and those before, and what of a state outlives a restart.
 //!
 //! A row is the age of its state and the snapshot of what is at rest, with a checksum over key and row, because
 //! SQLite keeps none of what has reached the file. A restart forgets the waiters, because they went away with the
@@ -7,9 +7,9 @@
 //! a record's outcome is in a small row of its own ([`AgeRow`]) with the outcome that it is of, written now and then,
 //! so that a retention does not begin again at each start.
 //!
-//! A build of this format that wrote no scopes refuses a row with one (`SnapshotError::Newer`), and with it the file.
-//! The migration (`tables::migrate`) reads every row of format 4 with this and writes it again, in one transaction.
-//! Tested in `crates/stores/tests/faults/migration.rs`, with a file that a build of format 4 wrote.
+//! Format 5 had the rows of records under their keys alone, and format 4 had rows of its own. The migration
+//! (`tables::migrate`) reads them with this and writes them again, in one transaction. Tested in
+//! `crates/stores/tests/faults/migration.rs`, with files that builds of these formats wrote.
 
 use std::time::Duration;
 
@@ -26,13 +26,16 @@ use keylatch_core::lock::{
 use keylatch_core::snapshot::SnapshotError;
 
 /// The format of the file.
-pub(super) const FORMAT: u64 = 5;
+pub(super) const FORMAT: u64 = 6;
 /// The most bytes of an answer that stay in memory: about as many as the rest of a record takes there, and as a row
 /// has in a page of the file. What is longer has pages of its own, which nothing but a replay reads.
 const IN_MEMORY: u64 = 1024;
 
-/// The number of the format before this one.
+/// The oldest format that is read.
 pub(super) const FORMAT4: u64 = 4;
+
+/// A run of a record, which has a row of its own.
+pub(super) type RunKey = (RecordKey, FencingToken);
 
 /// What the file says of itself.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -186,7 +189,19 @@ pub(super) fn lock_name(key: &[u8]) -> Result<LockName, RowError> {
     name.and_then(|name| LockName::parse(name).ok()).ok_or(RowError::Key)
 }
 
-/// The key of a record in a row's key.
+/// The key of a record's row: the fencing token of its run, and the record's key. Tokens rise with the time, so
+/// the rows that are written, and expire, at one time are next to one another and share pages.
+pub(super) fn run_key((key, fencing_token): &RunKey) -> Vec<u8> {
+    [&fencing_token.get().to_be_bytes()[..], key.as_bytes()].concat()
+}
+
+/// The key of a record in the key of its row.
+pub(super) fn record_of_run(key: &[u8]) -> Result<RecordKey, RowError> {
+    let (_, key) = key.split_first_chunk::<8>().ok_or(RowError::Key)?;
+    record_key(key)
+}
+
+/// The key of a record.
 pub(super) fn record_key(key: &[u8]) -> Result<RecordKey, RowError> {
     Ok(RecordKey::from_bytes(key.try_into().map_err(|_| RowError::Key)?))
 }

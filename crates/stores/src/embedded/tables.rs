@@ -2,8 +2,8 @@
 //! itself.
 //!
 //! The rows are opaque here (`row.rs` reads them). Every statement that the writer needs is prepared once.
-//! Invariant: a file of an unknown format is not written. The migration from format 4 is one
-//! transaction. Tested in `crates/stores/tests/faults/migration.rs` and `damage.rs`.
+//! Invariants: a file of an unknown format is not written; a record has one row, that of its last run. A
+//! migration is one transaction. Tested in `crates/stores/tests/faults/migration.rs` and `damage.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,9 +13,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Params, Row, ffi};
 
 use super::row::{
-    AgeRow, Head, RowError, append_checksum, decode_format4_lock, decode_format4_record,
-    decode_lock, decode_record, encode_lock, encode_record, lock_key, lock_name, record_in_memory,
-    record_key, verify_checksum,
+    AgeRow, FORMAT, FORMAT4, Head, RowError, RunKey, append_checksum, decode_format4_lock,
+    decode_format4_record, decode_lock, decode_record, encode_lock, encode_record, lock_key,
+    lock_name, record_in_memory, record_key, record_of_run, run_key, verify_checksum,
 };
 use crate::table::{Fill, Table};
 use keylatch_core::idempotency::{RecordKey, RecordState};
@@ -28,9 +28,10 @@ const CREATE: &str = "
     PRAGMA journal_mode = WAL;
     CREATE TABLE head (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE locks (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE records (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE probe (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
 ";
+const CREATE_RECORDS: &str =
+    "CREATE TABLE records (key BLOB PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID";
 
 /// The lock on the file is taken before the log is opened, so that its index needs no shared memory;
 /// nothing is written when it is closed; and the log goes into the file only when that is asked for.
@@ -41,6 +42,9 @@ const CONFIGURE: &str = "
     PRAGMA temp_store = MEMORY;
 ";
 
+const READ_RECORD: &str = "SELECT value FROM records WHERE key = ?1";
+const PUT_RECORD: &str = "INSERT OR REPLACE INTO records VALUES (?1, ?2)";
+const REMOVE_RECORD: &str = "DELETE FROM records WHERE key = ?1";
 const PUT_AGE: &str = "INSERT OR REPLACE INTO head VALUES (?1, ?2)";
 const REMOVE_AGE: &str = "DELETE FROM head WHERE key = ?1";
 const PAGE: usize = 4096;
@@ -60,6 +64,8 @@ pub(super) const SLICE: usize = 256;
 pub(super) struct BatchChanges {
     pub(super) locks: BTreeMap<LockName, LockState>,
     pub(super) records: BTreeMap<RecordKey, RecordState>,
+    /// The runs that these records had, where they have another one now, or none.
+    pub(super) last_runs: Vec<RunKey>,
     /// The ages of records that do not change.
     pub(super) ages: BTreeMap<RecordKey, AgeRow>,
     /// The last fencing token of each bucket that gave one.
@@ -133,6 +139,7 @@ impl FileError {
 /// Writes the tables into a new file.
 pub(super) fn create(connection: &Connection, format: u64) -> Result<(), FileError> {
     connection.execute_batch(CREATE)?;
+    run(connection, CREATE_RECORDS, [])?;
     write_head(connection, &Head { format, fence_limit: 0 })
 }
 
@@ -214,8 +221,11 @@ pub(super) fn write(
     for (name, state) in &changes.locks {
         pages += put_lock(connection, &lock_key(name), state)?;
     }
+    for run in &changes.last_runs {
+        pages += remove(connection, REMOVE_RECORD, &run_key(run))?;
+    }
     for (key, state) in &changes.records {
-        pages += put_record(connection, key.as_bytes(), state)?;
+        pages += put_record(connection, key, state)?;
     }
     for (key, age) in &changes.ages {
         put(connection, PUT_AGE, &age_key(key.as_bytes()), age.encode()?)?;
@@ -250,9 +260,14 @@ pub(super) fn has(connection: &Connection, changes: &BatchChanges) -> Result<boo
             return Ok(false);
         }
     }
-    for (key, state) in &changes.records {
-        let sql = "SELECT value FROM records WHERE key = ?1";
-        if !says(sql, key.as_bytes(), encode_record(state)?)? {
+    let runs = changes.records.iter().filter_map(|(key, state)| Some((run_of(key, state)?, state)));
+    for (run, state) in runs {
+        if !says(READ_RECORD, &run_key(&run), encode_record(state)?)? {
+            return Ok(false);
+        }
+    }
+    for run in &changes.last_runs {
+        if !says(READ_RECORD, &run_key(run), None)? {
             return Ok(false);
         }
     }
@@ -277,7 +292,7 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     filling.finish();
     let mut filling = Fill::<RecordState>::of(table);
     let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        filling.add(record_key(key)?, record_in_memory(decode_record(value, now)?));
+        filling.add(record_of_run(key)?, record_in_memory(decode_record(value, now)?));
         Ok(())
     })?;
     filling.finish();
@@ -293,43 +308,77 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     Ok((locks, records))
 }
 
-/// The record of a row, as it was when it was written; `None` where there is none.
+/// The record of a run, as it was when its row was written; `None` where there is no row.
 pub(super) fn record(
     connection: &Connection,
-    key: &RecordKey,
+    run: &RunKey,
 ) -> Result<Option<RecordState>, FileError> {
-    let key = key.as_bytes();
-    let mut statement = connection.prepare_cached("SELECT value FROM records WHERE key = ?1")?;
-    let mut rows = statement.query([key])?;
+    let key = run_key(run);
+    let mut statement = connection.prepare_cached(READ_RECORD)?;
+    let mut rows = statement.query([&key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some(decode_record(verify_checksum(key, blob(row, 0)?)?, Duration::ZERO)?))
+    Ok(Some(decode_record(verify_checksum(&key, blob(row, 0)?)?, Duration::ZERO)?))
+}
+
+/// The last run of a record, if there is one.
+fn run_of(key: &RecordKey, state: &RecordState) -> Option<RunKey> {
+    Some((*key, state.fencing_token()?))
 }
 
 fn age_key(key: &[u8]) -> Vec<u8> {
     [AGE, key].concat()
 }
 
-/// Writes every row of a file of format 4 again, and the head, in one transaction.
+/// Brings a file of an earlier format to this one, in one transaction.
 pub(super) fn migrate(connection: &Connection, head: &Head) -> Result<(), FileError> {
-    let (mut locks, mut records) = (Vec::new(), Vec::new());
+    run(connection, "BEGIN IMMEDIATE", [])?;
+    if head.format == FORMAT4 {
+        migrate_locks(connection)?;
+        migrate_records(connection, decode_format4_record)?;
+    } else {
+        migrate_records(connection, |row| decode_record(row, Duration::ZERO))?;
+    }
+    write_head(connection, &Head { format: FORMAT, ..*head })?;
+    run(connection, "COMMIT", [])?;
+    empty_log(connection)
+}
+
+/// Writes every lock of a file of format 4 again.
+fn migrate_locks(connection: &Connection) -> Result<(), FileError> {
+    let mut locks = Vec::new();
     each_row(connection, "SELECT key, value FROM locks", |key, value| {
         locks.push((key.to_vec(), decode_format4_lock(value)?));
         Ok(())
     })?;
-    each_row(connection, "SELECT key, value FROM records", |key, value| {
-        records.push((key.to_vec(), decode_format4_record(value)?));
-        Ok(())
-    })?;
-    run(connection, "BEGIN IMMEDIATE", [])?;
     for (key, state) in &locks {
         put_lock(connection, key, state)?;
     }
-    for (key, state) in &records {
-        put_record(connection, key, state)?;
+    Ok(())
+}
+
+/// Puts every record, which was under its key alone, under the key of its run. The rows are written in their order,
+/// one answer at a time in memory: out of order, each would be a page of the log.
+fn migrate_records(
+    connection: &Connection,
+    decode: fn(&[u8]) -> Result<RecordState, RowError>,
+) -> Result<(), FileError> {
+    run(connection, "ALTER TABLE records RENAME TO former_records", [])?;
+    run(connection, CREATE_RECORDS, [])?;
+    let mut runs = Vec::new();
+    each_row(connection, "SELECT key, value FROM former_records", |key, value| {
+        let key = record_key(key)?;
+        runs.extend(decode(value)?.fencing_token().map(|fencing_token| (fencing_token, key)));
+        Ok(())
+    })?;
+    runs.sort_unstable();
+    let mut former = connection.prepare("SELECT value FROM former_records WHERE key = ?1")?;
+    for (_, key) in &runs {
+        let row: Vec<u8> = former.query_row([key.as_bytes()], |row| row.get(0))?;
+        put_record(connection, key, &decode(verify_checksum(key.as_bytes(), &row)?)?)?;
     }
-    write_head(connection, head)?;
-    run(connection, "COMMIT", [])?;
-    empty_log(connection)
+    drop(former);
+    run(connection, "DROP TABLE former_records", [])?;
+    Ok(())
 }
 
 fn each_row(
@@ -359,17 +408,18 @@ fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<us
     })
 }
 
+/// Writes the row of a record's last run. Those of runs before are [`BatchChanges::last_runs`].
 fn put_record(
     connection: &Connection,
-    key: &[u8],
+    key: &RecordKey,
     state: &RecordState,
 ) -> Result<usize, FileError> {
-    if let Some(row) = encode_record(state)? {
+    if let Some((last, row)) = run_of(key, state).zip(encode_record(state)?) {
         // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it is.
-        return Ok(put(connection, "INSERT OR REPLACE INTO records VALUES (?1, ?2)", key, row)?);
+        return Ok(put(connection, PUT_RECORD, &run_key(&last), row)?);
     }
-    run(connection, REMOVE_AGE, [age_key(key)])?;
-    Ok(remove(connection, "DELETE FROM records WHERE key = ?1", key)?)
+    run(connection, REMOVE_AGE, [age_key(key.as_bytes())])?;
+    Ok(0)
 }
 
 /// Writes a row; gives about how many pages it has in the log.

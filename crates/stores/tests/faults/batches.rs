@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use keylatch_core::idempotency::{BeginCommand, OnCrash, RecordStatus};
+use keylatch_core::idempotency::{BeginCommand, BeginReply, OnCrash, RecordStatus};
 use keylatch_core::lock::{AcquireReply, FencingToken, Ttl};
-use keylatch_stores::test_medium::TestStore;
+use keylatch_stores::test_medium::{TestStore, read_head};
 use tokio::time::{advance, pause};
 
 use crate::disk::Disk;
-use crate::requests::{Acquire, begin};
+use crate::requests::{Acquire, LEASE, begin};
 
 /// Holds the writer in a commit until the disk resumes, so that what comes is the next batch.
 async fn hold_the_writer(store: &Arc<TestStore>, disk: &Disk, round: u32) {
@@ -151,4 +151,64 @@ async fn a_change_after_the_first_is_one_page_of_the_log() {
     let before = disk.log().len();
     lock.run(store.port()).await.unwrap();
     assert_eq!(disk.log().len() - before, 24 + 4096);
+}
+
+#[tokio::test]
+async fn records_that_begin_together_share_pages_among_very_many() {
+    let disk = Disk::with_clock(1);
+    let store = Arc::new(disk.open().unwrap());
+    let begin_many = async |kind: &str, count: usize| {
+        let runs: Vec<_> = (0..count).map(|n| begin(&format!("{kind} {n}"), "one")).collect();
+        let begun = join_all(runs.iter().map(|run| store.port().begin(run))).await;
+        assert!(begun.iter().all(Result::is_ok));
+    };
+    begin_many("before", 3000).await;
+    hold_the_writer(&store, &disk, 0).await;
+    let mut together = pin!(begin_many("together", 150));
+    assert!(poll!(together.as_mut()).is_pending());
+    let before = disk.log().len();
+    disk.resume();
+    together.await;
+    let pages = (disk.log().len() - before) / (24 + 4096);
+    assert!(pages <= 150 / 5, "{pages} pages for 150 records, of which some 15 fit in one");
+}
+
+/// How many rows the records of a file have.
+fn record_rows(disk: &Disk) -> i64 {
+    let file = disk.connect().unwrap();
+    // It makes the connection this process's alone, without which the disk of the tests has no log.
+    read_head(&file).unwrap();
+    file.query_row("SELECT count(*) FROM records", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn a_record_that_runs_again_has_the_row_of_its_last_run_alone() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    pause();
+    let short = Duration::from_secs(60);
+    let run = |runner: &str| BeginCommand {
+        on_crash: OnCrash::Rerun,
+        lease: short,
+        ..begin("record", runner)
+    };
+    let mut last = FencingToken::NONE;
+    for runner in ["one", "two", "three"] {
+        let BeginReply::Started(started) = store.port().begin(&run(runner)).await.unwrap() else {
+            panic!("{runner} does not run it")
+        };
+        assert!(started.fencing_token > last);
+        last = started.fencing_token;
+        advance(2 * short).await;
+    }
+    drop(store);
+    assert_eq!(record_rows(&disk), 1);
+    let disk = Disk::new(disk.content(), 1);
+    let again = disk.open().unwrap();
+    let view = again.port().find(&run("any").key).await.unwrap().expect("a record");
+    assert_eq!((view.fencing_token, view.attempts), (last, 3));
+    advance(100 * LEASE).await;
+    again.sweep().await.unwrap();
+    drop(again);
+    assert_eq!(record_rows(&disk), 0, "rows of a record that is gone");
 }

@@ -55,7 +55,7 @@ async fn a_file_of_another_format_is_refused_with_a_sentence() {
         assert!(sentence.contains("before the first release"), "format {older}: {sentence}");
     }
     let newer = refused(NEWEST_FORMAT + 1);
-    assert!(newer.contains("format 6") && newer.contains("up to 5"), "{newer}");
+    assert!(newer.contains("format 7") && newer.contains("up to 6"), "{newer}");
 }
 
 /// What a killed process leaves: most of what it wrote is in the log.

@@ -132,10 +132,19 @@ impl Disk {
         Self::of_format(NEWEST_FORMAT, seed)
     }
 
+    /// A disk with an empty store, whose fencing tokens are the clock's.
+    pub(crate) fn with_clock(seed: u64) -> Self {
+        Self::with_head(NEWEST_FORMAT, 0, seed)
+    }
+
     /// A disk with a store whose file says that it has this format.
     pub(crate) fn of_format(format: u64, seed: u64) -> Self {
+        Self::with_head(format, AHEAD, seed)
+    }
+
+    fn with_head(format: u64, fence_limit: u64, seed: u64) -> Self {
         let disk = Self::new(Files::new(), seed);
-        test_medium::create(&disk.connect().unwrap(), format, AHEAD).unwrap();
+        test_medium::create(&disk.connect().unwrap(), format, fence_limit).unwrap();
         Self::new(disk.content(), seed)
     }
 
