@@ -290,12 +290,7 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         Ok(())
     })?;
     filling.finish();
-    let mut filling = Fill::<RecordState>::of(table);
-    let records = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        filling.add(record_of_run(key)?, record_in_memory(decode_record(value, now)?));
-        Ok(())
-    })?;
-    filling.finish();
+    let records = load_records(connection, table, now)?;
     let sql = "SELECT key, value FROM head WHERE substr(key, 1, 4) = CAST('age ' AS BLOB)";
     each_row(connection, sql, |key, value| {
         let key = record_key(key.strip_prefix(AGE).unwrap_or_default())?;
@@ -306,6 +301,22 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
         Ok(())
     })?;
     Ok((locks, records))
+}
+
+/// The rows of records are in the order of their runs, and a table is filled in the order of their keys.
+fn load_records(connection: &Connection, table: &Table, now: Duration) -> Result<u64, FileError> {
+    let mut records = Vec::new();
+    let count = each_row(connection, "SELECT key, value FROM records", |key, value| {
+        records.push((record_of_run(key)?, record_in_memory(decode_record(value, now)?)));
+        Ok(())
+    })?;
+    records.sort_unstable_by_key(|(key, _)| *key);
+    let mut filling = Fill::<RecordState>::of(table);
+    for (key, state) in records {
+        filling.add(key, state);
+    }
+    filling.finish();
+    Ok(count)
 }
 
 /// The record of a run, as it was when its row was written; `None` where there is no row.

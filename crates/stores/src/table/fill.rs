@@ -23,9 +23,10 @@ impl<'a, E: TableEntry> Fill<'a, E> {
         Self { table, bucket: 0, entries: Vec::new() }
     }
 
-    /// Adds an entry. Those of a bucket come one after another.
+    /// Adds an entry. Those of a bucket come one after another, or each would cost a tree of its own.
     pub(crate) fn add(&mut self, key: E::Key, state: E) {
         let bucket = E::bucket(&key);
+        debug_assert!(bucket >= self.bucket, "an entry of bucket {bucket} after {}", self.bucket);
         if bucket != self.bucket {
             self.finish();
             self.bucket = bucket;
