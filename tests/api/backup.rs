@@ -36,8 +36,11 @@ async fn start_on_copy(bytes: &[u8]) -> (TempDir, Service) {
     (directory, service)
 }
 
-/// Has the store keep answers that are large together.
-async fn fill(service: &Service) {
+/// A service whose store keeps answers that are large together. They come at once, so on a busy machine the store may
+/// take its time.
+async fn start_full(directory: &Path) -> Service {
+    let config = Config { store_timeout_ms: 60_000, ..config(&url(directory)) };
+    let service = Service::start_with(config).await;
     let keep = async |key: usize| {
         let path = format!("/v1/idempotency/large-{key}");
         let begun = Answer::of(service.request(Method::POST, &path).json(&json!({}))).await;
@@ -48,13 +51,13 @@ async fn fill(service: &Service) {
         assert_eq!(kept.status, 200, "{kept:?}");
     };
     join_all((0..ANSWERS).map(keep)).await;
+    service
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_are_kept_while_a_copy_is_read_and_are_not_in_it() {
     let directory = tempfile::tempdir().unwrap();
-    let service = Service::start(&url(directory.path())).await;
-    fill(&service).await;
+    let service = start_full(directory.path()).await;
     let before = service.create_as("before", TOKEN, &json!({"ttl_ms": 600_000})).await;
     let copy = begin_copy(&service).await;
     let length = copy.content_length().unwrap();
@@ -82,8 +85,7 @@ async fn changes_are_kept_while_a_copy_is_read_and_are_not_in_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_copy_is_made_at_a_time_and_ends_with_its_reader() {
     let directory = tempfile::tempdir().unwrap();
-    let service = Service::start(&url(directory.path())).await;
-    fill(&service).await;
+    let service = start_full(directory.path()).await;
     let copy = begin_copy(&service).await;
     let second = service.get("/v1/backup").await;
     second.is_problem(503, "store-unavailable");
