@@ -11,7 +11,7 @@
 //! The lock on the directory is tested below; the tests of `damage` break the file and its log.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,8 +111,8 @@ impl Directory {
         let open = move || {
             // Not `create`: a file that lost its content must not become an empty store.
             not_empty(&file)?;
-            match fs::read(&log) {
-                Ok(log) => check_log(&log)?,
+            match File::open(&log) {
+                Ok(log) => check_log(BufReader::new(log))?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -212,44 +212,55 @@ fn create_directory(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::
     Ok(())
 }
 
-/// Fails where a log is damaged.
-pub(super) fn check_log(log: &[u8]) -> Result<(), FileError> {
-    log_damage(log).map_or(Ok(()), |reason| Err(FileError::Damaged(reason.to_owned())))
+/// Fails where a log is damaged. One frame at a time is in memory: after a migration that was interrupted, the log
+/// is as large as the file.
+pub(super) fn check_log(log: impl BufRead) -> Result<(), FileError> {
+    log_damage(log)?.map_or(Ok(()), |reason| Err(FileError::Damaged(reason.to_owned())))
 }
 
-fn log_damage(log: &[u8]) -> Option<&'static str> {
-    if log.len() <= LOG_HEADER {
-        return None;
+fn log_damage(mut log: impl BufRead) -> io::Result<Option<&'static str>> {
+    let mut header = [0; LOG_HEADER];
+    if !read_whole(&mut log, &mut header)? || log.fill_buf()?.is_empty() {
+        return Ok(None);
     }
-    if number(log, 0) & !1 != LOG_MAGIC {
-        return Some("its log does not begin as a log does");
+    if number(&header, 0) & !1 != LOG_MAGIC {
+        return Ok(Some("its log does not begin as a log does"));
     }
-    let big_endian = number(log, 0) & 1 == 1;
-    let sums = |sums, bytes| checksum(sums, bytes, big_endian);
+    let big_endian = number(&header, 0) & 1 == 1;
+    let sums = |sums, bytes: &[u8]| checksum(sums, bytes, big_endian);
     // A header that is torn was written when all before it was in the file.
-    let seed = sums([0, 0], &log[..24]);
-    if seed != pair(log, 24) {
-        return None;
+    let seed = sums([0, 0], &header[..24]);
+    if seed != pair(&header, 24) {
+        return Ok(None);
     }
-    let frame = FRAME_HEADER + number(log, 8) as usize;
-    let salts = pair(log, 16);
+    let mut frame = vec![0; FRAME_HEADER + number(&header, 8) as usize];
+    let salts = pair(&header, 16);
     let (mut before, mut broken, mut ended) = (seed, false, false);
-    for frame in log[LOG_HEADER..].chunks_exact(frame) {
+    while read_whole(&mut log, &mut frame)? {
         // A frame from before SQLite began the log again.
-        if pair(frame, 8) != salts {
+        if pair(&frame, 8) != salts {
             (broken, ended) = (true, false);
             continue;
         }
-        let matches = sums(sums(before, &frame[..8]), &frame[FRAME_HEADER..]) == pair(frame, 16);
+        let matches = sums(sums(before, &frame[..8]), &frame[FRAME_HEADER..]) == pair(&frame, 16);
         if broken && ended && matches {
-            return Some("its log is broken before its end");
+            return Ok(Some("its log is broken before its end"));
         }
         broken |= !matches;
         // How large the file is after the transaction, in the last frame of each.
-        ended = number(frame, 4) != 0;
-        before = pair(frame, 16);
+        ended = number(&frame, 4) != 0;
+        before = pair(&frame, 16);
     }
-    None
+    Ok(None)
+}
+
+/// Fills the buffer; false where less is left.
+fn read_whole(log: &mut impl BufRead, buffer: &mut [u8]) -> io::Result<bool> {
+    match log.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {

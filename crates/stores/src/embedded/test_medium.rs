@@ -38,7 +38,7 @@ impl TestMedium {
         let opened = Arc::new(self);
         let looked = Arc::clone(&opened);
         let open = move || {
-            check_log(&(opened.read_log)())?;
+            check_log(&*(opened.read_log)())?;
             let connection = (opened.connect)()?;
             tables::prepare(&connection)?;
             Ok(connection)
