@@ -7,9 +7,11 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 
 use super::directory::Medium;
 use super::row::{FORMAT, FORMAT4, Head, RunKey};
@@ -24,7 +26,7 @@ use keylatch_core::lock::FencingToken;
 /// them in a second, so that the file's head is a second page of few transactions.
 const FENCES: u64 = 1_000_000;
 
-/// About how many pages the log may have before they are put into the file.
+/// How many pages the log may have before they are put into the file.
 const LOG: usize = 1000;
 /// The same while the file is copied: 256 MB of changes. A copy that takes longer is broken off.
 const LOG_BESIDE_COPY: usize = 65_536;
@@ -38,6 +40,32 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
+/// How many pages the log has that the file has not, as SQLite says after each transaction.
+#[derive(Debug, Default)]
+struct LogLength(Arc<AtomicUsize>);
+
+impl LogLength {
+    /// Has the transactions of a connection counted, whose log is empty.
+    fn of(&self, mut connection: Connection) -> Result<Connection, FileError> {
+        self.end();
+        let length = Arc::clone(&self.0);
+        connection.wal_hook(Some(move |_: &mut Wal, pages| {
+            length.store(usize::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
+            Ok(())
+        }))?;
+        Ok(connection)
+    }
+
+    fn pages(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The file has all of the log, which begins again with the next transaction.
+    fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The file and its log.
 ///
 /// Each transaction changes something. When a commit fails, the file is opened again, and what it says
@@ -49,8 +77,7 @@ pub(super) struct Engine {
     fence_limit: u64,
     doubt: Option<BatchChanges>,
     sync_failed: bool,
-    /// About how many pages the log has that the file has not.
-    log: usize,
+    log: LogLength,
     /// Whether the log was written to since [`Engine::compact`] was last called.
     in_use: bool,
     /// Whether nothing was written since [`Engine::compact`] found nothing more to do.
@@ -69,6 +96,7 @@ impl Engine {
                 OpenError::Directory { path: path(), source: io::Error::other(error) }
             }
         };
+        let log = LogLength::default();
         let connection = (medium.open)().map_err(cannot)?;
         let head = tables::head(&connection).map_err(cannot)?;
         if head.format > FORMAT {
@@ -82,13 +110,14 @@ impl Engine {
             tables::migrate(&connection, &head).map_err(cannot)?;
             tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
         }
+        let connection = log.of(connection).map_err(cannot)?;
         Ok(Self {
             connection: Some(connection),
             medium,
             fence_limit: head.fence_limit,
             doubt: None,
             sync_failed: false,
-            log: 0,
+            log,
             in_use: false,
             at_rest: false,
             snapshot: Weak::new(),
@@ -128,7 +157,7 @@ impl Engine {
 
     /// Puts the changes on disk. When this returns, they are, or it says that they are not.
     pub(super) fn commit(&mut self, changes: &BatchChanges) -> Result<(), Failure> {
-        let had_log = self.log > 0;
+        let had_log = self.log.pages() > 0;
         let kept = self.try_commit(changes);
         // Where the log had no room to grow, it has some now: opening the file again emptied it.
         if had_log && self.connection.is_some() && matches!(kept, Err(Failure::NotKept(_))) {
@@ -153,7 +182,7 @@ impl Engine {
         let opened = (self.medium.open)().and_then(|connection| {
             let head = tables::head(&connection)?;
             let kept = self.has_doubtful(&connection, &head)?;
-            Ok((connection, head, kept))
+            Ok((self.log.of(connection)?, head, kept))
         });
         let (connection, head, kept) = match opened {
             Ok(opened) => opened,
@@ -175,7 +204,6 @@ impl Engine {
         let kept = self.doubt.take().filter(|_| kept);
         self.fence_limit = head.fence_limit;
         self.connection = Some(connection);
-        self.log = 0;
         Ok(kept)
     }
 
@@ -188,7 +216,7 @@ impl Engine {
 
     /// Whether [`Engine::shorten_log`] has work to do.
     pub(super) fn is_log_long(&self) -> bool {
-        self.log >= if self.is_copied() { LOG_BESIDE_COPY } else { LOG }
+        self.log.pages() >= if self.is_copied() { LOG_BESIDE_COPY } else { LOG }
     }
 
     /// Puts what the log holds into the file, if it has become long.
@@ -197,7 +225,7 @@ impl Engine {
             return Ok(());
         }
         self.end_copy();
-        self.log = 0;
+        self.log.end();
         self.maintain(tables::checkpoint)
     }
 
@@ -207,7 +235,7 @@ impl Engine {
         if self.is_copied() {
             return Ok(None);
         }
-        self.log = 0;
+        self.log.end();
         self.maintain(tables::empty_log)?;
         let file = self.medium.file.clone().filter(|_| self.connection.is_some());
         let snapshot = file
@@ -242,11 +270,10 @@ impl Engine {
             Ok(())
         })?;
         if shrunk {
-            self.log += tables::SLICE;
             self.in_use = true;
             self.shorten_log()?;
         } else if !self.is_copied() && !std::mem::take(&mut self.in_use) {
-            self.log = 0;
+            self.log.end();
             self.maintain(tables::empty_log)?;
             self.at_rest = self.connection.is_some();
         }
@@ -266,17 +293,14 @@ impl Engine {
             return Err(Failure::NotKept("the file cannot be opened".to_owned()));
         };
         let head = limit.map(|fence_limit| Head { format: FORMAT, fence_limit });
-        match tables::write(connection, changes, head.as_ref()) {
-            Ok(pages) => self.log += pages,
-            Err(error) => {
-                self.close(&error);
-                self.doubt = Some(changes.clone());
-                return match self.settle() {
-                    Ok(Some(_)) => Ok(()),
-                    Ok(None) => Err(Failure::NotKept(error.to_string())),
-                    Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
-                };
-            }
+        if let Err(error) = tables::write(connection, changes, head.as_ref()) {
+            self.close(&error);
+            self.doubt = Some(changes.clone());
+            return match self.settle() {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => Err(Failure::NotKept(error.to_string())),
+                Err(doubt) => Err(Failure::InDoubt(format!("{error}; {doubt}"))),
+            };
         }
         self.in_use = true;
         self.fence_limit = limit.unwrap_or(self.fence_limit);

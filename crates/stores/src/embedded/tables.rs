@@ -47,8 +47,6 @@ const PUT_RECORD: &str = "INSERT OR REPLACE INTO records VALUES (?1, ?2)";
 const REMOVE_RECORD: &str = "DELETE FROM records WHERE key = ?1";
 const PUT_AGE: &str = "INSERT OR REPLACE INTO head VALUES (?1, ?2)";
 const REMOVE_AGE: &str = "DELETE FROM head WHERE key = ?1";
-const PAGE: usize = 4096;
-const AGES_A_PAGE: usize = 32;
 /// The key of the row in `head`.
 const HEAD: &[u8] = b"head";
 /// What the keys begin with, in the same table, of the rows with the ages of records.
@@ -57,7 +55,7 @@ const AGE: &[u8] = b"age ";
 /// takes, so that one that fails is not followed by a probe that fits.
 const PROBE_BYTES: usize = 64 * 1024;
 /// How many pages of the file one step gives back.
-pub(super) const SLICE: usize = 256;
+const SLICE: usize = 256;
 
 /// What a batch of commands comes to.
 #[derive(Debug, Clone, Default)]
@@ -206,45 +204,40 @@ pub(super) fn head(connection: &Connection) -> Result<Head, FileError> {
 /// Writes what the file says of itself.
 pub(super) fn write_head(connection: &Connection, head: &Head) -> Result<(), FileError> {
     let value = postcard::to_allocvec(head).map_err(RowError::from)?;
-    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, value)?;
-    Ok(())
+    put(connection, "INSERT OR REPLACE INTO head VALUES (?1, ?2)", HEAD, value)
 }
 
-/// Writes one transaction and syncs it. Gives about how many pages it has in the log.
+/// Writes one transaction and syncs it.
 pub(super) fn write(
     connection: &Connection,
     changes: &BatchChanges,
     head: Option<&Head>,
-) -> Result<usize, FileError> {
+) -> Result<(), FileError> {
     run(connection, "BEGIN IMMEDIATE", [])?;
-    let mut pages = usize::from(head.is_some());
     for (name, state) in &changes.locks {
-        pages += put_lock(connection, &lock_key(name), state)?;
+        put_lock(connection, &lock_key(name), state)?;
     }
     for run in &changes.last_runs {
-        pages += remove(connection, REMOVE_RECORD, &run_key(run))?;
+        remove(connection, REMOVE_RECORD, &run_key(run))?;
     }
     for (key, state) in &changes.records {
-        pages += put_record(connection, key, state)?;
+        put_record(connection, key, state)?;
     }
     for (key, age) in &changes.ages {
         put(connection, PUT_AGE, &age_key(key.as_bytes()), age.encode()?)?;
     }
-    // They are next to one another.
-    pages += changes.ages.len() / AGES_A_PAGE;
-    pages += match changes.probe {
+    match changes.probe {
         Some(Probe::Write) => {
             let row = vec![0; PROBE_BYTES];
-            put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?
+            put(connection, "INSERT OR REPLACE INTO probe VALUES (?1, ?2)", b"probe", row)?;
         }
         Some(Probe::Remove) => remove(connection, "DELETE FROM probe WHERE key = ?1", b"probe")?,
-        None => 0,
-    };
+        None => {}
+    }
     if let Some(head) = head {
         write_head(connection, head)?;
     }
-    run(connection, "COMMIT", [])?;
-    Ok(pages)
+    run(connection, "COMMIT", [])
 }
 
 /// Whether the file says of all that changes what the changes make of it.
@@ -388,8 +381,7 @@ fn migrate_records(
         put_record(connection, key, &decode(verify_checksum(key.as_bytes(), &row)?)?)?;
     }
     drop(former);
-    run(connection, "DROP TABLE former_records", [])?;
-    Ok(())
+    run(connection, "DROP TABLE former_records", [])
 }
 
 fn each_row(
@@ -412,39 +404,36 @@ fn blob<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a [u8], FileError> {
     blob.map_err(|error| FileError::Damaged(error.to_string()))
 }
 
-fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<usize, FileError> {
-    Ok(match encode_lock(state)? {
-        Some(row) => put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", key, row)?,
-        None => remove(connection, "DELETE FROM locks WHERE key = ?1", key)?,
-    })
+fn put_lock(connection: &Connection, key: &[u8], state: &LockState) -> Result<(), FileError> {
+    match encode_lock(state)? {
+        Some(row) => put(connection, "INSERT OR REPLACE INTO locks VALUES (?1, ?2)", key, row),
+        None => remove(connection, "DELETE FROM locks WHERE key = ?1", key),
+    }
 }
 
-/// Writes the row of a record's last run. Those of runs before are [`BatchChanges::last_runs`].
+/// Writes the row of a record's last run, or removes the age of a record that is empty. The rows of runs before are
+/// removed as [`BatchChanges::last_runs`].
 fn put_record(
     connection: &Connection,
     key: &RecordKey,
     state: &RecordState,
-) -> Result<usize, FileError> {
+) -> Result<(), FileError> {
     if let Some((last, row)) = run_of(key, state).zip(encode_record(state)?) {
         // The age of an outcome before stays in its row: `AgeRow::apply` sees of which outcome it is.
-        return Ok(put(connection, PUT_RECORD, &run_key(&last), row)?);
+        return put(connection, PUT_RECORD, &run_key(&last), row);
     }
-    run(connection, REMOVE_AGE, [age_key(key.as_bytes())])?;
-    Ok(0)
+    remove(connection, REMOVE_AGE, &age_key(key.as_bytes()))
 }
 
-/// Writes a row; gives about how many pages it has in the log.
-fn put(connection: &Connection, sql: &str, key: &[u8], value: Vec<u8>) -> rusqlite::Result<usize> {
-    let row = append_checksum(key, value);
-    run(connection, sql, (key, &row))?;
-    Ok(1 + row.len() / PAGE)
+fn put(connection: &Connection, sql: &str, key: &[u8], value: Vec<u8>) -> Result<(), FileError> {
+    run(connection, sql, (key, append_checksum(key, value)))
 }
 
-fn remove(connection: &Connection, sql: &str, key: &[u8]) -> rusqlite::Result<usize> {
-    run(connection, sql, [key])?;
-    Ok(1)
+fn remove(connection: &Connection, sql: &str, key: &[u8]) -> Result<(), FileError> {
+    run(connection, sql, [key])
 }
 
-fn run(connection: &Connection, sql: &str, parameters: impl Params) -> rusqlite::Result<usize> {
-    connection.prepare_cached(sql)?.execute(parameters)
+fn run(connection: &Connection, sql: &str, parameters: impl Params) -> Result<(), FileError> {
+    connection.prepare_cached(sql)?.execute(parameters)?;
+    Ok(())
 }

@@ -173,6 +173,20 @@ async fn records_that_begin_together_share_pages_among_very_many() {
     assert!(pages <= 150 / 5, "{pages} pages for 150 records, of which some 15 fit in one");
 }
 
+#[tokio::test]
+async fn log_goes_into_the_file_at_a_thousand_pages_whatever_rows_they_have() {
+    let disk = Disk::formatted(1);
+    let store = disk.open().unwrap();
+    let mut longest = 0;
+    for wave in 0..100 {
+        let runs: Vec<_> = (0..150).map(|n| begin(&format!("{wave} {n}"), "one")).collect();
+        let begun = join_all(runs.iter().map(|run| store.port().begin(run))).await;
+        assert!(begun.iter().all(Result::is_ok));
+        longest = longest.max(disk.log().len() / (24 + 4096));
+    }
+    assert!((1000..1100).contains(&longest), "{longest} pages");
+}
+
 /// How many rows the records of a file have.
 fn record_rows(disk: &Disk) -> i64 {
     let file = disk.connect().unwrap();
