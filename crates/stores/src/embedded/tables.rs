@@ -296,16 +296,18 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     Ok((locks, records))
 }
 
-/// The rows of records are in the order of their runs, and a table is filled in the order of their keys.
+/// The rows of records are in the order of their runs, and a table is filled bucket by bucket. What a bucket has is
+/// in memory twice for as long as its tree is built, and no more than that.
 fn load_records(connection: &Connection, table: &Table, now: Duration) -> Result<u64, FileError> {
-    let mut records = Vec::new();
-    let count = each_row(connection, "SELECT key, value FROM records", |key, value| {
-        records.push((record_of_run(key)?, record_in_memory(decode_record(value, now)?)));
+    let mut buckets = vec![Vec::new(); 1 + usize::from(u8::MAX)];
+    let count = each_row(connection, "SELECT key, value FROM records", |row, value| {
+        let key = record_of_run(row)?;
+        let state = record_in_memory(decode_record(value, now)?);
+        buckets[usize::from(key.bucket())].push((key, state));
         Ok(())
     })?;
-    records.sort_unstable_by_key(|(key, _)| *key);
     let mut filling = Fill::<RecordState>::of(table);
-    for (key, state) in records {
+    for (key, state) in buckets.into_iter().flatten() {
         filling.add(key, state);
     }
     filling.finish();
