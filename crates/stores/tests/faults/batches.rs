@@ -226,3 +226,40 @@ async fn a_record_that_runs_again_has_the_row_of_its_last_run_alone() {
     drop(again);
     assert_eq!(record_rows(&disk), 0, "rows of a record that is gone");
 }
+
+/// Runs a record again and cuts the power after so many operations. Gives which of its runs the disk has, and whether
+/// the second one was answered.
+#[tokio::main(flavor = "current_thread", start_paused = true)]
+async fn run_again_until_the_cut(operations: u64, seed: u64) -> (u32, bool) {
+    let disk = Disk::formatted(seed);
+    let store = disk.open().unwrap();
+    let run = |runner: &str| BeginCommand { on_crash: OnCrash::Rerun, ..begin("record", runner) };
+    store.port().begin(&run("one")).await.unwrap();
+    advance(2 * LEASE).await;
+    disk.cut_after(operations);
+    let again = store.port().begin(&run("two")).await;
+    let is_answered = disk.has_power() && matches!(again, Ok(BeginReply::Started(_)));
+    drop(store);
+    let disk = Disk::new(disk.cut(), seed);
+    assert_eq!(record_rows(&disk), 1, "after {operations} operations");
+    let left = disk.open().unwrap();
+    let view = left.port().find(&run("any").key).await.unwrap().expect("a record");
+    (view.attempts, is_answered)
+}
+
+#[test]
+fn a_power_cut_while_a_record_runs_again_leaves_the_row_of_one_run() {
+    let mut left = Vec::new();
+    for operations in 0.. {
+        let cuts: Vec<_> = (0..8).map(|seed| run_again_until_the_cut(operations, seed)).collect();
+        left.extend(cuts.iter().map(|(run, _)| *run));
+        assert!(
+            !cuts.contains(&(1, true)),
+            "an answered run is lost after {operations} operations"
+        );
+        if cuts.iter().all(|(_, is_answered)| *is_answered) {
+            break;
+        }
+    }
+    assert!(left.contains(&1) && left.contains(&2), "{left:?}");
+}

@@ -8,6 +8,7 @@ use keylatch_core::idempotency::{
 };
 use keylatch_core::lock::{AcquireReply, Attempt, RenewReply, Token, TokenHash, Ttl};
 use keylatch_core::store::{ListLocks, Store};
+use keylatch_stores::OpenError;
 use keylatch_stores::test_medium::{NEWEST_FORMAT, TestStore, read_head};
 
 use crate::disk::{Disk, Files};
@@ -142,6 +143,22 @@ fn a_power_cut_loses_nothing(file: &OldFile) {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_migration_of_format_5_and_loses_nothing() {
+    let mut refused = 0;
+    for room in (0..).step_by(4096) {
+        let disk = Disk::with_data(FORMAT_5.data, 1);
+        disk.fill_up_to(room);
+        let refusal = disk.open().err();
+        disk.mend();
+        FORMAT_5.check(&disk.open().unwrap()).await;
+        let Some(error) = refusal else { break };
+        assert!(matches!(error, OpenError::Directory { .. }), "{error}");
+        refused += 1;
+    }
+    assert!(refused > 1, "{refused} times it had no room");
 }
 
 /// Opens the store, whether or not the power goes meanwhile.
