@@ -122,7 +122,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// What the batch comes to. The age of a record that the batch changes is of an outcome before.
+    /// What the batch comes to, and the runs that are no longer the last ones of their records. The age of a record
+    /// that the batch changes is of an outcome before.
     pub(super) fn finish(self) -> BatchChanges {
         let mut changes = self.changes;
         changes.ages.retain(|key, _| !changes.records.contains_key(key));

@@ -8,7 +8,7 @@
 //! so that a retention does not begin again at each start.
 //!
 //! Format 5 had the rows of records under their keys alone, and format 4 had rows of its own. The migration
-//! (`tables::migrate`) reads them with this and writes them again, in one transaction. Tested in
+//! (`tables::migrate`) reads such rows and writes them again, in one transaction. Tested in
 //! `crates/stores/tests/faults/migration.rs`, with files that builds of these formats wrote.
 
 use std::time::Duration;
