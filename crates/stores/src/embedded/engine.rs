@@ -40,7 +40,7 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
-/// How many pages the log has that the file has not, as SQLite says after each transaction.
+/// How many pages the log has, one that was written twice counted twice, as SQLite says after each transaction.
 #[derive(Debug, Default)]
 struct LogLength(Arc<AtomicUsize>);
 
@@ -225,8 +225,9 @@ impl Engine {
             return Ok(());
         }
         self.end_copy();
+        self.maintain(tables::checkpoint)?;
         self.log.end();
-        self.maintain(tables::checkpoint)
+        Ok(())
     }
 
     /// The file as it stands, with all that the log held, for as long as the snapshot lives; `None`
@@ -235,8 +236,8 @@ impl Engine {
         if self.is_copied() {
             return Ok(None);
         }
-        self.log.end();
         self.maintain(tables::empty_log)?;
+        self.log.end();
         let file = self.medium.file.clone().filter(|_| self.connection.is_some());
         let snapshot = file
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
@@ -273,8 +274,8 @@ impl Engine {
             self.in_use = true;
             self.shorten_log()?;
         } else if !self.is_copied() && !std::mem::take(&mut self.in_use) {
-            self.log.end();
             self.maintain(tables::empty_log)?;
+            self.log.end();
             self.at_rest = self.connection.is_some();
         }
         Ok(shrunk)

@@ -296,8 +296,8 @@ pub(super) fn load(connection: &Connection, table: &Table) -> Result<(u64, u64),
     Ok((locks, records))
 }
 
-/// The rows of records are in the order of their runs, and a table is filled bucket by bucket. What a bucket has is
-/// in memory twice for as long as its tree is built, and no more than that.
+/// The rows of records are in the order of their runs, and a table is filled bucket by bucket, so that what is in
+/// memory twice is one bucket and not all.
 fn load_records(connection: &Connection, table: &Table, now: Duration) -> Result<u64, FileError> {
     let mut buckets = vec![Vec::new(); 1 + usize::from(u8::MAX)];
     let count = each_row(connection, "SELECT key, value FROM records", |row, value| {

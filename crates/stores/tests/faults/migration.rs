@@ -147,18 +147,19 @@ fn a_power_cut_loses_nothing(file: &OldFile) {
 
 #[tokio::test]
 async fn a_full_disk_ends_the_migration_of_format_5_and_loses_nothing() {
-    let mut refused = 0;
-    for room in (0..).step_by(4096) {
+    for refused in 0..1000 {
         let disk = Disk::with_data(FORMAT_5.data, 1);
-        disk.fill_up_to(room);
+        disk.fill_up_to(refused * 4096);
         let refusal = disk.open().err();
         disk.mend();
         FORMAT_5.check(&disk.open().unwrap()).await;
-        let Some(error) = refusal else { break };
+        let Some(error) = refusal else {
+            assert!(refused > 1, "{refused} times it had no room");
+            return;
+        };
         assert!(matches!(error, OpenError::Directory { .. }), "{error}");
-        refused += 1;
     }
-    assert!(refused > 1, "{refused} times it had no room");
+    panic!("there is never room");
 }
 
 /// Opens the store, whether or not the power goes meanwhile.
