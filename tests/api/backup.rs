@@ -3,6 +3,7 @@
 //! Method: a service on a directory. A client that asks for a copy and does not read it keeps it under way. What
 //! was read is the file of another service. With the command, and under load, it is in `tests/cli/backup.rs`.
 
+use std::ops::Range;
 use std::path::Path;
 
 use futures_util::future::join_all;
@@ -41,6 +42,12 @@ async fn start_on_copy(bytes: &[u8]) -> (TempDir, Service) {
 async fn start_full(directory: &Path) -> Service {
     let config = Config { store_timeout_ms: 60_000, ..config(&url(directory)) };
     let service = Service::start_with(config).await;
+    keep_answers(&service, 0..ANSWERS).await;
+    service
+}
+
+/// Keeps an answer under each of these keys.
+async fn keep_answers(service: &Service, keys: Range<usize>) {
     let keep = async |key: usize| {
         let path = format!("/v1/idempotency/large-{key}");
         let begun = Answer::of(service.request(Method::POST, &path).json(&json!({}))).await;
@@ -50,8 +57,7 @@ async fn start_full(directory: &Path) -> Service {
         let kept = Answer::of(request.json(&answer)).await;
         assert_eq!(kept.status, 200, "{kept:?}");
     };
-    join_all((0..ANSWERS).map(keep)).await;
-    service
+    join_all(keys.map(keep)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,6 +73,8 @@ async fn changes_are_kept_while_a_copy_is_read_and_are_not_in_it() {
         assert_eq!(created.status, 201, "{created:?}");
     }
     assert_eq!(service.release("before", TOKEN).await.status, 204);
+    // They take 1,500 pages of the log, which would be in the file at 1,000 if there were no copy.
+    keep_answers(&service, ANSWERS..ANSWERS + 100).await;
     let bytes = copy.bytes().await.unwrap();
     assert_eq!(bytes.len() as u64, length);
 
@@ -80,6 +88,7 @@ async fn changes_are_kept_while_a_copy_is_read_and_are_not_in_it() {
     }
     let kept = copied.get("/v1/idempotency/large-7").await;
     assert_eq!(kept.json["state"], "done", "{}", kept.status);
+    copied.get(&format!("/v1/idempotency/large-{ANSWERS}")).await.is_problem(404, "no-record");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
