@@ -35,6 +35,10 @@ use crate::optimistic::conditional::{
     WriteReply,
 };
 
+/// How many batches of one kind are under way at once. While the server carries out one, this process decides the next;
+/// with one alone they would wait for each other, and with more than two the server has no more to do.
+const WRITES_AT_ONCE: usize = 2;
+
 /// The rows of one Redis, of a master that sentinels name, or of a cluster.
 #[derive(Debug)]
 pub(super) struct RedisEngine {
@@ -251,6 +255,10 @@ impl ConditionalStore for RedisEngine {
     fn writes_together(&self) -> bool {
         // The buckets of a cluster are in different slots, and a script has keys of one slot.
         self.parts() == 1
+    }
+
+    fn writes_at_once(&self) -> usize {
+        WRITES_AT_ONCE
     }
 
     fn parts(&self) -> usize {
