@@ -12,7 +12,6 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
-use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,8 +41,6 @@ const OTHERS: u32 = 0o077;
 const LOG_HEADER: usize = 32;
 /// What stands before each page of the log.
 const FRAME_HEADER: usize = 24;
-/// How large the pages of a log can be. SQLite reads none with others.
-const PAGES: RangeInclusive<usize> = 512..=65_536;
 /// How a log begins, but for its last bit, which says in which order its checksums take the bytes.
 const LOG_MAGIC: u32 = 0x377f_0682;
 
@@ -236,11 +233,7 @@ fn log_damage(mut log: impl BufRead) -> io::Result<Option<&'static str>> {
     if seed != pair(&header, 24) {
         return Ok(None);
     }
-    let page = number(&header, 8) as usize;
-    if !PAGES.contains(&page) {
-        return Ok(None);
-    }
-    let mut frame = vec![0; FRAME_HEADER + page];
+    let mut frame = vec![0; FRAME_HEADER + number(&header, 8) as usize];
     let salts = pair(&header, 16);
     let (mut before, mut broken, mut ended) = (seed, false, false);
     while read_whole(&mut log, &mut frame)? {

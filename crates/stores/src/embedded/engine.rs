@@ -40,14 +40,15 @@ pub(super) enum Failure {
     InDoubt(String),
 }
 
-/// How many pages the log has, one that was written twice counted twice, as SQLite says after each transaction.
+/// How many pages the log has that are not in the file, as SQLite says after each transaction. A page that two
+/// transactions wrote counts twice.
 #[derive(Debug, Default)]
 struct LogLength(Arc<AtomicUsize>);
 
 impl LogLength {
-    /// Has the transactions of a connection counted, whose log is empty.
-    fn of(&self, mut connection: Connection) -> Result<Connection, FileError> {
-        self.end();
+    /// Counts the pages of this connection from now on. Its log is empty.
+    fn follow(&self, mut connection: Connection) -> Result<Connection, FileError> {
+        self.reset();
         let length = Arc::clone(&self.0);
         connection.wal_hook(Some(move |_: &mut Wal, pages| {
             length.store(usize::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
@@ -60,8 +61,8 @@ impl LogLength {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The file has all of the log, which begins again with the next transaction.
-    fn end(&self) {
+    /// The file has all of the log now, and the next transaction begins it again.
+    fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
@@ -110,7 +111,7 @@ impl Engine {
             tables::migrate(&connection, &head).map_err(cannot)?;
             tracing::info!(file = %path().display(), "the file was brought to format {FORMAT}");
         }
-        let connection = log.of(connection).map_err(cannot)?;
+        let connection = log.follow(connection).map_err(cannot)?;
         Ok(Self {
             connection: Some(connection),
             medium,
@@ -182,7 +183,7 @@ impl Engine {
         let opened = (self.medium.open)().and_then(|connection| {
             let head = tables::head(&connection)?;
             let kept = self.has_doubtful(&connection, &head)?;
-            Ok((self.log.of(connection)?, head, kept))
+            Ok((self.log.follow(connection)?, head, kept))
         });
         let (connection, head, kept) = match opened {
             Ok(opened) => opened,
@@ -226,7 +227,7 @@ impl Engine {
         }
         self.end_copy();
         self.maintain(tables::checkpoint)?;
-        self.log.end();
+        self.log.reset();
         Ok(())
     }
 
@@ -237,7 +238,7 @@ impl Engine {
             return Ok(None);
         }
         self.maintain(tables::empty_log)?;
-        self.log.end();
+        self.log.reset();
         let file = self.medium.file.clone().filter(|_| self.connection.is_some());
         let snapshot = file
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
@@ -275,7 +276,7 @@ impl Engine {
             self.shorten_log()?;
         } else if !self.is_copied() && !std::mem::take(&mut self.in_use) {
             self.maintain(tables::empty_log)?;
-            self.log.end();
+            self.log.reset();
             self.at_rest = self.connection.is_some();
         }
         Ok(shrunk)
