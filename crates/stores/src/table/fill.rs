@@ -92,4 +92,25 @@ mod tests {
         while filled.forget_expired(&mut sweep) {}
         assert_eq!(filled.len(), COUNT / 2, "what is due was not noted");
     }
+
+    #[tokio::test]
+    async fn last_of_two_entries_with_one_key_is_kept_and_counted_once() {
+        let [table, filled] = [(); 2].map(|()| Table::new(FencingToken::NONE));
+        let (name, mut states) = (LockName::parse("lock").unwrap(), Vec::new());
+        for token in [[1; 32], [2; 32]] {
+            let (token, ttl) = (TokenHash::from_bytes(token), Ttl::from_millis(60_000).unwrap());
+            let acquire = AcquireCommand::new(token, ttl, Attempt::new(1));
+            table.install(&name, LockState::default());
+            table.step(&Command::Lock(name.clone(), LockCommand::Acquire(acquire)));
+            states.push(table.look::<LockState>(&name).0);
+        }
+        let mut fill = Fill::<LockState>::of(&filled);
+        for state in &states {
+            fill.add(name.clone(), state.clone());
+        }
+        fill.finish();
+        assert_ne!(states[0], states[1]);
+        assert_eq!(filled.look::<LockState>(&name).0, states[1]);
+        assert_eq!(filled.counts().held_locks, 1);
+    }
 }
