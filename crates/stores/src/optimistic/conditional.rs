@@ -109,8 +109,8 @@ pub trait ConditionalStore: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// How many batches of one kind may be under way at once. What comes meanwhile makes the next one, so one
-    /// is best where a batch costs little more than a change.
+    /// How many batches of one kind may be under way at once, in any order. What comes meanwhile makes the next one, so
+    /// few are best where a batch costs little more than a change.
     fn writes_at_once(&self) -> usize {
         1
     }

@@ -35,8 +35,9 @@ use crate::optimistic::conditional::{
     WriteReply,
 };
 
-/// How many batches of one kind are under way at once. While the server carries out one, this process decides the next;
-/// with one alone they would wait for each other, and with more than two the server has no more to do.
+/// How many batches of one kind are under way at once. While the server carries out one, this process decides the next.
+/// With one alone they wait for each other, and more than two are no faster. A batch that overtakes another may have the
+/// higher fencing token of a bucket; Redis then refuses the lower one, and its change is decided again.
 const WRITES_AT_ONCE: usize = 2;
 
 /// The rows of one Redis, of a master that sentinels name, or of a cluster.
