@@ -3,8 +3,8 @@
 //! Goal: a kill comes between any two steps, on a fast machine as on a slow one.
 //!
 //! Method: every party passes each of its steps here. The party at the chosen step waits until the
-//! kill is done, so its next step comes after the kill. `reaches_every_step` in `mod.rs` fails a
-//! campaign whose kills missed a kind of step.
+//! kill is done, so its next step comes after the kill. `reach_every_step` in `mod.rs` runs
+//! campaigns until kills have met each kind of step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

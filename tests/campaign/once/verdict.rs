@@ -32,6 +32,13 @@ pub(super) struct Tally {
     pub(super) unknown: u64,
 }
 
+impl Tally {
+    /// Whether a kill came at every step, and work ran again where its route says so.
+    pub(super) fn reaches_every_step(&self) -> bool {
+        [self.begun, self.performed, self.kept, self.rerun].iter().all(|reached| *reached > 0)
+    }
+}
+
 impl std::ops::AddAssign for Tally {
     fn add_assign(&mut self, one: Self) {
         self.keys += one.keys;
