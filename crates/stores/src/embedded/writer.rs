@@ -39,10 +39,12 @@ use reads::ReadRequest;
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
+/// The fewest requests of a batch that leaves others for the next: with less, a sync costs more than the wait for it.
+const HALF: usize = 16;
 /// The most requests that wait for a leader: more than there are clients whose requests are served at once.
 /// Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
-/// A commit that takes less than this may be led inline by a task of the runtime.
+/// A commit that takes less than this is quick.
 const QUICK: Duration = Duration::from_micros(500);
 /// How long the writer may take to end.
 const END: Duration = Duration::from_millis(900);
@@ -89,8 +91,8 @@ struct Shared {
     committer: Mutex<Option<Committer>>,
     state: Arc<State>,
     runtime: Handle,
-    /// Whether the runtime has a worker left for deadlines while another one leads.
-    may_lead_inline: bool,
+    /// Whether the runtime has workers that do something else while one leads, or while the thread does.
+    has_spare_workers: bool,
 }
 
 #[derive(Debug, Default)]
@@ -119,9 +121,11 @@ struct State {
     unwell: AtomicBool,
     /// The disk may have changes that the table does not.
     in_doubt: AtomicBool,
-    /// The last transaction was of one request, and was kept quickly. With more callers a worker that
-    /// waits for the disk would be missed.
+    /// The last transaction was kept quickly.
     quick: AtomicBool,
+    /// The last transaction was of one request. With more callers a worker that waits for the disk would
+    /// be missed.
+    lone: AtomicBool,
     /// The file has more room than it needs.
     loose: AtomicBool,
     /// The file has no more room than it needs, and its log is empty.
@@ -146,7 +150,7 @@ impl Writer {
             committer: Mutex::new(Some(Committer::new(table, engine, Arc::clone(&state)))),
             state,
             runtime: runtime.clone(),
-            may_lead_inline: workers > 1,
+            has_spare_workers: workers > 1,
         });
         let work = Arc::clone(&shared);
         let thread =
@@ -233,12 +237,13 @@ impl Shared {
     fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
         let mut queue = self.queue();
         queue.check_room(queue.requests.len())?;
-        let quick = self.state.quick.load(Ordering::Relaxed) && request.is_step();
+        let lone = self.state.lone.load(Ordering::Relaxed);
+        let inline = lone && self.is_quick() && request.is_step();
         queue.requests.push(request);
         if queue.leader != Leader::None {
             return Ok(());
         }
-        if self.may_lead_inline && quick {
+        if inline {
             queue.leader = Leader::AppointedTask;
             drop(queue);
             let term = InlineTerm(Arc::clone(self));
@@ -293,13 +298,31 @@ impl Shared {
         let mut queue = self.queue();
         loop {
             if queue.leader == Leader::Thread {
-                return Some(self.gather(queue).take_batch());
+                return Some(self.take_batch(queue));
             }
             if queue.closed && queue.leader == Leader::None {
                 return None;
             }
             queue = self.appointed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// What the thread commits next.
+    ///
+    /// Where the last commit was quick and there are workers beside the thread, that leaves half of the queue for
+    /// the next batch: the workers serve the callers of one batch while the disk has the other. One batch of all
+    /// would have workers and disk wait for each other. A slow disk, or a lone worker, gets all that is queued.
+    fn take_batch(&self, mut queue: MutexGuard<'_, Queue>) -> Vec<WriteRequest> {
+        if !self.is_quick() {
+            return self.gather(queue).take_batch(BATCH);
+        }
+        let half = queue.requests.len().div_ceil(2);
+        queue.take_batch(half.clamp(HALF, BATCH))
+    }
+
+    /// Whether the disk is quick, and the runtime has workers to serve callers meanwhile.
+    fn is_quick(&self) -> bool {
+        self.has_spare_workers && self.state.quick.load(Ordering::Relaxed)
     }
 
     /// Lets the callers that are about to queue a request do so, for as long as each turn brings more:
@@ -362,11 +385,12 @@ impl Queue {
         Ok(())
     }
 
-    fn take_batch(&mut self) -> Vec<WriteRequest> {
-        if self.requests.len() <= BATCH {
+    /// The requests that came first, at most so many.
+    fn take_batch(&mut self, most: usize) -> Vec<WriteRequest> {
+        if self.requests.len() <= most {
             return std::mem::take(&mut self.requests);
         }
-        self.requests.drain(..BATCH).collect()
+        self.requests.drain(..most).collect()
     }
 
     /// Ends a leader's term. The thread leads next if anything is queued, or more work is `due`.
@@ -400,7 +424,7 @@ impl InlineTerm {
             return None;
         }
         queue.leader = Leader::Task;
-        Some(queue.take_batch())
+        Some(queue.take_batch(BATCH))
     }
 }
 
@@ -486,7 +510,7 @@ impl Committer {
 
     /// Puts what the requests come to on disk and then in the table.
     fn commit(&mut self, requests: Vec<WriteRequest>) -> CommitResult {
-        let (started, is_alone) = (Instant::now(), requests.len() == 1);
+        let (started, is_lone) = (Instant::now(), requests.len() == 1);
         let settled = self.settle();
         let mut batch = Batch::on(&self.table);
         let mut results = BatchResults::default();
@@ -497,8 +521,8 @@ impl Committer {
         let changes = batch.finish();
         let kept = settled.and_then(|()| self.write(changes, probing));
         if matches!(kept, Ok(true)) {
-            let quick = is_alone && started.elapsed() < QUICK;
-            self.state.quick.store(quick, Ordering::Relaxed);
+            self.state.quick.store(started.elapsed() < QUICK, Ordering::Relaxed);
+            self.state.lone.store(is_lone, Ordering::Relaxed);
         }
         self.note(&kept);
         if compacting && kept.is_ok() {
