@@ -172,7 +172,7 @@ CARGO_DEB = 3.8.0
 
 dist: dist-service dist-clients
 
-dist-service: target/cargo-deb-$(CARGO_DEB)
+dist-service: redis-server target/cargo-deb-$(CARGO_DEB)
 	PATH="$(CURDIR)/target/cargo-deb-$(CARGO_DEB)/bin:$$PATH" TARGETS="$(TARGETS)" deploy/dist.sh
 	deploy/debian/check.sh target/dist/*.deb
 

@@ -30,6 +30,7 @@ count() {
     local llvm_profdata
     llvm_profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
     [ -x "$llvm_profdata" ] || { echo "llvm-profdata is wanted: \`rustup component add llvm-tools\`"; exit 1; }
+    command -v redis-server > /dev/null || { echo "redis-server is wanted: the Debian package redis-server"; exit 1; }
     rm -rf "$counting/raw"
     RUSTFLAGS="-Cprofile-generate=$counting/raw" "${build[@]}" --target-dir "$counting"
     python3 deploy/train.py "$counting/$target/dist/keylatch"

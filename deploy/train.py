@@ -1,7 +1,8 @@
 """Sends a build of keylatch the requests that most clients send, so that it counts what runs how often.
 
-`deploy/optimize.sh` calls it with the path of the build. keylatch serves from memory, then from disk, and guards an
-upstream. Each answer has to have the status that it should have: a load that is refused would train the wrong code.
+`deploy/optimize.sh` calls it with the path of the build. keylatch serves from memory, from disk and from a Redis, and
+guards an upstream. Each answer has to have the status that it should have: a load that is refused would train the wrong
+code.
 """
 
 import http.client
@@ -98,8 +99,11 @@ def main():
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
-        for store in ("memory:", f"embedded:{directory}/data"):
-            train(build, store, upstream.server_port, directory)
+        redis = free_port()
+        serve = ["redis-server", "--bind", "127.0.0.1", "--port", str(redis), "--save", ""]
+        with running(serve, redis, directory / "redis.log", 3 * LIMIT):
+            for store in ("memory:", f"embedded:{directory}/data", f"redis://127.0.0.1:{redis}"):
+                train(build, store, upstream.server_port, directory)
 
 
 main()
