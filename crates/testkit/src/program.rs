@@ -127,7 +127,7 @@ impl Process {
     pub async fn ended(mut self) -> Exit {
         let status = soon("the end of the process", self.child.wait()).await;
         let code = status.expect("the process can be waited for").code();
-        self.reading.await.expect("its log");
+        soon("the end of its log", self.reading).await.expect("its log");
         let stderr = self.log.lock().expect("a whole log").clone();
         Exit { code, stdout: String::new(), stderr }
     }

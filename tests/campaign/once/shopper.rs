@@ -172,7 +172,9 @@ impl Shopper {
         let address = self.fleet.any(&mut dice).await;
         self.steps.pass().await;
         let sent = self.steps.now();
-        let answer = soon("an answer", Answer::try_of(self.buy(&address.to_string(), &mut dice)));
+        let request = self.buy(&address.to_string(), &mut dice);
+        let what = format!("the answer of {address} to {}", self.key.name());
+        let answer = soon(&what, Answer::try_of(request));
         let answer = match patience {
             None => answer.await,
             Some(patience) => tokio::select! {

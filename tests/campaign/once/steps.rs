@@ -8,6 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use keylatch_testkit::soon;
 use tokio::sync::{Notify, watch};
 
 /// No kill is due.
@@ -42,7 +43,7 @@ impl Steps {
         });
         if due.is_ok() {
             self.is_due.notify_one();
-            kills.changed().await.expect("the campaign continues");
+            soon("the kill", kills.changed()).await.expect("the campaign continues");
         }
     }
 
