@@ -39,8 +39,9 @@ use reads::ReadRequest;
 
 /// The most requests that share one transaction.
 const BATCH: usize = 1024;
-/// The fewest requests of a batch that leaves others for the next: with less, a sync costs more than the wait for it.
-const HALF: usize = 16;
+/// The fewest requests of a batch that leaves others for the next. With fewer, the syncs of many batches cost more than
+/// is gained.
+const LEAST_HALF: usize = 16;
 /// The most requests that wait for a leader: more than there are clients whose requests are served at once.
 /// Each whose caller has gone stays in the queue as long as the disk hangs.
 const QUEUE: usize = 16 * BATCH;
@@ -317,7 +318,7 @@ impl Shared {
             return self.gather(queue).take_batch(BATCH);
         }
         let half = queue.requests.len().div_ceil(2);
-        queue.take_batch(half.clamp(HALF, BATCH))
+        queue.take_batch(half.clamp(LEAST_HALF, BATCH))
     }
 
     /// Whether the disk is quick, and the runtime has workers to serve callers meanwhile.
