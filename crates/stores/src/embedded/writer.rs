@@ -238,13 +238,12 @@ impl Shared {
     fn push(self: &Arc<Self>, request: WriteRequest) -> Result<(), StoreError> {
         let mut queue = self.queue();
         queue.check_room(queue.requests.len())?;
-        let lone = self.state.lone.load(Ordering::Relaxed);
-        let inline = lone && self.is_quick() && request.is_step();
+        let is_step = request.is_step();
         queue.requests.push(request);
         if queue.leader != Leader::None {
             return Ok(());
         }
-        if inline {
+        if is_step && self.may_overlap() && self.state.lone.load(Ordering::Relaxed) {
             queue.leader = Leader::AppointedTask;
             drop(queue);
             let term = InlineTerm(Arc::clone(self));
@@ -310,19 +309,20 @@ impl Shared {
 
     /// What the thread commits next.
     ///
-    /// Where the last commit was quick and there are workers beside the thread, that leaves half of the queue for
-    /// the next batch: the workers serve the callers of one batch while the disk has the other. One batch of all
-    /// would have workers and disk wait for each other. A slow disk, or a lone worker, gets all that is queued.
+    /// Where the two may overlap, a batch leaves half of the queue for the next one: the workers serve the callers of
+    /// one batch while the disk has the other. One batch of all would have workers and disk wait for each other. A slow
+    /// disk, or a lone worker, gets all that is queued.
     fn take_batch(&self, mut queue: MutexGuard<'_, Queue>) -> Vec<WriteRequest> {
-        if !self.is_quick() {
-            return self.gather(queue).take_batch(BATCH);
+        if !self.may_overlap() {
+            return self.gather(queue).take_first(BATCH);
         }
         let half = queue.requests.len().div_ceil(2);
-        queue.take_batch(half.clamp(LEAST_HALF, BATCH))
+        queue.take_first(half.clamp(LEAST_HALF, BATCH))
     }
 
-    /// Whether the disk is quick, and the runtime has workers to serve callers meanwhile.
-    fn is_quick(&self) -> bool {
+    /// Whether a commit may overlap with the work of the runtime's workers: the last one was quick, and a worker is left
+    /// to serve callers and to keep deadlines.
+    fn may_overlap(&self) -> bool {
         self.has_spare_workers && self.state.quick.load(Ordering::Relaxed)
     }
 
@@ -387,7 +387,7 @@ impl Queue {
     }
 
     /// The requests that came first, at most so many.
-    fn take_batch(&mut self, most: usize) -> Vec<WriteRequest> {
+    fn take_first(&mut self, most: usize) -> Vec<WriteRequest> {
         if self.requests.len() <= most {
             return std::mem::take(&mut self.requests);
         }
@@ -425,7 +425,7 @@ impl InlineTerm {
             return None;
         }
         queue.leader = Leader::Task;
-        Some(queue.take_batch(BATCH))
+        Some(queue.take_first(BATCH))
     }
 }
 
