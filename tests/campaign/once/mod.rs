@@ -33,8 +33,8 @@ const AT_ONCE: usize = 100;
 /// The most steps from one kill to the next, divided by the instances: of many, each has less in hand.
 const STEPS: u64 = 1800;
 
-/// The most campaigns until a kill has come at every step. Of a hundred, one or two leave a step out: to keep an answer and to
-/// tell it are close together.
+/// The most campaigns until a kill has come at every step. A few leave one out, because to keep an answer and to tell
+/// it are close together.
 const CAMPAIGNS: u64 = 8;
 
 /// How many keys a campaign has.
