@@ -25,6 +25,7 @@ use keylatch::http::{self, Extras, Part, SandboxMode};
 use keylatch::run::{EXIT_CODES, Job, Locks, Reentry};
 use keylatch::{healthcheck, telemetry};
 use keylatch_core::lock::{LockName, LockSet};
+use keylatch_stores::{ENGINES, KnownEngine};
 
 /// Most of what a request allocates is small and soon freed, often by another thread: mimalloc is
 /// made for that. Its version 2 returns memory to the system when a burst is over.
@@ -201,10 +202,7 @@ struct Place {
 struct Serve {
     #[command(flatten)]
     place: Place,
-    /// Where locks are kept: embedded:DIRECTORY, memory:, postgres://HOST/DB, etcd://HOST,
-    /// zookeeper://HOST or redis://HOST:PORT/DB
-    /// [env: KEYLATCH_STORE] [default: embedded:./keylatch-data]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help = help_of_store())]
     store: Option<String>,
 }
 
@@ -217,6 +215,22 @@ impl Serve {
     fn config(self) -> Result<Config, Error> {
         Ok(Config::load(&self.flags(), environment()?)?)
     }
+}
+
+/// Which URLs the build takes, and how to get a build that takes the others.
+fn help_of_store() -> String {
+    let (built, left_out): (Vec<&KnownEngine>, Vec<_>) =
+        ENGINES.iter().partition(|engine| engine.is_built);
+    let built: Vec<_> = built.iter().map(|engine| engine.urls).collect();
+    let left_out: Vec<_> = left_out.iter().map(|engine| engine.feature).collect();
+    let other_build = match &left_out[..] {
+        [] => String::new(),
+        names => format!("; this build leaves out {}, --features full has them", names.join(", ")),
+    };
+    format!(
+        "Where locks are kept: {}{other_build} [env: KEYLATCH_STORE] [default: embedded:./keylatch-data]",
+        built.join(", ")
+    )
 }
 
 /// The variables of the process, those of OpenTelemetry too. One that is not Unicode is an error if it could be ours.
@@ -390,7 +404,12 @@ async fn check_health(place: Place) -> Result<(), Error> {
 
 fn check_config(flags: Serve) -> Result<(), Error> {
     App::check(&flags.config()?)?;
-    Ok(writeln!(std::io::stdout(), "the configuration is valid")?)
+    let built = ENGINES.iter().filter(|engine| engine.is_built).map(|engine| engine.feature);
+    let stores = built.collect::<Vec<_>>().join(", ");
+    Ok(writeln!(
+        std::io::stdout(),
+        "the configuration is valid; this build has the stores {stores}"
+    )?)
 }
 
 fn show_config(flags: Serve, json: bool) -> Result<(), Error> {

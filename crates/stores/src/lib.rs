@@ -183,19 +183,82 @@ impl Engine {
     }
 }
 
+/// An engine that keylatch knows, in this build or not.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownEngine {
+    /// The cargo feature that builds it in.
+    pub feature: &'static str,
+    /// Whether this build has it.
+    pub is_built: bool,
+    /// The forms of its URL, for people.
+    pub urls: &'static str,
+    schemes: &'static [&'static str],
+}
+
+/// Every engine, with what URLs name it.
+pub const ENGINES: [KnownEngine; 7] = [
+    KnownEngine {
+        feature: "embedded",
+        is_built: cfg!(feature = "embedded"),
+        urls: "embedded:DIRECTORY",
+        schemes: &["embedded"],
+    },
+    KnownEngine {
+        feature: "memory",
+        is_built: cfg!(feature = "memory"),
+        urls: "memory:",
+        schemes: &["memory"],
+    },
+    KnownEngine {
+        feature: "redis",
+        is_built: cfg!(feature = "redis"),
+        urls: "redis://HOST:PORT/DB, redis+sentinel://HOST,HOST/MASTER, redis+cluster://HOST,HOST",
+        schemes: &[
+            "redis",
+            "rediss",
+            "redis+unix",
+            "unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+        ],
+    },
+    KnownEngine {
+        feature: "redlock",
+        is_built: cfg!(feature = "redlock"),
+        urls: "redlock://HOST,HOST,HOST",
+        schemes: &["redlock", "rediss+redlock"],
+    },
+    KnownEngine {
+        feature: "postgres",
+        is_built: cfg!(feature = "postgres"),
+        urls: "postgres://HOST,HOST/DB",
+        schemes: &["postgres", "postgresql"],
+    },
+    KnownEngine {
+        feature: "etcd",
+        is_built: cfg!(feature = "etcd"),
+        urls: "etcd://HOST,HOST,HOST",
+        schemes: &["etcd", "etcds"],
+    },
+    KnownEngine {
+        feature: "zookeeper",
+        is_built: cfg!(feature = "zookeeper"),
+        urls: "zookeeper://HOST,HOST,HOST",
+        schemes: &["zookeeper", "zookeepers"],
+    },
+];
+
 /// The feature by which the store of a scheme is built in.
 fn feature_of(scheme: &str) -> Option<&'static str> {
-    match scheme {
-        "embedded" => Some("embedded"),
-        "memory" => Some("memory"),
-        "postgres" | "postgresql" => Some("postgres"),
-        "etcd" | "etcds" => Some("etcd"),
-        "zookeeper" | "zookeepers" => Some("zookeeper"),
-        "redis" | "rediss" | "redis+unix" | "unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" => Some("redis"),
-        "redlock" | "rediss+redlock" => Some("redlock"),
-        _ => None,
-    }
+    let engine = ENGINES.iter().find(|engine| engine.schemes.contains(&scheme))?;
+    Some(engine.feature)
+}
+
+/// The forms of URLs that this build or another one knows, for people.
+fn known_urls() -> String {
+    ENGINES.map(|engine| engine.urls).join(", ")
 }
 
 /// What the stores call themselves, all features together.
@@ -224,14 +287,13 @@ pub fn scheme_of(url: &str) -> Option<&str> {
 #[non_exhaustive]
 pub enum OpenError {
     /// No store has this scheme.
-    #[error(
-        "there is no store `{0}:`; use `embedded:DIRECTORY`, `memory:`, `postgres://HOST,HOST/DB`, \
-         `etcd://HOST,HOST,HOST`, `zookeeper://HOST,HOST,HOST`, `redis://HOST:PORT/DB`, \
-         `redis+sentinel://HOST,HOST/MASTER`, `redis+cluster://HOST,HOST` or `redlock://HOST,HOST,HOST`"
-    )]
+    #[error("no store has the scheme `{0}:`; the stores are {urls}", urls = known_urls())]
     UnknownScheme(String),
     /// This build has no such store.
-    #[error("this binary was built without the feature `{0}`, and has no such store")]
+    #[error(
+        "this binary was built without {0}; `cargo build --release --features {0}` builds one that has it, \
+         and releases have all stores"
+    )]
     LeftOut(&'static str),
     /// The data directory cannot be used.
     #[error("the data directory {} cannot be used: {source}", path.display())]
@@ -287,10 +349,7 @@ pub enum OpenError {
     #[error("`memory:` keeps nothing and takes nothing after the colon")]
     MemoryWithPath,
     /// The text is no URL at all.
-    #[error(
-        "the store must be `embedded:DIRECTORY`, `memory:`, `postgres://HOST/DB`, `etcd://HOST` or \
-         `redis://HOST:PORT/DB`"
-    )]
+    #[error("the store must be a URL: {urls}", urls = known_urls())]
     NoUrl,
     /// The URL's scheme is known, and the rest is not understood.
     #[error("the store's URL is not a Redis URL: {0}")]
