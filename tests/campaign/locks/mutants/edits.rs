@@ -158,7 +158,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     edit(
         "a lost answer is reported as not held (404)",
         Store::DurableRedis,
-        "crates/axum/src/problem.rs",
+        "crates/guard/src/problem.rs",
         "        let detail = match outcome {",
         "        if mutant!() && outcome == Effect::Unknown {\n            return Self::new(Code::LockNotHeld, \"The lock is not held.\");\n        }\n        let detail = match outcome {",
     ),
