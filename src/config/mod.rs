@@ -372,6 +372,9 @@ impl Config {
         for (place, guard) in self.guard.iter().enumerate() {
             let wrong = |(key, rule)| format!("`guard[{place}].{key}` {rule}");
             guard.check().map_err(wrong)?;
+            let is_free = !http::idempotency::is_in_the_way(&guard.path);
+            let free = "must not hold a path of the service itself";
+            check(&format!("guard[{place}].path"), is_free, free)?;
             let twice = self.guard[..place].iter().any(|other| other.path == guard.path);
             check(&format!("guard[{place}].path"), !twice, "must not be that of another guard")?;
             let is_known = guard.access == GuardAccess::Public || self.identity_file().is_some();

@@ -48,15 +48,15 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::idempotency::{api as records, erase, list as record_list};
+use self::idempotency::{GATEWAY_HOOKS, api as records, erase, list as record_list};
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Streams};
-pub use idempotency::{Guard, GuardAccess};
+pub use idempotency::{CrossOrigin, Guard, GuardAccess};
 pub use keylatch_axum::BodyLimits;
 pub use openapi::Document;
-pub use origin::{Cors, CrossOrigin, OriginPolicy};
+pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, Parts};
 pub use problem::{Code, Problem};
 pub use record_counts::RecordCounter;
@@ -137,7 +137,8 @@ fn guarded(
         let surface = guard.cross_origin.into();
         let requests = requests.with_deadline(guard.deadline()).over(surface);
         let requests = requests.with_admission(guard.access, guard.admission(extras.guards)?);
-        Some(layered_over(guard.layer(Arc::clone(records))?, guard.upstream(&client)?, requests))
+        let layer = guard.layer(Arc::clone(records), GATEWAY_HOOKS)?;
+        Some(layered_over(layer, guard.upstream(&client, GATEWAY_HOOKS)?, requests))
     });
     let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
     let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));

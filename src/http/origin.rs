@@ -27,6 +27,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::idempotency::CrossOrigin;
 use super::parts::Parts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
@@ -83,20 +84,6 @@ impl Arrival {
     pub(super) fn scheme(&self) -> &'static str {
         if self.is_tls { "https" } else { "http" }
     }
-}
-
-/// An extension of each request to a guarded route that a trusted proxy sent.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TrustedProxy;
-
-/// Whether a guarded route takes requests of foreign pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CrossOrigin {
-    /// No: 403.
-    Refuse,
-    /// Yes, whatever they send: for callbacks, such as a bank's.
-    Pass,
 }
 
 /// What a route takes from web pages.

@@ -31,8 +31,8 @@ use tower::{Layer, Service};
 
 use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
-use super::idempotency::{Admission, GuardAccess};
-use super::origin::{Arrival, OriginPolicy, Surface, TrustedProxy};
+use super::idempotency::{Admission, GuardAccess, TrustedProxy};
+use super::origin::{Arrival, OriginPolicy, Surface};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
 use super::system;

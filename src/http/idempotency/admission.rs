@@ -18,9 +18,9 @@ use super::forwarding::{
 use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
-use crate::http::X_REQUEST_ID;
 use crate::http::problem::{Code, Problem};
 
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The headers that are keylatch's or a trusted proxy's to set, on every guarded route.
 const OWN_HEADERS: [HeaderName; 7] = [
     IDEMPOTENCY_FENCE,

@@ -13,7 +13,7 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 
 use super::headers::remove_those;
-use crate::http::origin::{Arrival, TrustedProxy};
+use super::principal::TrustedProxy;
 
 pub(super) const FORWARDED: HeaderName = header::FORWARDED;
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -22,6 +22,15 @@ pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forw
 /// What else says who a client is or what it asked for, and is a proxy's to say.
 const OTHERS: [&str; 5] =
     ["x-real-ip", "x-client-ip", "true-client-ip", "x-original-url", "x-rewrite-url"];
+
+/// The connection that a request came on.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientConnection {
+    /// The address of the other end, where it has one.
+    pub peer: Option<IpAddr>,
+    /// The scheme by which the client asked: `http` or `https`.
+    pub scheme: &'static str,
+}
 
 /// Removes what a client that is no trusted proxy says of where its request comes from.
 pub(super) fn remove_claims(request: &mut Request) {
@@ -39,8 +48,8 @@ pub(super) fn remove_claims(request: &mut Request) {
 }
 
 /// Writes down where a request comes from, for the upstream.
-pub(super) fn write_source(request: &mut Request) {
-    let source = RequestSource::of(request);
+pub(super) fn write_source(request: &mut Request, connection: ClientConnection) {
+    let source = RequestSource::of(request, connection);
     let forwarded = HeaderValue::try_from(source.forwarded());
     let values = [
         (X_FORWARDED_FOR, HeaderValue::try_from(source.clients)),
@@ -67,21 +76,20 @@ struct RequestSource<'a> {
 }
 
 impl<'a> RequestSource<'a> {
-    fn of(request: &'a Request) -> Self {
-        let (arrival, headers) = (Arrival::of(request), request.headers());
+    fn of(request: &'a Request, connection: ClientConnection) -> Self {
+        let headers = request.headers();
         let mut clients = text(headers, &X_FORWARDED_FOR).unwrap_or_default().into_owned();
         if !clients.is_empty() {
             clients.push_str(", ");
         }
-        match arrival.and_then(|arrival| arrival.peer) {
+        match connection.peer {
             Some(peer) => clients.push_str(&peer.to_string()),
             None => clients.push_str("unknown"),
         }
         let target = || request.uri().authority().map(|host| host.as_str().into());
         let host = text(headers, &X_FORWARDED_HOST).or_else(target);
         let host = host.or_else(|| text(headers, &header::HOST)).unwrap_or_default();
-        let scheme = || arrival.map_or("http", Arrival::scheme).into();
-        let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or_else(scheme);
+        let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or(connection.scheme.into());
         Self { clients, host, proto }
     }
 

@@ -13,6 +13,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
@@ -20,17 +21,34 @@ use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout_at};
 
-use super::forwarding::{hide_upstream, write_source};
+use super::forwarding::{ClientConnection, hide_upstream, write_source};
 use super::headers::{offer_upgrade, strip, upgrade_of};
 use crate::http::problem::{Code, Problem};
 use crate::http::tunnel::Tunnel;
-use crate::traces::CallSpan;
 use keylatch_axum::{IDEMPOTENCY_FENCE, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
+use keylatch_core::idempotency::RecordScope;
 use keylatch_core::store::Effect;
 
 /// The pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the gateway asks the server that it is part of.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerHooks {
+    /// The connection that a request came on.
+    pub connection: fn(&Request) -> ClientConnection,
+    /// The name of the identity that sends a request.
+    pub identity: fn(&Parts) -> Option<String>,
+    /// Where an operator settles the unknown outcome of a request.
+    pub resolve_url: fn(&RecordScope) -> String,
+    /// Begins the span of a call of an upstream, to which the request was sent so often before. `None` where the
+    /// request is not traced.
+    pub begin_call: fn(&mut Request, &Uri, u32) -> Option<EndCall>,
+}
+
+/// Ends the span of a call, with the upstream's status or the code of the problem in its place.
+pub type EndCall = Box<dyn FnOnce(Result<StatusCode, Code>) + Send>;
 
 /// Sends what it is given on to another service.
 #[derive(Debug)]
@@ -44,6 +62,7 @@ pub(super) struct Gateway {
     /// How often a guarded request may be sent: more than once only to a service that is
     /// idempotent by itself.
     tries: u32,
+    server: ServerHooks,
 }
 
 impl Gateway {
@@ -52,10 +71,11 @@ impl Gateway {
         origin: Uri,
         timeout: Duration,
         tries: u32,
+        server: ServerHooks,
     ) -> Self {
         let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
-        Self { client, origin, host, timeout, tries }
+        Self { client, origin, host, timeout, tries, server }
     }
 
     /// Everything at `path` and below it.
@@ -70,7 +90,8 @@ impl Gateway {
     /// The request for the other service. [`Admission`](super::admission::Admission) has taken from it what
     /// belongs to the client's connection.
     fn outgoing(&self, mut request: Request, fenced: bool) -> Result<Request, Problem> {
-        write_source(&mut request);
+        let connection = (self.server.connection)(&request);
+        write_source(&mut request, connection);
         let (mut parts, body) = request.into_parts();
         let mut uri = self.origin.clone().into_parts();
         uri.path_and_query = parts.uri.path_and_query().cloned();
@@ -127,10 +148,10 @@ impl Gateway {
         limit: Option<Instant>,
         resend: u32,
     ) -> Result<Response, SendFailure> {
-        let span = CallSpan::start(&mut request, &self.origin, resend);
+        let end_call = (self.server.begin_call)(&mut request, &self.origin, resend);
         let answer = self.exchange(request, limit).await;
-        if let Some(span) = span {
-            span.end(answer.as_ref().map(Response::status).map_err(SendFailure::code));
+        if let Some(end_call) = end_call {
+            end_call(answer.as_ref().map(Response::status).map_err(SendFailure::code));
         }
         answer
     }

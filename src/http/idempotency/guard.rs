@@ -14,30 +14,12 @@ use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
 use super::admission::Admission;
-use super::gateway::Gateway;
-use super::list::resolve_url;
+use super::gateway::{Gateway, ServerHooks};
 use super::principal::{Principal, PrincipalHeader};
-use crate::http::CrossOrigin;
-use crate::http::origin::Arrival;
 use keylatch_axum::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, OnCrash};
 
-/// What the service's own paths begin with, for no guard to stand in their way.
-const OWN: [&str; 12] = [
-    "/assets",
-    "/console",
-    "/demo",
-    "/docs",
-    "/livez",
-    "/metrics",
-    "/openapi.json",
-    "/problems",
-    "/readyz",
-    "/v1/backup",
-    "/v1/idempotency",
-    "/v1/locks",
-];
 /// The methods that change nothing, and so are never guarded (RFC 9110, section 9.2.1).
 const SAFE: [Method; 4] = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
 /// What a guarded request may take beside its waits: two steps of the store, and some.
@@ -78,6 +60,16 @@ pub enum GuardAccess {
     Public,
     /// The clients with an identity, in `Keylatch-Authorization`, which is then the principal.
     Identity,
+}
+
+/// Whether a guarded route takes requests of foreign pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrossOrigin {
+    /// No: 403.
+    Refuse,
+    /// Yes, whatever they send: for callbacks, such as a bank's.
+    Pass,
 }
 
 impl Default for Guard {
@@ -122,7 +114,6 @@ impl Guard {
             whole && !dots && self.path.chars().all(plain),
             "must be a path like `/v1/orders`, of A-Z a-z 0-9 - _ . ~ and without a slash at its end",
         )?;
-        rule("path", !self.is_in_the_way(), "must not hold a path of the service itself")?;
         rule(
             "upstream",
             self.origin().is_some(),
@@ -161,10 +152,15 @@ impl Guard {
     }
 
     /// The routes of the service behind. `None` when [`Guard::check`] says why not.
-    pub(crate) fn upstream(&self, client: &HttpsClient<Body>) -> Option<Router> {
+    pub(crate) fn upstream(
+        &self,
+        client: &HttpsClient<Body>,
+        server: ServerHooks,
+    ) -> Option<Router> {
         let timeout = Duration::from_millis(self.timeout_ms);
         let tries = if self.upstream_idempotent { 3 } else { 1 };
-        Some(Gateway::new(client.clone(), self.origin()?, timeout, tries).router(&self.path))
+        let gateway = Gateway::new(client.clone(), self.origin()?, timeout, tries, server);
+        Some(gateway.router(&self.path))
     }
 
     /// What lets requests in, beside these other guards. `None` when [`Guard::check`] says why not.
@@ -180,16 +176,19 @@ impl Guard {
     }
 
     /// What runs each request once. `None` when [`Guard::check`] says why not.
-    pub(crate) fn layer(&self, service: Arc<IdempotencyService>) -> Option<IdempotencyLayer> {
-        Some(IdempotencyLayer::over(service, self.policy()?))
+    pub(crate) fn layer(
+        &self,
+        service: Arc<IdempotencyService>,
+        server: ServerHooks,
+    ) -> Option<IdempotencyLayer> {
+        Some(IdempotencyLayer::over(service, self.policy(server)?))
     }
 
-    fn policy(&self) -> Option<Policy> {
+    fn policy(&self, server: ServerHooks) -> Option<Policy> {
         let is_identity = self.access == GuardAccess::Identity;
         let principal = move |parts: &Parts| {
             if is_identity {
-                let identity = Arrival::identity(&parts.extensions)?;
-                return Some(identity.name.as_str().to_owned());
+                return (server.identity)(parts);
             }
             Some(parts.extensions.get::<Principal>()?.0.clone())
         };
@@ -210,7 +209,7 @@ impl Guard {
             ignore: self.ignore_fields.clone(),
             principal: Arc::new(principal),
             principal_is_secret: self.names_a_credential(),
-            resolve_url: Arc::new(|scope| Some(resolve_url(scope))),
+            resolve_url: Arc::new(move |scope| Some((server.resolve_url)(scope))),
         })
     }
 
@@ -244,15 +243,10 @@ impl Guard {
         let named = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         (known && bare && named).then_some(uri)
     }
-
-    fn is_in_the_way(&self) -> bool {
-        self.path == "/v1/info"
-            || OWN.iter().any(|own| holds(&self.path, own) || holds(own, &self.path))
-    }
 }
 
 /// Whether a path is another one or above it.
-fn holds(outer: &str, inner: &str) -> bool {
+pub fn holds(outer: &str, inner: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

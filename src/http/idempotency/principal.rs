@@ -9,11 +9,14 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::http::origin::TrustedProxy;
 use crate::http::problem::{Code, Problem};
 
 /// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
 const ENCODED: char = '\u{1}';
+
+/// An extension of each request to a guarded route that a trusted proxy sent.
+#[derive(Debug, Clone, Copy)]
+pub struct TrustedProxy;
 
 /// The principal that a header names; an extension of the request.
 #[derive(Debug, Clone)]
