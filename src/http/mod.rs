@@ -28,7 +28,6 @@ mod server;
 mod sets;
 mod streams;
 mod system;
-mod tunnel;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -53,8 +52,7 @@ use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
 pub use api::{Api, Streams};
-pub use idempotency::{CrossOrigin, Guard, GuardAccess};
-pub use keylatch_axum::BodyLimits;
+pub use keylatch_axum::{BodyLimits, CrossOrigin, Guard, GuardAccess};
 pub use openapi::Document;
 pub use origin::{Cors, OriginPolicy};
 pub use parts::{Part, Parts};

@@ -27,11 +27,11 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::idempotency::CrossOrigin;
 use super::parts::Parts;
 use super::problem::{Code, Problem};
 use super::server::Settings;
 use crate::access::Identity;
+use keylatch_axum::CrossOrigin;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

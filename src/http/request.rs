@@ -31,7 +31,6 @@ use tower::{Layer, Service};
 
 use super::X_REQUEST_ID;
 use super::audit::{Act, RequestId, Subject, is_refusal, write_refusal};
-use super::idempotency::{Admission, GuardAccess, TrustedProxy};
 use super::origin::{Arrival, OriginPolicy, Surface};
 use super::parts::{Part, Parts};
 use super::problem::{Code, Problem, overloaded, quota_exceeded, unauthenticated};
@@ -44,7 +43,8 @@ use crate::audit::AuditLog;
 use crate::metrics::{Metrics, RouteDurations};
 use crate::telemetry::AccessLog;
 use crate::traces::{RequestHead, RequestSpan, Tracer};
-use keylatch_axum::{ProblemCause, ProblemCode};
+use keylatch_axum::gateway::{Admission, TrustedProxy};
+use keylatch_axum::{GuardAccess, ProblemCause, ProblemCode};
 use keylatch_core::store::Effect;
 
 /// The longest id of a client that is used.

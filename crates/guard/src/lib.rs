@@ -111,6 +111,10 @@ mod escapes;
 mod fingerprint;
 #[cfg(fuzzing)]
 mod fuzzing;
+#[cfg(feature = "gateway")]
+pub mod gateway;
+#[cfg(feature = "gateway")]
+mod guard;
 mod layer;
 mod media_type;
 mod policy;
@@ -121,6 +125,8 @@ mod submission;
 
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, fingerprint_of};
+#[cfg(feature = "gateway")]
+pub use guard::{CrossOrigin, Guard, GuardAccess, holds};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{

@@ -13,11 +13,11 @@ use utoipa::openapi::{
     ResponsesBuilder,
 };
 
-use super::{Guard, GuardAccess};
 use crate::http::openapi::GUARD_KEY;
 use crate::http::problem::{
     GatewayProblems, GuardedProblems, IdentityGuardProblems, PrincipalGuardProblems,
 };
+use keylatch_axum::{Guard, GuardAccess};
 
 /// With this key the examples work, and pressing one again shows a repeat.
 const KEY_EXAMPLE: &str = "swagger-example-key-0001";

@@ -1,29 +1,19 @@
-//! Idempotency keys over HTTP: the guarded routes of the service before another service, and an API.
+//! Idempotency keys over HTTP: the API of records, and what the guarded routes need of the service.
 //!
-//! The layer that guards is `keylatch-axum`, which programs use for their own routes too; here are the gateway behind it
-//! and the routes of records. Tested in the `idempotency_*.rs` files of `tests/api`.
+//! The layer that guards and the gateway behind it are `keylatch-axum`, which programs use for their own routes too.
+//! Tested in the `idempotency_*.rs` files of `tests/api`.
 
-mod admission;
 pub(super) mod api;
 mod document;
 pub(super) mod erase;
-mod forwarding;
-mod gateway;
-mod guard;
-mod headers;
 pub(super) mod list;
-mod path_reading;
-mod principal;
 
 use super::origin::Arrival;
 use crate::traces::CallSpan;
-use forwarding::ClientConnection;
-use gateway::ServerHooks;
+use keylatch_axum::gateway::{ClientConnection, ServerHooks};
+use keylatch_axum::holds;
 
-pub(super) use admission::Admission;
 pub(super) use document::{add_headers, document, name_operation};
-pub use guard::{CrossOrigin, Guard, GuardAccess, holds};
-pub(super) use principal::TrustedProxy;
 
 /// What the service's own paths begin with, for no guard to stand in their way.
 const OWN: [&str; 12] = [

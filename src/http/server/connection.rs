@@ -37,8 +37,8 @@ use super::settings::Settings;
 use super::tls::{HTTP2, TlsFiles};
 use crate::access::CertificateNames;
 use crate::http::origin::Arrival;
-use crate::http::tunnel::Tunnel;
 use crate::metrics::{GaugeGuard, Metrics};
+use keylatch_axum::gateway::Tunnel;
 
 /// How long a client may send on after the service ended the connection.
 const LEAVE_TIME: Duration = Duration::from_secs(2);

@@ -13,10 +13,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, Uri};
 use serde::Deserialize;
 
-use super::admission::Admission;
-use super::gateway::{Gateway, ServerHooks};
-use super::principal::{Principal, PrincipalHeader};
-use keylatch_axum::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
+use crate::gateway::{Admission, Gateway, Principal, PrincipalHeader, ServerHooks};
+use crate::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::{IdempotencyService, OnCrash};
 
@@ -146,13 +144,13 @@ impl Guard {
     }
 
     /// How long a request may take altogether.
-    pub(crate) fn deadline(&self) -> Duration {
+    pub fn deadline(&self) -> Duration {
         let waits = self.body_timeout_ms + self.max_wait_ms + self.timeout_ms;
         Duration::from_millis(waits) + SLACK
     }
 
     /// The routes of the service behind. `None` when [`Guard::check`] says why not.
-    pub(crate) fn upstream(
+    pub fn upstream(
         &self,
         client: &HttpsClient<Body>,
         server: ServerHooks,
@@ -164,7 +162,7 @@ impl Guard {
     }
 
     /// What lets requests in, beside these other guards. `None` when [`Guard::check`] says why not.
-    pub(in crate::http) fn admission(&self, others: &[Self]) -> Option<Admission> {
+    pub fn admission(&self, others: &[Self]) -> Option<Admission> {
         let inner = others.iter().filter(|other| holds(&self.path, &other.path));
         let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
         let principal = self.principal().map(|name| PrincipalHeader {
@@ -176,7 +174,7 @@ impl Guard {
     }
 
     /// What runs each request once. `None` when [`Guard::check`] says why not.
-    pub(crate) fn layer(
+    pub fn layer(
         &self,
         service: Arc<IdempotencyService>,
         server: ServerHooks,

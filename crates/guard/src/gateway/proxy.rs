@@ -23,9 +23,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
 use super::headers::{offer_upgrade, strip, upgrade_of};
-use crate::http::problem::{Code, Problem};
-use crate::http::tunnel::Tunnel;
-use keylatch_axum::{IDEMPOTENCY_FENCE, RetentionPolicy};
+use super::tunnel::Tunnel;
+use crate::{Code, IDEMPOTENCY_FENCE, Problem, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::RecordScope;
 use keylatch_core::store::Effect;
@@ -52,7 +51,7 @@ pub type EndCall = Box<dyn FnOnce(Result<StatusCode, Code>) + Send>;
 
 /// Sends what it is given on to another service.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     client: HttpsClient<Body>,
     /// Scheme and authority.
     origin: Uri,
@@ -66,7 +65,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn new(
+    pub(crate) fn new(
         client: HttpsClient<Body>,
         origin: Uri,
         timeout: Duration,
@@ -79,7 +78,7 @@ impl Gateway {
     }
 
     /// Everything at `path` and below it.
-    pub(super) fn router(self, path: &str) -> Router {
+    pub(crate) fn router(self, path: &str) -> Router {
         Router::new()
             .route(path, any(forward))
             .route(&format!("{path}/"), any(forward))

@@ -5,11 +5,12 @@
 //! `tests/api/gateway_headers.rs` and `idempotency_gateway.rs`.
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use keylatch_axum::HOP_BY_HOP;
+
+use crate::HOP_BY_HOP;
 
 /// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
 /// as some libraries make it with every request, is none that has to be taken.
-pub(in crate::http) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(header::CONNECTION)?;
     let items = |name: &HeaderName| {
         let lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

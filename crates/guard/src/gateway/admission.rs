@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 
 use axum::extract::Request;
 use axum::http::{HeaderName, Method};
-use keylatch_axum::{IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY};
 
 use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, remove_claims,
@@ -18,7 +17,7 @@ use super::forwarding::{
 use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
-use crate::http::problem::{Code, Problem};
+use crate::{Code, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The headers that are keylatch's or a trusted proxy's to set, on every guarded route.
@@ -34,7 +33,7 @@ const OWN_HEADERS: [HeaderName; 7] = [
 
 /// What a guarded route lets in.
 #[derive(Debug)]
-pub(in crate::http) struct Admission {
+pub struct Admission {
     /// [`OWN_HEADERS`], and that of the principal.
     own_headers: Vec<HeaderName>,
     /// The paths of the guards within this one.
@@ -45,7 +44,7 @@ pub(in crate::http) struct Admission {
 
 impl Admission {
     /// The rules of a guard of these methods, around these other guards.
-    pub(super) fn new(
+    pub(crate) fn new(
         principal: Option<PrincipalHeader>,
         guarded_methods: BTreeSet<Method>,
         inner_guards: Vec<String>,
@@ -60,7 +59,7 @@ impl Admission {
     /// # Errors
     ///
     /// The guard does not let the request in: its path, its upgrade or its principal is none that it takes.
-    pub(in crate::http) fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+    pub fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         self.check_path(request.uri().path())?;
         let is_guarded = self.guarded_methods.contains(request.method());
         let protocols = upgrade_of(request.headers());

@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::http::problem::{Code, Problem};
+use crate::{Code, Problem};
 
 /// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
 const ENCODED: char = '\u{1}';
@@ -20,17 +20,17 @@ pub struct TrustedProxy;
 
 /// The principal that a header names; an extension of the request.
 #[derive(Debug, Clone)]
-pub(super) struct Principal(pub(super) String);
+pub(crate) struct Principal(pub(crate) String);
 
 /// The header that names principals.
 #[derive(Debug)]
-pub(super) struct PrincipalHeader {
+pub(crate) struct PrincipalHeader {
     /// Its name.
-    pub(super) name: HeaderName,
+    pub(crate) name: HeaderName,
     /// Whether its value is a credential, which proves itself.
-    pub(super) is_credential: bool,
+    pub(crate) is_credential: bool,
     /// Whether a guarded request has to have it.
-    pub(super) is_required: bool,
+    pub(crate) is_required: bool,
 }
 
 impl PrincipalHeader {

@@ -12,7 +12,7 @@ use tokio::io::copy_bidirectional;
 
 /// Both ends of a connection that is to change to another protocol.
 #[derive(Debug, Clone)]
-pub(super) struct Tunnel {
+pub struct Tunnel {
     /// That of the client, once it has the response.
     pub(super) client: OnUpgrade,
     /// That of the service behind.
@@ -21,7 +21,11 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Carries bytes both ways until both sides have ended.
-    pub(super) async fn carry(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// A connection did not change or broke off.
+    pub async fn carry(self) -> io::Result<()> {
         let (client, upstream) =
             tokio::try_join!(self.client, self.upstream).map_err(io::Error::other)?;
         let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
