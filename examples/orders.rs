@@ -10,13 +10,11 @@
 //!
 //! The second answer is the first one again, with `Idempotent-Replayed: true`.
 
-use std::sync::Arc;
-
 use axum::extract::Extension;
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, serve};
-use keylatch_axum::{IdempotencyLayer, Policy};
+use keylatch_axum::IdempotencyLayer;
 use keylatch_core::lock::FencingToken;
 use tokio::net::TcpListener;
 
@@ -34,16 +32,10 @@ async fn main() -> std::io::Result<()> {
     // Several processes that share the work share a store: `keylatch_stores::redis`, or `embedded` for
     // one process that must not forget.
     let store = keylatch_stores::memory();
-    let policy = Policy {
-        // Who asks, so that one customer's key is not another's.
-        principal: Arc::new(|parts| {
-            let user = parts.headers.get("x-user")?;
-            user.to_str().ok().map(str::to_owned)
-        }),
-        ..Policy::default()
-    };
-    let orders =
-        Router::new().route("/orders", post(order)).layer(IdempotencyLayer::new(store, policy));
+    // Who asks, so that one customer's key is not another's.
+    let layer = IdempotencyLayer::new(store)
+        .with_principal(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned()));
+    let orders = Router::new().route("/orders", post(order)).layer(layer);
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     serve(TcpListener::bind(address).await?, orders).await
 }

@@ -370,19 +370,16 @@ impl Config {
 
     fn check_guards(&self) -> Result<(), String> {
         for (place, guard) in self.guard.iter().enumerate() {
-            let wrong = |(key, rule)| format!("`guard[{place}].{key}` {rule}");
-            guard.check().map_err(wrong)?;
+            let key = |setting| format!("guard[{place}].{setting}");
+            guard
+                .check_route()
+                .map_err(|wrong| format!("`{}` {}", key(wrong.setting), wrong.rule))?;
             let is_free = !http::idempotency::is_in_the_way(&guard.path);
-            let free = "must not hold a path of the service itself";
-            check(&format!("guard[{place}].path"), is_free, free)?;
+            check(&key("path"), is_free, "must not hold a path of the service itself")?;
             let twice = self.guard[..place].iter().any(|other| other.path == guard.path);
-            check(&format!("guard[{place}].path"), !twice, "must not be that of another guard")?;
+            check(&key("path"), !twice, "must not be that of another guard")?;
             let is_known = guard.access == GuardAccess::Public || self.identity_file().is_some();
-            check(
-                &format!("guard[{place}].access"),
-                is_known,
-                "must be `public` without `identities`",
-            )?;
+            check(&key("access"), is_known, "must be `public` without `identities`")?;
         }
         Ok(())
     }

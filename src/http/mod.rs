@@ -48,6 +48,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::idempotency::{GATEWAY_HOOKS, api as records, erase, list as record_list};
+use keylatch_axum::InvalidSetting;
+use keylatch_axum::gateway::Admission;
 use keylatch_client::https::{Trust, https_client};
 use keylatch_core::idempotency::IdempotencyService;
 
@@ -86,7 +88,8 @@ pub struct Extras<'a> {
 ///
 /// # Errors
 ///
-/// The system's certificates, for guarded services behind TLS, cannot be read.
+/// A setting of a guard is not as it must be, or the system's certificates, for guarded services behind TLS, cannot
+/// be read.
 pub fn router(
     api: Api,
     extras: Extras<'_>,
@@ -131,17 +134,18 @@ fn guarded(
     requests: &RequestLayer,
 ) -> std::io::Result<Router> {
     let client = https_client(&Trust::System, None)?;
-    let configured = extras.guards.iter().filter_map(|guard| {
-        let surface = guard.cross_origin.into();
-        let requests = requests.with_deadline(guard.deadline()).over(surface);
-        let requests = requests.with_admission(guard.access, guard.admission(extras.guards)?);
+    let configured = extras.guards.iter().map(|guard| {
+        let requests = requests.with_deadline(guard.deadline()).over(guard.cross_origin.into());
+        let requests = requests.with_admission(Admission::new(guard, extras.guards));
         let layer = guard.layer(Arc::clone(records), GATEWAY_HOOKS)?;
-        Some(layered_over(layer, guard.upstream(&client, GATEWAY_HOOKS)?, requests))
+        Ok(layered_over(layer, guard.upstream(&client, GATEWAY_HOOKS)?, requests))
     });
     let of_shop = requests.with_deadline(sandbox::deadline()).over(CrossOrigin::Refuse.into());
     let shop = sandbox::routers(records, |path| !extras.serves_shop_at(path));
-    let shop = shop.map(|router| layered(router, of_shop.clone()));
-    Ok(configured.chain(shop).fold(Router::new(), Router::merge))
+    let shop = shop.map(|router| Ok(layered(router?, of_shop.clone())));
+    let mut all = configured.chain(shop);
+    let all = all.try_fold(Router::new(), |all, one| Ok(all.merge(one?)));
+    all.map_err(|error: InvalidSetting| std::io::Error::other(error))
 }
 
 fn layered(router: Router, requests: RequestLayer) -> Router {

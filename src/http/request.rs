@@ -56,7 +56,6 @@ pub struct RequestLayer {
     shared: Arc<Shared>,
     deadline: Duration,
     surface: Surface,
-    guard_access: GuardAccess,
     /// What lets requests in at a guarded route.
     admission: Option<Arc<Admission>>,
     /// The histograms of the route that this layer is around. There are none before its first request.
@@ -86,10 +85,8 @@ impl RequestLayer {
             tracer: None,
             metrics,
         };
-        let (guard_access, admission) = (GuardAccess::Public, None);
         let (shared, surface) = (Arc::new(shared), Surface::Api);
-        let durations = RouteDurations::default();
-        Self { shared, deadline, surface, guard_access, admission, durations }
+        Self { shared, deadline, surface, admission: None, durations: RouteDurations::default() }
     }
 
     /// Logs the requests that `log` names; slow is what takes longer than `slow`.
@@ -155,10 +152,10 @@ impl RequestLayer {
         Self { surface, ..self.clone() }
     }
 
-    /// The same over a guarded route that takes requests of these clients, and lets them in so.
+    /// The same over a guarded route that lets requests in so.
     #[must_use]
-    pub(super) fn with_admission(&self, guard_access: GuardAccess, admission: Admission) -> Self {
-        Self { guard_access, admission: Some(Arc::new(admission)), ..self.clone() }
+    pub(super) fn with_admission(&self, admission: Admission) -> Self {
+        Self { admission: Some(Arc::new(admission)), ..self.clone() }
     }
 
     /// Counts a request, and finds out whether it may pass: the service has room, the listener serves the route, and
@@ -217,13 +214,12 @@ impl RequestLayer {
     /// The route is for identities, and the request is that of none, or of one that sends more than it may.
     fn identify(&self, request: &mut Request<Body>, route: Option<&str>) -> Result<(), Problem> {
         let Some(authenticator) = &self.shared.authenticator else { return Ok(()) };
-        let (header, name) = match (self.surface, self.guard_access) {
+        let guard_access = self.admission.as_ref().map(|admission| admission.access());
+        let (header, name) = match (self.surface, guard_access) {
             (Surface::Api, _) if route.is_none_or(is_open) => return Ok(()),
             (Surface::Api, _) => (header::AUTHORIZATION, "Authorization"),
-            (Surface::Guard | Surface::Callback, GuardAccess::Public) => return Ok(()),
-            (Surface::Guard | Surface::Callback, GuardAccess::Identity) => {
-                (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization")
-            }
+            (_, Some(GuardAccess::Identity)) => (KEYLATCH_AUTHORIZATION, "Keylatch-Authorization"),
+            _ => return Ok(()),
         };
         let certificate = request.extensions().get::<Arc<CertificateNames>>();
         let certificate = certificate.map(AsRef::as_ref);

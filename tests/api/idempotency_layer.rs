@@ -19,7 +19,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use futures_util::future::{Ready, join_all, ready};
 use futures_util::poll;
-use keylatch_axum::{IdempotencyLayer, OnFailure, Policy, RetentionPolicy};
+use keylatch_axum::{Guard, IdempotencyLayer, OnFailure, RetentionPolicy};
 use keylatch_core::idempotency::{
     IdempotencyKey, IdempotencyService, PhaseName, RecordFilter, RecordStatus, ResolveReply, Scope,
 };
@@ -34,10 +34,11 @@ use tower::Service;
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// Routes behind a layer over the store at a URL, and their API.
-async fn layered(store: &str, set: impl FnOnce(&mut Policy)) -> (Upstream, Api) {
-    let mut policy = Policy::default();
-    set(&mut policy);
-    let layer = IdempotencyLayer::new(records(store).await, policy);
+async fn layered(
+    store: &str,
+    set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+) -> (Upstream, Api) {
+    let layer = set(IdempotencyLayer::new(records(store).await));
     let upstream =
         Upstream::start_behind(|routes| routes.layer(layer).layer(CatchPanicLayer::new()));
     let upstream = upstream.await;
@@ -60,7 +61,7 @@ fn is_refused(answer: &Answer, status: u16, code: &str, retry: &str) {
 
 #[store_test(service)]
 async fn layer_runs_a_request_once(store: &TestStore) {
-    let (upstream, api) = layered(store.url(), |_| {}).await;
+    let (upstream, api) = layered(store.url(), |layer| layer).await;
     upstream.hold();
     let first = tokio::spawn(Answer::of(api.order("k-1")));
     upstream.begun(1).await;
@@ -84,7 +85,7 @@ async fn layer_runs_a_request_once(store: &TestStore) {
 #[store_test(service)]
 async fn drain_awaits_runs_and_leaves_those_that_outlive_it_unknown(store: &TestStore) {
     let records = records(store.url()).await;
-    let layer = IdempotencyLayer::new(Arc::clone(&records), Policy::default());
+    let layer = IdempotencyLayer::new(Arc::clone(&records));
     let upstream = Upstream::start_behind(|routes| routes.layer(layer.clone())).await;
     let api = Api::at(upstream.address);
     upstream.hold();
@@ -100,7 +101,7 @@ async fn drain_awaits_runs_and_leaves_those_that_outlive_it_unknown(store: &Test
     for key in ["k-1", "k-2"] {
         is_refused(&api.buy(key).await, 503, "store-unavailable", "same-key");
     }
-    let next = IdempotencyLayer::new(records, Policy::default());
+    let next = IdempotencyLayer::new(records);
     let next = Upstream::start_behind(|routes| routes.layer(next)).await;
     let other = Api::at(next.address);
     for key in ["k-1", "k-2"] {
@@ -116,7 +117,7 @@ fn paid() -> axum::http::Response<Bytes> {
 
 #[store_test(service)]
 async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
-    let layer = IdempotencyLayer::new(records(store.url()).await, Policy::default());
+    let layer = IdempotencyLayer::new(records(store.url()).await);
     let handle = layer.records();
     let upstream = Upstream::start_behind(|routes| routes.layer(layer)).await;
     let api = Api::at(upstream.address);
@@ -156,7 +157,7 @@ async fn records_of_a_layer_are_found_listed_and_resolved(store: &TestStore) {
 
 #[store_test(service)]
 async fn panic_is_an_unknown_outcome(store: &TestStore) {
-    let (upstream, api) = layered(store.url(), |_| {}).await;
+    let (upstream, api) = layered(store.url(), |layer| layer).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
     assert_eq!(api.buy("k-1").await.status, 500);
     for _ in 0..2 {
@@ -167,8 +168,9 @@ async fn panic_is_an_unknown_outcome(store: &TestStore) {
 
 #[store_test(service)]
 async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
-    let (upstream, api) =
-        layered(store.url(), |policy| policy.on_failure = OnFailure::Release.into()).await;
+    let guard = Guard { on_failure: OnFailure::Release.into(), ..Guard::default() };
+    let release = |layer: IdempotencyLayer| layer.with_guard(guard).expect("valid settings");
+    let (upstream, api) = layered(store.url(), release).await;
     upstream.answers(|_| -> StatusCode { panic!("told to") });
     for runs in 1..=2 {
         assert_eq!((api.buy("k-1").await.status.as_u16(), upstream.runs()), (500, runs));
@@ -180,7 +182,7 @@ async fn panic_frees_the_key_where_the_policy_allows(store: &TestStore) {
 
 #[store_test(service)]
 async fn handler_chooses_what_is_stored(store: &TestStore) {
-    let (upstream, api) = layered(store.url(), |_| {}).await;
+    let (upstream, api) = layered(store.url(), |layer| layer).await;
     let says = |status: u16, keep: RetentionPolicy| {
         upstream.answers(move |_| {
             let mut answer = StatusCode::from_u16(status).expect("a status").into_response();
@@ -205,7 +207,7 @@ async fn handler_chooses_what_is_stored(store: &TestStore) {
 
 #[store_test(service)]
 async fn stored_response_has_the_length_of_its_body(store: &TestStore) {
-    let (upstream, api) = layered(store.url(), |_| {}).await;
+    let (upstream, api) = layered(store.url(), |layer| layer).await;
     for wrong in ["0", "2", "1000"] {
         upstream.answers(move |_| ([("Content-Length", wrong)], "whole"));
         let request = format!(
@@ -224,7 +226,7 @@ async fn stored_response_has_the_length_of_its_body(store: &TestStore) {
 
 #[store_test(service)]
 async fn run_finishes_after_its_client_leaves(store: &TestStore) {
-    let layer = IdempotencyLayer::new(records(store.url()).await, Policy::default());
+    let layer = IdempotencyLayer::new(records(store.url()).await);
     let in_hand = Arc::new(());
     let request = Arc::clone(&in_hand);
     let upstream = Upstream::start_behind(|routes| {
@@ -259,7 +261,7 @@ async fn run_finishes_after_its_client_leaves(store: &TestStore) {
 #[store_test(service)]
 async fn layers_over_one_store_share_records(store: &TestStore) {
     let service = IdempotencyService::start(records(store.url()).await, Duration::from_secs(2));
-    let layer = || IdempotencyLayer::over(Arc::clone(&service), Policy::default());
+    let layer = || IdempotencyLayer::over(Arc::clone(&service));
     let one = Upstream::start_behind(|routes| routes.layer(layer())).await;
     let two = Upstream::start_behind(|routes| routes.layer(layer())).await;
     Api::at(one.address).buy("k-1").await.is_run(1);
@@ -269,11 +271,11 @@ async fn layers_over_one_store_share_records(store: &TestStore) {
 
 #[tokio::test]
 async fn policy_separates_principals() {
-    let (upstream, api) = layered("memory:", |policy| {
-        policy.principal = Arc::new(|parts| {
+    let (upstream, api) = layered("memory:", |layer| {
+        layer.with_principal(|parts| {
             let (user, _) = parts.headers.get("authorization")?.to_str().ok()?.split_once(' ')?;
             Some(user.to_owned())
-        });
+        })
     })
     .await;
     let buy = async |credential: &str| {
@@ -296,7 +298,7 @@ async fn handler_receives_its_fencing_token() {
         assert_eq!(header, fencing_token.get().to_string());
         header
     };
-    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let layer = IdempotencyLayer::new(keylatch_stores::memory());
     let api = serve(Router::new().route("/orders", post(fencing_token)).layer(layer)).await;
     let [one, two] = [api.buy("k-1").await.text, api.buy("k-2").await.text]
         .map(|text| text.parse::<u64>().expect("a fence"));
@@ -317,7 +319,7 @@ async fn layer_runs_between_authentication_and_handler() {
             Some(_) => next.run(request).await,
             None => StatusCode::UNAUTHORIZED.into_response(),
         };
-    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let layer = IdempotencyLayer::new(keylatch_stores::memory());
     let routes = Router::new().route("/orders", post(order)).layer(layer);
     let api = serve(routes.layer(middleware::from_fn(authenticated))).await;
     let buy = || api.order("k-1").header("Authorization", "a");
@@ -360,7 +362,7 @@ impl Service<Request> for Particular {
 #[tokio::test]
 async fn inner_service_is_called_when_ready() {
     use tower::{Layer as _, ServiceExt as _};
-    let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    let layer = IdempotencyLayer::new(keylatch_stores::memory());
     let mut guarded = layer.layer(Particular::default());
     for (method, key) in [("POST", "k-1"), ("GET", "k-2"), ("POST", "k-3"), ("PATCH", "k-4")] {
         let request = Request::builder().method(method).header("Idempotency-Key", key);

@@ -1,56 +1,116 @@
-//! A guarded route of the configuration: what each setting must be, and the route that it comes to.
+//! The settings of a guarded route, read from TOML or built in code, and what each must be.
 //!
-//! `config/keylatch.toml` says what each setting means. The routes are those of the gateway under the
-//! layer. Tested in `tests/api/idempotency_gateway.rs` and `tests/cli/config`.
+//! They are the data of a guard. What is code stands beside them: the functions of a layer
+//! ([`IdempotencyLayer::with_principal`](crate::IdempotencyLayer::with_principal)), and the gateway. In the service a guard
+//! is one `[[guard]]` of its configuration; `config/keylatch.toml` describes the same settings for operators.
+//! Tested in `tests/cli/config` and over HTTP in the `idempotency_*.rs` files of `tests/api`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::request::Parts;
-use axum::http::{HeaderName, Method, Uri};
+use axum::http::Method;
 use serde::Deserialize;
 
-use crate::gateway::{Admission, Gateway, Principal, PrincipalHeader, ServerHooks};
-use crate::{BodyLimits, FailurePolicy, IdempotencyLayer, OnFailure, Policy};
-use keylatch_client::https::HttpsClient;
-use keylatch_core::idempotency::{IdempotencyService, OnCrash};
+use crate::{FailurePolicy, OnFailure};
+use keylatch_core::idempotency::OnCrash;
 
 /// The methods that change nothing, and so are never guarded (RFC 9110, section 9.2.1).
 const SAFE: [Method; 4] = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
-/// What a guarded request may take beside its waits: two steps of the store, and some.
-const SLACK: Duration = Duration::from_secs(10);
 
-/// A guarded route: one `[[guard]]` of the configuration, where `config/keylatch.toml` says what
-/// each setting means.
+/// How requests are guarded.
+///
+/// The default guards POST and PATCH, requires a key, and leaves an unknown outcome after a failure
+/// and after a crash; a run has a lease of 30 s, and its answer is stored for a day.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(missing_docs, reason = "the file of defaults documents every setting")]
 pub struct Guard {
+    /// The path: itself and all below it. A more specific guard wins.
+    #[cfg(feature = "gateway")]
     pub path: String,
+    /// Scheme, host and port of the service that runs the requests.
+    #[cfg(feature = "gateway")]
     pub upstream: String,
+    /// The methods that are guarded, in capitals; requests of others pass through.
     pub methods: Vec<String>,
+    /// Whether a request without a key is refused; if not, it runs unguarded.
     pub require_key: bool,
+    /// What a server error or a panic comes to.
     pub on_failure: FailurePolicy,
+    /// What a process that dies in the middle leaves behind.
     pub on_crash: OnCrash,
+    /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
     pub lease_ms: u64,
+    /// How long a record is kept after its run has ended.
     pub retention_ms: u64,
+    /// The longest wait that `Prefer: wait` is granted.
     pub max_wait_ms: u64,
+    /// How long the upstream may take for its whole answer.
+    #[cfg(feature = "gateway")]
     pub timeout_ms: u64,
+    /// How long the body of a request may take to arrive.
     pub body_timeout_ms: u64,
+    /// The largest body of a request.
     pub body_limit_bytes: usize,
+    /// The largest answer that is stored, headers and body. Of a larger one the record keeps no body.
     pub answer_limit_bytes: usize,
+    /// Members of a JSON object, or fields of a form, that may differ between two tries.
     pub ignore_fields: Vec<String>,
+    /// Whether the principal is a credential: then it tells keys apart, and no store keeps it. Set in code alone.
+    #[serde(skip)]
+    pub principal_is_secret: bool,
+    /// The header that names the principal of a request; empty where all clients share their keys.
+    #[cfg(feature = "gateway")]
     pub principal_header: String,
+    /// Whether a guarded request without that header is refused.
+    #[cfg(feature = "gateway")]
     pub require_principal: bool,
+    /// Whether the route takes requests of foreign pages.
+    #[cfg(feature = "gateway")]
     pub cross_origin: CrossOrigin,
+    /// Who may use the route.
+    #[cfg(feature = "gateway")]
     pub access: GuardAccess,
+    /// Whether a request that got no answer is sent again, because the upstream is idempotent by itself.
+    #[cfg(feature = "gateway")]
     pub upstream_idempotent: bool,
 }
 
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            #[cfg(feature = "gateway")]
+            path: String::new(),
+            #[cfg(feature = "gateway")]
+            upstream: String::new(),
+            methods: vec!["POST".to_owned(), "PATCH".to_owned()],
+            require_key: true,
+            on_failure: OnFailure::Unknown.into(),
+            on_crash: OnCrash::Unknown,
+            lease_ms: 30_000,
+            retention_ms: 86_400_000,
+            max_wait_ms: 30_000,
+            #[cfg(feature = "gateway")]
+            timeout_ms: 30_000,
+            body_timeout_ms: 10_000,
+            body_limit_bytes: 1024 * 1024,
+            answer_limit_bytes: 1024 * 1024,
+            ignore_fields: Vec::new(),
+            principal_is_secret: false,
+            #[cfg(feature = "gateway")]
+            principal_header: String::new(),
+            #[cfg(feature = "gateway")]
+            require_principal: true,
+            #[cfg(feature = "gateway")]
+            cross_origin: CrossOrigin::Refuse,
+            #[cfg(feature = "gateway")]
+            access: GuardAccess::Public,
+            #[cfg(feature = "gateway")]
+            upstream_idempotent: false,
+        }
+    }
+}
+
 /// Who may use a guarded route.
+#[cfg(feature = "gateway")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuardAccess {
@@ -61,6 +121,7 @@ pub enum GuardAccess {
 }
 
 /// Whether a guarded route takes requests of foreign pages.
+#[cfg(feature = "gateway")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossOrigin {
@@ -70,56 +131,35 @@ pub enum CrossOrigin {
     Pass,
 }
 
-impl Default for Guard {
-    fn default() -> Self {
-        Self {
-            path: String::new(),
-            upstream: String::new(),
-            methods: vec!["POST".to_owned(), "PATCH".to_owned()],
-            require_key: true,
-            on_failure: OnFailure::Unknown.into(),
-            on_crash: OnCrash::Unknown,
-            lease_ms: 30_000,
-            retention_ms: 86_400_000,
-            max_wait_ms: 30_000,
-            timeout_ms: 30_000,
-            body_timeout_ms: 10_000,
-            body_limit_bytes: 1024 * 1024,
-            answer_limit_bytes: 1024 * 1024,
-            ignore_fields: Vec::new(),
-            principal_header: String::new(),
-            require_principal: true,
-            cross_origin: CrossOrigin::Refuse,
-            access: GuardAccess::Public,
-            upstream_idempotent: false,
-        }
-    }
+/// What the body of a request may be.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// How large, in bytes.
+    pub bytes: usize,
+    /// How long it may take to arrive.
+    pub time: Duration,
+}
+
+/// A setting that is not as it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("`{setting}` {rule}")]
+pub struct InvalidSetting {
+    /// Its name.
+    pub setting: &'static str,
+    /// What it must be.
+    pub rule: &'static str,
 }
 
 impl Guard {
-    /// What types alone do not rule out: the setting, and what it must be.
+    /// What types alone do not rule out.
     ///
     /// # Errors
     ///
     /// A setting is not as it must be.
-    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
-        let whole = self.path.starts_with('/') && !self.path.ends_with('/');
-        let steps = self.path.split('/').skip(1);
-        let dots = steps.into_iter().any(|step| matches!(step, "" | "." | ".."));
-        rule(
-            "path",
-            whole && !dots && self.path.chars().all(plain),
-            "must be a path like `/v1/orders`, of A-Z a-z 0-9 - _ . ~ and without a slash at its end",
-        )?;
-        rule(
-            "upstream",
-            self.origin().is_some(),
-            "must be a URL like `http://orders.internal:8080`, without a path",
-        )?;
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         rule(
             "methods",
-            self.methods().is_some(),
+            !self.methods.is_empty() && self.methods.iter().all(|method| is_guardable(method)),
             "must be one or more methods that change something, in capitals, such as `POST`",
         )?;
         rule("lease_ms", (100..=86_400_000).contains(&self.lease_ms), "must be 100 to 86400000")?;
@@ -129,129 +169,34 @@ impl Guard {
             "must be 1000 to 31536000000",
         )?;
         rule("max_wait_ms", self.max_wait_ms <= 300_000, "must be at most 300000")?;
-        rule("timeout_ms", (1..=3_600_000).contains(&self.timeout_ms), "must be 1 to 3600000")?;
-        rule("body_timeout_ms", self.body_timeout_ms > 0, "must be more than 0")?;
-        rule(
-            "principal_header",
-            self.principal_header.is_empty() || self.principal().is_some(),
-            "must be the name of a header",
-        )?;
-        rule(
-            "principal_header",
-            self.principal_header.is_empty() || self.access == GuardAccess::Public,
-            "must be empty with `access = \"identity\"`: the identity is the principal",
-        )
+        rule("body_timeout_ms", self.body_timeout_ms > 0, "must be more than 0")
     }
 
-    /// How long a request may take altogether.
-    pub fn deadline(&self) -> Duration {
-        let waits = self.body_timeout_ms + self.max_wait_ms + self.timeout_ms;
-        Duration::from_millis(waits) + SLACK
+    /// Whether requests of this method are guarded.
+    pub(crate) fn guards(&self, method: &Method) -> bool {
+        self.methods.iter().any(|guarded| guarded == method.as_str())
     }
 
-    /// The routes of the service behind. `None` when [`Guard::check`] says why not.
-    pub fn upstream(
-        &self,
-        client: &HttpsClient<Body>,
-        server: ServerHooks,
-    ) -> Option<Router> {
-        let timeout = Duration::from_millis(self.timeout_ms);
-        let tries = if self.upstream_idempotent { 3 } else { 1 };
-        let gateway = Gateway::new(client.clone(), self.origin()?, timeout, tries, server);
-        Some(gateway.router(&self.path))
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
     }
 
-    /// What lets requests in, beside these other guards. `None` when [`Guard::check`] says why not.
-    pub fn admission(&self, others: &[Self]) -> Option<Admission> {
-        let inner = others.iter().filter(|other| holds(&self.path, &other.path));
-        let inner = inner.map(|guard| guard.path.clone()).filter(|path| *path != self.path);
-        let principal = self.principal().map(|name| PrincipalHeader {
-            name,
-            is_credential: self.names_a_credential(),
-            is_required: self.require_principal,
-        });
-        Some(Admission::new(principal, self.methods()?, inner.collect()))
-    }
-
-    /// What runs each request once. `None` when [`Guard::check`] says why not.
-    pub fn layer(
-        &self,
-        service: Arc<IdempotencyService>,
-        server: ServerHooks,
-    ) -> Option<IdempotencyLayer> {
-        Some(IdempotencyLayer::over(service, self.policy(server)?))
-    }
-
-    fn policy(&self, server: ServerHooks) -> Option<Policy> {
-        let is_identity = self.access == GuardAccess::Identity;
-        let principal = move |parts: &Parts| {
-            if is_identity {
-                return (server.identity)(parts);
-            }
-            Some(parts.extensions.get::<Principal>()?.0.clone())
-        };
-        Some(Policy {
-            methods: self.methods()?,
-            require_key: self.require_key,
-            on_failure: self.on_failure.clone(),
-            on_crash: self.on_crash,
-            lease: Duration::from_millis(self.lease_ms),
-            answer_timeout: Some(Duration::from_millis(self.timeout_ms)),
-            retention: Duration::from_millis(self.retention_ms),
-            max_wait: Duration::from_millis(self.max_wait_ms),
-            body_limits: BodyLimits {
-                bytes: self.body_limit_bytes,
-                time: Duration::from_millis(self.body_timeout_ms),
-            },
-            answer_limit: self.answer_limit_bytes,
-            ignore: self.ignore_fields.clone(),
-            principal: Arc::new(principal),
-            principal_is_secret: self.names_a_credential(),
-            resolve_url: Arc::new(move |scope| Some((server.resolve_url)(scope))),
-        })
-    }
-
-    /// Whether the header of the principal is one that has a secret, by its name. To take another for one
-    /// costs an operator the principal in a list, and the reverse would put a secret into the store.
-    fn names_a_credential(&self) -> bool {
-        let name = self.principal_header.to_ascii_lowercase();
-        ["auth", "cookie", "key", "secret", "token"].iter().any(|part| name.contains(part))
-    }
-
-    /// The guarded methods. Methods are case-sensitive, so `post` is one that no client sends.
-    fn methods(&self) -> Option<BTreeSet<Method>> {
-        let parse = |method: &String| {
-            let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
-            Method::from_bytes(method.as_bytes()).ok().filter(|_| is_upper)
-        };
-        let methods: Option<BTreeSet<_>> = self.methods.iter().map(parse).collect();
-        let methods = methods.filter(|methods| !methods.is_empty());
-        methods.filter(|methods| SAFE.iter().all(|safe| !methods.contains(safe)))
-    }
-
-    fn principal(&self) -> Option<HeaderName> {
-        HeaderName::from_bytes(self.principal_header.as_bytes()).ok()
-    }
-
-    /// The scheme and authority of the service behind the guard.
-    fn origin(&self) -> Option<Uri> {
-        let uri: Uri = self.upstream.parse().ok()?;
-        let known = matches!(uri.scheme_str(), Some("http" | "https"));
-        let bare = uri.path() == "/" && uri.query().is_none() && !self.upstream.ends_with('/');
-        let named = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-        (known && bare && named).then_some(uri)
+    pub(crate) fn body_limits(&self) -> BodyLimits {
+        let time = Duration::from_millis(self.body_timeout_ms);
+        BodyLimits { bytes: self.body_limit_bytes, time }
     }
 }
 
-/// Whether a path is another one or above it.
-pub fn holds(outer: &str, inner: &str) -> bool {
-    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Whether a method is one that a guard may have. Methods are case-sensitive, so `post` is one that no client sends.
+fn is_guardable(method: &str) -> bool {
+    let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
+    Method::from_bytes(method.as_bytes()).is_ok_and(|method| is_upper && !SAFE.contains(&method))
 }
 
-fn rule(
-    key: &'static str,
+pub(crate) fn rule(
+    setting: &'static str,
     holds: bool,
     rule: &'static str,
-) -> Result<(), (&'static str, &'static str)> {
-    if holds { Ok(()) } else { Err((key, rule)) }
+) -> Result<(), InvalidSetting> {
+    if holds { Ok(()) } else { Err(InvalidSetting { setting, rule }) }
 }

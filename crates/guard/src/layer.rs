@@ -7,6 +7,7 @@
 //! being polled ready.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,13 +15,14 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::HeaderName;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, Service};
 
 use crate::response;
-use crate::submission::Submission;
-use crate::{Policy, Problem, Records, with_resolve};
-use keylatch_core::idempotency::{IdempotencyService, OnceRun, Run};
+use crate::submission::{PrincipalFn, Submission};
+use crate::{Guard, InvalidSetting, Problem, Records, with_resolve};
+use keylatch_core::idempotency::{IdempotencyService, OnceRun, RecordScope, Run};
 use keylatch_core::store::Store;
 
 /// The fencing token of a run, for the handler to hand to what it changes.
@@ -33,30 +35,83 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 /// as an extension, its [`FencingToken`](keylatch_core::lock::FencingToken). It runs to its end
 /// also when its client goes away. [`RetentionPolicy`](crate::RetentionPolicy) says what becomes
 /// of the key.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct IdempotencyLayer(Arc<LayerState>);
 
-/// What all clones of a layer share.
-#[derive(Debug)]
+type ResolveUrlFn = Arc<dyn Fn(&RecordScope) -> String + Send + Sync>;
+
+/// What all clones of a layer share: the settings of its guard, and what is code beside them.
+#[derive(Clone)]
 struct LayerState {
     service: Arc<IdempotencyService>,
-    policy: Policy,
+    guard: Guard,
+    principal: PrincipalFn,
+    answer_timeout: Option<Duration>,
+    resolve_url: Option<ResolveUrlFn>,
 }
 
 impl IdempotencyLayer {
     /// Guards by the records in `store`, each of whose steps may take 2 s.
-    pub fn new(store: Arc<dyn Store>, policy: Policy) -> Self {
-        Self::over(IdempotencyService::start(store, Duration::from_secs(2)), policy)
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self::over(IdempotencyService::start(store, Duration::from_secs(2)))
     }
 
     /// Guards by a service that other layers use as well.
-    pub fn over(service: Arc<IdempotencyService>, policy: Policy) -> Self {
-        Self(Arc::new(LayerState { service, policy }))
+    pub fn over(service: Arc<IdempotencyService>) -> Self {
+        Self(Arc::new(LayerState {
+            service,
+            guard: Guard::default(),
+            principal: Arc::new(|_| None),
+            answer_timeout: None,
+            resolve_url: None,
+        }))
+    }
+
+    /// Guards by these settings instead of the defaults.
+    ///
+    /// # Errors
+    ///
+    /// A setting is not as it must be.
+    pub fn with_guard(self, guard: Guard) -> Result<Self, InvalidSetting> {
+        guard.check()?;
+        Ok(self.with(|state| state.guard = guard))
+    }
+
+    /// Gives each principal its own keys: the user or system for which a request comes, by an identity that outlives
+    /// the refreshing of a credential.
+    #[must_use]
+    pub fn with_principal(
+        self,
+        principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|state| state.principal = Arc::new(principal))
+    }
+
+    /// Limits how long a client waits for the whole answer of a run. Then it reads 504, the outcome is unknown, and
+    /// an answer that comes within a lease from then on is stored nevertheless.
+    #[must_use]
+    pub fn with_answer_timeout(self, limit: Duration) -> Self {
+        self.with(|state| state.answer_timeout = Some(limit))
+    }
+
+    /// Says where an operator settles the unknown outcome of a request, for the problem that says so (`resolve`). The
+    /// function gets the scope of the request; a problem whose scope is not kept whole has no such member.
+    #[must_use]
+    pub fn with_resolve_url(
+        self,
+        resolve_url: impl Fn(&RecordScope) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|state| state.resolve_url = Some(Arc::new(resolve_url)))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut LayerState)) -> Self {
+        set(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// The records behind the layer: to look at one, list them by state, and settle unknown outcomes.
     pub fn records(&self) -> Records {
-        Records::new(Arc::clone(&self.0.service))
+        Records(Arc::clone(&self.0.service))
     }
 
     /// Awaits the runs that are under way for at most `limit`, also those whose client has gone, and then leaves
@@ -69,10 +124,10 @@ impl IdempotencyLayer {
     /// ```
     /// # use std::time::Duration;
     /// # use axum::{Router, routing::post};
-    /// # use keylatch_axum::{IdempotencyLayer, Policy};
+    /// # use keylatch_axum::IdempotencyLayer;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> std::io::Result<()> {
-    /// let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+    /// let layer = IdempotencyLayer::new(keylatch_stores::memory());
     /// let orders = Router::new().route("/orders", post(async || "ordered")).layer(layer.clone());
     /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     /// let shutdown = async {}; // SIGTERM, in a program that is no example.
@@ -95,9 +150,9 @@ impl IdempotencyLayer {
     }
 }
 
-impl Clone for IdempotencyLayer {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer").field("guard", &self.0.guard).finish_non_exhaustive()
     }
 }
 
@@ -110,16 +165,10 @@ impl<I> Layer<I> for IdempotencyLayer {
 }
 
 /// The service of an [`IdempotencyLayer`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GuardService<I> {
     inner: I,
     layer: IdempotencyLayer,
-}
-
-impl<I: Clone> Clone for GuardService<I> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone() }
-    }
 }
 
 impl<I> Service<Request> for GuardService<I>
@@ -138,7 +187,7 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         // A fencing token is the layer's to give, never the client's.
         request.headers_mut().remove(IDEMPOTENCY_FENCE);
-        if !self.layer.0.policy.methods.contains(request.method()) {
+        if !self.layer.0.guard.guards(request.method()) {
             return Box::pin(self.inner.call(request));
         }
         // The one that was polled is ready, and its clone need not be.
@@ -155,8 +204,9 @@ impl IdempotencyLayer {
         I: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
         I::Future: Send + 'static,
     {
-        let LayerState { service, policy } = &*self.0;
-        let (request, ask, prefers_wait) = match Submission::read(policy, request).await {
+        let LayerState { service, guard, principal, answer_timeout, resolve_url } = &*self.0;
+        let submission = Submission::read(guard, principal, request).await;
+        let (request, ask, prefers_wait) = match submission {
             Ok(Submission::Keyed { request, ask, prefers_wait }) => (request, ask, prefers_wait),
             Ok(Submission::Unkeyed(request)) => {
                 let Ok(response) = inner.call(request).await;
@@ -166,12 +216,12 @@ impl IdempotencyLayer {
         };
         // One clone for all of the run, since each changes a count that all cores share.
         let of_run = self.clone();
-        let (limit, lease) = (policy.answer_timeout, policy.lease);
+        let (limit, lease) = (*answer_timeout, guard.lease());
         let work = move |run: Run| async move {
             let answer = async move {
-                let LayerState { service, policy } = &*of_run.0;
+                let LayerState { service, guard, .. } = &*of_run.0;
                 let Ok(response) = inner.call(with_fencing_token(*request, run)).await;
-                response::run_result(response, policy, service).await
+                response::run_result(response, guard, service).await
             };
             response::in_time(Box::pin(answer), limit, lease).await
         };
@@ -184,7 +234,8 @@ impl IdempotencyLayer {
             Ok(OnceRun::Interrupted) => response::interrupted_run_response(on_crash),
             Err(error) => Problem::from(error).with_retry().into_response(),
         };
-        let leads_back = || scope.leads_to(&key).then(|| (policy.resolve_url)(&scope)).flatten();
+        let url = resolve_url.as_ref().filter(|_| scope.leads_to(&key));
+        let leads_back = || url.map(|url| url(&scope));
         let response = with_resolve(response, leads_back);
         if prefers_wait { response::with_applied_wait(response, wait) } else { response }
     }

@@ -9,14 +9,12 @@
 //! # Routes of your own
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use axum::Router;
 //! use axum::body::Body;
 //! use axum::extract::Extension;
 //! use axum::http::{Request, StatusCode};
 //! use axum::routing::post;
-//! use keylatch_axum::{IdempotencyLayer, Policy};
+//! use keylatch_axum::IdempotencyLayer;
 //! use keylatch_core::lock::FencingToken;
 //! use keylatch_stores::memory;
 //! use tower::ServiceExt as _;
@@ -34,13 +32,10 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // A program that must not forget takes a store on disk; several that share the work share one.
 //! let store = memory();
-//! let policy = Policy {
-//!     // The key of one customer is not that of another.
-//!     principal: Arc::new(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned())),
-//!     ..Policy::default()
-//! };
-//! let orders =
-//!     Router::new().route("/orders", post(order)).layer(IdempotencyLayer::new(store, policy));
+//! // The key of one customer is not that of another.
+//! let layer = IdempotencyLayer::new(store)
+//!     .with_principal(|parts| Some(parts.headers.get("x-user")?.to_str().ok()?.to_owned()));
+//! let orders = Router::new().route("/orders", post(order)).layer(layer);
 //!
 //! let request = || {
 //!     let keyed = Request::post("/orders").header("Idempotency-Key", "order-17");
@@ -113,7 +108,6 @@ mod fingerprint;
 mod fuzzing;
 #[cfg(feature = "gateway")]
 pub mod gateway;
-#[cfg(feature = "gateway")]
 mod guard;
 mod layer;
 mod media_type;
@@ -125,13 +119,12 @@ mod submission;
 
 #[cfg(fuzzing)]
 pub use fuzzing::{canonical_json, fingerprint_of};
+pub use guard::{BodyLimits, Guard, InvalidSetting};
 #[cfg(feature = "gateway")]
-pub use guard::{CrossOrigin, Guard, GuardAccess, holds};
+pub use guard::{CrossOrigin, GuardAccess};
 pub use keylatch_wire::Code;
 pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
-pub use policy::{
-    BodyLimits, FailurePolicy, OnFailure, Policy, PrincipalFn, ResolveUrlFn, RetentionPolicy,
-};
+pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
 pub use response::{

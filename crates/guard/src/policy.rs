@@ -1,21 +1,15 @@
-//! How a layer guards: which requests, for how long, what a failure comes to, and what becomes of a
-//! key after a response.
+//! What a failure of the handler comes to, and what becomes of a key after a response.
 //!
 //! After a response the key is freed, the response is stored, or the outcome is marked unknown. That
 //! rule is a pure function of the response and of the route's [`FailurePolicy`]. Invariant: it errs to the
 //! safe side, so what may have had an effect does not run again by itself. The tests of the layer
 //! hold it over HTTP.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer as _, MapAccess, Visitor};
-
-use keylatch_core::idempotency::{OnCrash, RecordScope};
 
 /// What a server error or a panic of the handler comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -130,92 +124,4 @@ impl RetentionPolicy {
             },
         }
     }
-}
-
-/// Gives the principal of a request: the user or system for which it comes. Each principal has its
-/// own keys.
-pub type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
-
-/// How requests are guarded.
-///
-/// The default guards POST and PATCH, requires a key, and leaves an unknown outcome after a failure
-/// and after a crash; a run has a lease of 30 s, and its answer is stored for a day.
-#[derive(Clone)]
-pub struct Policy {
-    /// The methods that are guarded; requests of others pass through.
-    pub methods: BTreeSet<Method>,
-    /// Whether a request without a key is refused; if not, it runs unguarded.
-    pub require_key: bool,
-    /// What a server error or a panic comes to.
-    pub on_failure: FailurePolicy,
-    /// What a process that dies in the middle leaves behind.
-    pub on_crash: OnCrash,
-    /// How long the lease of a run lasts unless renewed; the layer renews it at a third.
-    pub lease: Duration,
-    /// How long a client waits for the whole answer of a run, if there is a limit. Then it reads 504, the
-    /// outcome is unknown, and an answer that comes within a lease from then on is stored nevertheless.
-    pub answer_timeout: Option<Duration>,
-    /// How long a record is kept after its run has ended.
-    pub retention: Duration,
-    /// The longest wait that `Prefer: wait` is granted.
-    pub max_wait: Duration,
-    /// What the body of a request may be.
-    pub body_limits: BodyLimits,
-    /// The largest answer that is stored, headers and body, in bytes. Of a larger one the record keeps no body.
-    pub answer_limit: usize,
-    /// Members of a JSON object, or fields of a form, that may differ between two tries.
-    pub ignore: Vec<String>,
-    /// The principal of a request: an identity that outlives the refreshing of a credential.
-    pub principal: PrincipalFn,
-    /// Whether the principal is a credential: then it tells keys apart, and no store keeps it.
-    pub principal_is_secret: bool,
-    /// Where an operator settles the unknown outcome of a request, for the problem that says so (`resolve`). It
-    /// has the scope of the request; a problem whose scope is not kept whole has no such member.
-    pub resolve_url: ResolveUrlFn,
-}
-
-/// Where an operator settles the unknown outcome of a request with this scope, if there is such a place.
-pub type ResolveUrlFn = Arc<dyn Fn(&RecordScope) -> Option<String> + Send + Sync>;
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            methods: BTreeSet::from([Method::POST, Method::PATCH]),
-            require_key: true,
-            on_failure: OnFailure::Unknown.into(),
-            on_crash: OnCrash::Unknown,
-            lease: Duration::from_secs(30),
-            answer_timeout: None,
-            retention: Duration::from_secs(24 * 60 * 60),
-            max_wait: Duration::from_secs(30),
-            body_limits: BodyLimits { bytes: 1024 * 1024, time: Duration::from_secs(10) },
-            answer_limit: 1024 * 1024,
-            ignore: Vec::new(),
-            principal: Arc::new(|_| None),
-            principal_is_secret: false,
-            resolve_url: Arc::new(|_| None),
-        }
-    }
-}
-
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("methods", &self.methods)
-            .field("require_key", &self.require_key)
-            .field("on_failure", &self.on_failure)
-            .field("on_crash", &self.on_crash)
-            .field("lease", &self.lease)
-            .field("retention", &self.retention)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What the body of a request may be.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimits {
-    /// How large, in bytes.
-    pub bytes: usize,
-    /// How long it may take to arrive.
-    pub time: Duration,
 }

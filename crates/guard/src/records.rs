@@ -23,14 +23,14 @@ use keylatch_core::store::{ListRecords, Page, StoreError};
 ///
 /// ```
 /// # use axum::{Router, body::Body, http::{Request, Response, StatusCode}, routing::post};
-/// # use keylatch_axum::{IdempotencyLayer, Policy};
+/// # use keylatch_axum::IdempotencyLayer;
 /// # use tower::ServiceExt as _;
 /// use keylatch_core::idempotency::{PhaseName, RecordFilter};
 /// use keylatch_core::store::ListRecords;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let layer = IdempotencyLayer::new(keylatch_stores::memory(), Policy::default());
+/// let layer = IdempotencyLayer::new(keylatch_stores::memory());
 /// let records = layer.records();
 /// // A handler that fails leaves an outcome that is unknown.
 /// let orders =
@@ -51,13 +51,9 @@ use keylatch_core::store::{ListRecords, Page, StoreError};
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Records(Arc<IdempotencyService>);
+pub struct Records(pub(crate) Arc<IdempotencyService>);
 
 impl Records {
-    pub(crate) fn new(service: Arc<IdempotencyService>) -> Self {
-        Self(service)
-    }
-
     /// The name of a record, by what the client sent; the path in any spelling.
     pub fn key(&self, scope: Scope<'_>, key: &IdempotencyKey) -> RecordKey {
         Scope { path: &normalize_path(scope.path), ..scope }.record(key)

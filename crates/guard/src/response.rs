@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::{Code, Policy, Problem, RetentionPolicy};
+use crate::{Code, Guard, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
     Answer, IdempotencyService, LateWork, OnCrash, RecordStatus, RecordView, RunEnd, RunResult,
     StoredResponse, UnknownReason,
@@ -135,12 +135,12 @@ pub(crate) async fn in_time(
 /// The result of a run: what goes to the client, and what the record keeps.
 pub(crate) async fn run_result(
     response: Response,
-    policy: &Policy,
+    guard: &Guard,
     service: &IdempotencyService,
 ) -> RunResult<Response> {
     let by_rule = || {
         let (status, headers) = (response.status(), response.headers());
-        RetentionPolicy::for_response(status, headers, &policy.on_failure)
+        RetentionPolicy::for_response(status, headers, &guard.on_failure)
     };
     let chosen = response.extensions().get::<RetentionPolicy>().copied();
     match chosen.unwrap_or_else(by_rule) {
@@ -152,7 +152,7 @@ pub(crate) async fn run_result(
             };
             RunResult { answer: response, end: Some(RunEnd::Unknown(reason)), late: None }
         }
-        RetentionPolicy::Answer => store(response, policy, service).await,
+        RetentionPolicy::Answer => store(response, guard, service).await,
     }
 }
 
@@ -251,14 +251,14 @@ fn replay(answer: &Answer) -> Response {
 /// Stores a response whole. Of one that is too large, or a stream, the body goes through and is not stored.
 async fn store(
     response: Response,
-    policy: &Policy,
+    guard: &Guard,
     service: &IdempotencyService,
 ) -> RunResult<Response> {
     let (parts, mut body) = response.into_parts();
     let status = parts.status.as_u16();
     let headers = stored_headers(&parts.headers);
     let mut chunks = Vec::new();
-    let limit = policy.answer_limit.min(service.answer_limit());
+    let limit = guard.answer_limit_bytes.min(service.answer_limit());
     let mut bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
     let mut too_much = bytes > limit || is_stream(&parts.headers);
     while !too_much {

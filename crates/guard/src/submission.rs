@@ -9,6 +9,7 @@
 //! Invariant: all spellings of a path have one scope. The tests of the layer hold it over HTTP.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -20,7 +21,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use crate::escapes::normalize_escapes;
 use crate::fingerprint::{FingerprintInput, form_field};
 use crate::media_type::{MediaType, content_coding};
-use crate::{BodyLimits, Code, OnFailure, Policy, Problem};
+use crate::{BodyLimits, Code, Guard, OnFailure, Problem};
 use keylatch_core::idempotency::{IdempotencyKey, InvalidKey, RecordScope, RunRequest, Scope};
 
 /// The client's name for its intent (draft-ietf-httpapi-idempotency-key-header-07).
@@ -28,6 +29,10 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 
 /// The form field that stands in for the header.
 const FIELD: &str = "idempotency_key";
+
+/// Says for which user or system a request comes. Each principal has its own keys.
+pub(crate) type PrincipalFn = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
 /// A request of a guarded method, as its client submitted it.
 pub(crate) enum Submission {
     /// It has a key, so it runs once.
@@ -45,40 +50,45 @@ pub(crate) enum Submission {
 
 impl Submission {
     /// Reads the key and, where that matters, the whole body.
-    pub(crate) async fn read(policy: &Policy, request: Request) -> Result<Self, Problem> {
+    pub(crate) async fn read(
+        guard: &Guard,
+        principal: &PrincipalFn,
+        request: Request,
+    ) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let key = header_key(&parts.headers)?;
         let media_type = MediaType::of(&parts.headers);
         if key.is_none() && !media_type.is_form() {
-            return if policy.require_key {
+            return if guard.require_key {
                 Err(key_required())
             } else {
                 Ok(Self::Unkeyed(Request::from_parts(parts, body)))
             };
         }
-        let body = read_body(body, policy.body_limits).await?;
+        let body = read_body(body, guard.body_limits()).await?;
         let fields = form_field(&media_type, &body, FIELD).await;
         let key = match (key, field_key(&fields)?) {
             (Some(key), Some(field)) if key != field => {
                 return Err(invalid_key("the header and the form field differ"));
             }
             (Some(key), _) | (None, Some(key)) => key,
-            (None, None) if policy.require_key => return Err(key_required()),
+            (None, None) if guard.require_key => return Err(key_required()),
             (None, None) => {
                 return Ok(Self::Unkeyed(Request::from_parts(parts, Body::from(body))));
             }
         };
         let preferred = preferred_wait(&parts.headers);
-        let ask = run_request(policy, &parts, media_type, &body, &key, preferred).await;
+        let ask = run_request(guard, principal, &parts, media_type, &body, &key, preferred).await;
         pass_key_on(&mut parts, &key);
         let request = Box::new(Request::from_parts(parts, Body::from(body)));
         Ok(Self::Keyed { request, ask, prefers_wait: preferred.is_some() })
     }
 }
 
-/// What is to be done once, by the policy.
+/// What is to be done once.
 async fn run_request(
-    policy: &Policy,
+    guard: &Guard,
+    principal: &PrincipalFn,
     parts: &Parts,
     media_type: MediaType,
     body: &Bytes,
@@ -86,12 +96,13 @@ async fn run_request(
     preferred: Option<Duration>,
 ) -> RunRequest {
     let (method, path) = (parts.method.as_str(), normalize_path(parts.uri.path()));
-    let principal = (policy.principal)(parts).unwrap_or_default();
+    let principal = principal(parts).unwrap_or_default();
     let path = &*path;
     // A form without JavaScript is sent twice by a double click, and the page that comes of it
     // is that of the second.
     let page = media_type.is_form() && text(&parts.headers, &header::ACCEPT).contains("text/html");
-    let wait = preferred.or(page.then_some(policy.max_wait));
+    let max_wait = Duration::from_millis(guard.max_wait_ms);
+    let wait = preferred.or(page.then_some(max_wait));
     let scope = Scope { principal: &principal, method, path };
     let input = FingerprintInput {
         method: method.to_owned(),
@@ -100,19 +111,19 @@ async fn run_request(
         media_type,
         coding: content_coding(&parts.headers),
         body: body.clone(),
-        ignore: policy.ignore.clone(),
+        ignore: guard.ignore_fields.clone(),
     };
-    let shown = if policy.principal_is_secret { "" } else { &principal };
+    let shown = if guard.principal_is_secret { "" } else { &principal };
     RunRequest {
         key: scope.record(key),
         scope: RecordScope::new(&Scope { principal: shown, ..scope }, key),
         fingerprint: input.fingerprint().await,
-        lease: policy.lease,
-        retention: policy.retention,
-        on_crash: policy.on_crash,
-        panic_releases: policy.on_failure.for_panic() == OnFailure::Release,
-        answer_bytes: policy.answer_limit,
-        wait: wait.unwrap_or_default().min(policy.max_wait),
+        lease: guard.lease(),
+        retention: Duration::from_millis(guard.retention_ms),
+        on_crash: guard.on_crash,
+        panic_releases: guard.on_failure.for_panic() == OnFailure::Release,
+        answer_bytes: guard.answer_limit_bytes,
+        wait: wait.unwrap_or_default().min(max_wait),
     }
 }
 

@@ -10,8 +10,7 @@ pub(super) mod list;
 
 use super::origin::Arrival;
 use crate::traces::CallSpan;
-use keylatch_axum::gateway::{ClientConnection, ServerHooks};
-use keylatch_axum::holds;
+use keylatch_axum::gateway::{ClientConnection, ServerHooks, holds};
 
 pub(super) use document::{add_headers, document, name_operation};
 

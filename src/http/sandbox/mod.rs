@@ -35,7 +35,7 @@ use super::problem::{
 };
 use super::system;
 use keylatch_axum::{
-    BodyLimits, IdempotencyLayer, Policy, ResolveUrlFn, RetentionPolicy, read_body,
+    BodyLimits, Guard, IdempotencyLayer, InvalidSetting, RetentionPolicy, read_body,
 };
 use keylatch_core::idempotency::IdempotencyService;
 use keylatch_core::lock::FencingToken;
@@ -46,7 +46,7 @@ const PATHS: [&str; 2] = ["/v1/orders", PAYMENTS];
 /// Where they are called payments.
 const PAYMENTS: &str = "/v1/payments";
 /// How long a run may go unheard before it counts as interrupted.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE_MS: u64 = 3000;
 /// What a request may take beside its waits: some steps of the store.
 const SLACK: Duration = Duration::from_secs(10);
 /// What the body of an order may be.
@@ -75,17 +75,17 @@ fn paths(taken: impl Fn(&str) -> bool) -> impl Iterator<Item = &'static str> {
 pub(super) fn routers(
     records: &Arc<IdempotencyService>,
     taken: impl Fn(&str) -> bool,
-) -> impl Iterator<Item = Router> {
+) -> impl Iterator<Item = Result<Router, InvalidSetting>> {
     paths(taken).map(|path| {
         let orders = OrderBook::new(Arc::clone(records), path.to_owned());
-        router(orders).layer(IdempotencyLayer::over(Arc::clone(records), policy()))
+        let layer = IdempotencyLayer::over(Arc::clone(records)).with_guard(guard())?;
+        Ok(router(orders).layer(layer.with_resolve_url(resolve_url)))
     })
 }
 
 /// How long a request to the shop may take altogether.
 pub(super) fn deadline() -> Duration {
-    let delay = Duration::from_millis(MAX_DELAY_MS);
-    policy().body_limits.time + policy().max_wait + delay + SLACK
+    LIMITS.time + Duration::from_millis(guard().max_wait_ms + MAX_DELAY_MS) + SLACK
 }
 
 /// What the OpenAPI document says of the shop.
@@ -111,9 +111,8 @@ fn schemas() -> Vec<(String, RefOr<Schema>)> {
     schemas
 }
 
-fn policy() -> Policy {
-    let resolve_url: ResolveUrlFn = Arc::new(|scope| Some(resolve_url(scope)));
-    Policy { lease: LEASE, body_limits: LIMITS, resolve_url, ..Policy::default() }
+fn guard() -> Guard {
+    Guard { lease_ms: LEASE_MS, body_limit_bytes: LIMITS.bytes, ..Guard::default() }
 }
 
 /// What to create. All but the amount and the currency may be left out.

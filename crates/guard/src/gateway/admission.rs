@@ -6,10 +6,8 @@
 //! request comes from) is added behind this, where no client reaches it and no repeat pays for it. It is a step of the
 //! one middleware and costs no layer. Tested in `tests/api/gateway_headers.rs`, `gateway_paths.rs` and `principals.rs`.
 
-use std::collections::BTreeSet;
-
 use axum::extract::Request;
-use axum::http::{HeaderName, Method};
+use axum::http::HeaderName;
 
 use super::forwarding::{
     FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, remove_claims,
@@ -17,7 +15,7 @@ use super::forwarding::{
 use super::headers::{offer_upgrade, remove_twins, strip, upgrade_of};
 use super::path_reading::PathReading;
 use super::principal::PrincipalHeader;
-use crate::{Code, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
+use crate::{Code, Guard, GuardAccess, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, Problem};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The headers that are keylatch's or a trusted proxy's to set, on every guarded route.
@@ -39,19 +37,24 @@ pub struct Admission {
     /// The paths of the guards within this one.
     inner_guards: Vec<String>,
     principal: Option<PrincipalHeader>,
-    guarded_methods: BTreeSet<Method>,
+    guard: Guard,
 }
 
 impl Admission {
-    /// The rules of a guard of these methods, around these other guards.
-    pub(crate) fn new(
-        principal: Option<PrincipalHeader>,
-        guarded_methods: BTreeSet<Method>,
-        inner_guards: Vec<String>,
-    ) -> Self {
+    /// The rules of a guard beside these other guards.
+    pub fn new(guard: &Guard, others: &[Guard]) -> Self {
+        let principal = PrincipalHeader::of(guard);
         let of_principal = principal.as_ref().map(|header| header.name.clone());
-        let own_headers = OWN_HEADERS.into_iter().chain(of_principal);
-        Self { own_headers: own_headers.collect(), inner_guards, principal, guarded_methods }
+        let own_headers = OWN_HEADERS.into_iter().chain(of_principal).collect();
+        let paths = others.iter().map(|other| &other.path);
+        let inner = paths.filter(|path| holds(&guard.path, path) && **path != guard.path);
+        let inner_guards = inner.cloned().collect();
+        Self { own_headers, inner_guards, principal, guard: guard.clone() }
+    }
+
+    /// Who may use the route.
+    pub fn access(&self) -> GuardAccess {
+        self.guard.access
     }
 
     /// Takes from a request what its client may not say to the upstream.
@@ -61,7 +64,7 @@ impl Admission {
     /// The guard does not let the request in: its path, its upgrade or its principal is none that it takes.
     pub fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         self.check_path(request.uri().path())?;
-        let is_guarded = self.guarded_methods.contains(request.method());
+        let is_guarded = self.guard.guards(request.method());
         let protocols = upgrade_of(request.headers());
         if is_guarded && protocols.is_some() {
             let detail = "A guarded request cannot become another protocol. Nothing was run.";
@@ -91,4 +94,9 @@ impl Admission {
         }
         Ok(())
     }
+}
+
+/// Whether a path is another one or above it.
+pub fn holds(outer: &str, inner: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -1,7 +1,8 @@
 //! The gateway of the service: guarded routes in front of another service.
 //!
 //! [`Admission`] takes from a request what its client may not say, the layer runs it once, and the proxy sends it on. What
-//! only the server around them knows they ask [`ServerHooks`]. Tested over HTTP in `tests/api`.
+//! only the server around them knows they ask [`ServerHooks`]. Tested in `tests/api/idempotency_gateway.rs`, the
+//! `gateway_*.rs` files beside it, and `tests/cli/config`.
 
 mod admission;
 mod forwarding;
@@ -11,10 +12,111 @@ mod principal;
 mod proxy;
 mod tunnel;
 
-pub use admission::Admission;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Uri;
+use axum::http::request::Parts;
+
+use self::principal::{Principal, PrincipalHeader};
+use self::proxy::Gateway;
+use crate::guard::rule;
+use crate::{Guard, GuardAccess, IdempotencyLayer, InvalidSetting};
+use keylatch_client::https::HttpsClient;
+use keylatch_core::idempotency::IdempotencyService;
+
+pub use admission::{Admission, holds};
 pub use forwarding::ClientConnection;
-pub(crate) use principal::{Principal, PrincipalHeader};
 pub use principal::TrustedProxy;
-pub(crate) use proxy::Gateway;
 pub use proxy::{EndCall, ServerHooks};
 pub use tunnel::Tunnel;
+
+/// What a guarded request may take beside its waits: two steps of the store, and some.
+const SLACK: Duration = Duration::from_secs(10);
+
+impl Guard {
+    /// [`check`](Self::check), and what a route in front of an upstream needs.
+    ///
+    /// # Errors
+    ///
+    /// A setting is not as it must be.
+    pub fn check_route(&self) -> Result<(), InvalidSetting> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        let whole = self.path.starts_with('/') && !self.path.ends_with('/');
+        let dots = self.path.split('/').skip(1).any(|step| matches!(step, "" | "." | ".."));
+        rule(
+            "path",
+            whole && !dots && self.path.chars().all(plain),
+            "must be a path like `/v1/orders`, of A-Z a-z 0-9 - _ . ~ and without a slash at its end",
+        )?;
+        self.origin()?;
+        rule("timeout_ms", (1..=3_600_000).contains(&self.timeout_ms), "must be 1 to 3600000")?;
+        self.check()?;
+        rule(
+            "principal_header",
+            self.principal_header.is_empty() || PrincipalHeader::of(self).is_some(),
+            "must be the name of a header",
+        )?;
+        rule(
+            "principal_header",
+            self.principal_header.is_empty() || self.access == GuardAccess::Public,
+            "must be empty with `access = \"identity\"`: the identity is the principal",
+        )
+    }
+
+    /// How long a request may take altogether.
+    pub fn deadline(&self) -> Duration {
+        let waits = self.body_timeout_ms + self.max_wait_ms + self.timeout_ms;
+        Duration::from_millis(waits) + SLACK
+    }
+
+    /// The routes of the service behind.
+    ///
+    /// # Errors
+    ///
+    /// `upstream` is no URL of a service.
+    pub fn upstream(
+        &self,
+        client: &HttpsClient<Body>,
+        server: ServerHooks,
+    ) -> Result<Router, InvalidSetting> {
+        Ok(Gateway::new(self, client.clone(), server)?.router(&self.path))
+    }
+
+    /// What runs each request once.
+    ///
+    /// # Errors
+    ///
+    /// A setting is not as it must be.
+    pub fn layer(
+        &self,
+        service: Arc<IdempotencyService>,
+        server: ServerHooks,
+    ) -> Result<IdempotencyLayer, InvalidSetting> {
+        let named = |parts: &Parts| Some(parts.extensions.get::<Principal>()?.0.clone());
+        let is_identity = self.access == GuardAccess::Identity;
+        let header = PrincipalHeader::of(self);
+        let principal_is_secret = header.is_some_and(|header| header.is_credential);
+        let layer = IdempotencyLayer::over(service)
+            .with_guard(Self { principal_is_secret, ..self.clone() })?
+            .with_answer_timeout(Duration::from_millis(self.timeout_ms))
+            .with_principal(if is_identity { server.identity } else { named });
+        Ok(layer.with_resolve_url(server.resolve_url))
+    }
+
+    /// The scheme and authority of the service behind.
+    fn origin(&self) -> Result<Uri, InvalidSetting> {
+        let uri = self.upstream.parse().ok().filter(|uri: &Uri| {
+            let known = matches!(uri.scheme_str(), Some("http" | "https"));
+            let bare = uri.path() == "/" && uri.query().is_none() && !self.upstream.ends_with('/');
+            let named = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
+            known && bare && named
+        });
+        uri.ok_or(InvalidSetting {
+            setting: "upstream",
+            rule: "must be a URL like `http://orders.internal:8080`, without a path",
+        })
+    }
+}

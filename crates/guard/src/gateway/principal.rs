@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::{Code, Problem};
+use crate::{Code, Guard, Problem};
 
 /// Begins the principal of a name that is not UTF-8. No header has this character, so no name is like it.
 const ENCODED: char = '\u{1}';
@@ -20,20 +20,29 @@ pub struct TrustedProxy;
 
 /// The principal that a header names; an extension of the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Principal(pub(crate) String);
+pub(super) struct Principal(pub(super) String);
 
 /// The header that names principals.
 #[derive(Debug)]
-pub(crate) struct PrincipalHeader {
+pub(super) struct PrincipalHeader {
     /// Its name.
-    pub(crate) name: HeaderName,
+    pub(super) name: HeaderName,
     /// Whether its value is a credential, which proves itself.
-    pub(crate) is_credential: bool,
+    pub(super) is_credential: bool,
     /// Whether a guarded request has to have it.
-    pub(crate) is_required: bool,
+    is_required: bool,
 }
 
 impl PrincipalHeader {
+    /// That of a guard. A header that has a secret by its name is a credential. To take another for one
+    /// costs an operator the principal in a list, and the reverse would put a secret into the store.
+    pub(super) fn of(guard: &Guard) -> Option<Self> {
+        let name = HeaderName::from_bytes(guard.principal_header.as_bytes()).ok()?;
+        let of_secrets = ["auth", "cookie", "key", "secret", "token"];
+        let is_credential = of_secrets.iter().any(|part| name.as_str().contains(part));
+        Some(Self { name, is_credential, is_required: guard.require_principal })
+    }
+
     /// Reads whose request it is, and leaves it in the extensions.
     ///
     /// # Errors

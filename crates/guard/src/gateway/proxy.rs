@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use super::forwarding::{ClientConnection, hide_upstream, write_source};
 use super::headers::{offer_upgrade, strip, upgrade_of};
 use super::tunnel::Tunnel;
-use crate::{Code, IDEMPOTENCY_FENCE, Problem, RetentionPolicy};
+use crate::{Code, Guard, IDEMPOTENCY_FENCE, InvalidSetting, Problem, RetentionPolicy};
 use keylatch_client::https::HttpsClient;
 use keylatch_core::idempotency::RecordScope;
 use keylatch_core::store::Effect;
@@ -51,7 +51,7 @@ pub type EndCall = Box<dyn FnOnce(Result<StatusCode, Code>) + Send>;
 
 /// Sends what it is given on to another service.
 #[derive(Debug)]
-pub(crate) struct Gateway {
+pub(super) struct Gateway {
     client: HttpsClient<Body>,
     /// Scheme and authority.
     origin: Uri,
@@ -65,20 +65,21 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(
+    pub(super) fn new(
+        guard: &Guard,
         client: HttpsClient<Body>,
-        origin: Uri,
-        timeout: Duration,
-        tries: u32,
         server: ServerHooks,
-    ) -> Self {
+    ) -> Result<Self, InvalidSetting> {
+        let origin = guard.origin()?;
         let host = origin.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
-        Self { client, origin, host, timeout, tries, server }
+        let timeout = Duration::from_millis(guard.timeout_ms);
+        let tries = if guard.upstream_idempotent { 3 } else { 1 };
+        Ok(Self { client, origin, host, timeout, tries, server })
     }
 
     /// Everything at `path` and below it.
-    pub(crate) fn router(self, path: &str) -> Router {
+    pub(super) fn router(self, path: &str) -> Router {
         Router::new()
             .route(path, any(forward))
             .route(&format!("{path}/"), any(forward))
