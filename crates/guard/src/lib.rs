@@ -127,7 +127,5 @@ pub use layer::{GuardService, IDEMPOTENCY_FENCE, IdempotencyLayer};
 pub use policy::{FailurePolicy, OnFailure, RetentionPolicy};
 pub use problem::{Problem, ProblemCause, ProblemCode, status_code, with_resolve};
 pub use records::Records;
-pub use response::{
-    CHOSEN, CHOSEN_BY, CHOSEN_REASON, HOP_BY_HOP, has_body, repeat_response, stored_headers,
-};
+pub use response::{CHOSEN, CHOSEN_BY, CHOSEN_REASON, has_body, repeat_response, stored_headers};
 pub use submission::{IDEMPOTENCY_KEY, normalize_path, read_body};

@@ -32,7 +32,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
 /// The headers of a message that belong to one connection and not to the next (RFC 9110, section 7.6.1).
-pub const HOP_BY_HOP: [&str; 9] = [
+pub(crate) const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -314,19 +314,20 @@ fn concatenated(chunks: &[Bytes]) -> Bytes {
     chunks.concat().into()
 }
 
+/// The headers that a message names in `Connection`, as those of its own connection.
+pub(crate) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let lines = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    lines.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
+}
+
 /// The headers of a response that every repeat gets.
 pub fn stored_headers(headers: &HeaderMap) -> Vec<(String, Bytes)> {
-    let named: Vec<_> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(',').map(|name| name.trim().to_ascii_lowercase()))
-        .collect();
+    let named = named_in_connection(headers);
     let kept = headers.iter().filter(|(name, _)| {
         !HOP_BY_HOP.contains(&name.as_str())
             && !UNSTORED_HEADERS.contains(&name.as_str())
             && !name.as_str().starts_with("x-b3-")
-            && !named.iter().any(|named| named == name.as_str())
+            && !named.contains(name)
     });
     let mut kept: Vec<_> = kept
         .map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())))

@@ -6,7 +6,7 @@
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::HOP_BY_HOP;
+use crate::response::{HOP_BY_HOP, named_in_connection};
 
 /// The other protocols that a message names for its connection; `None` where it names none. An offer of HTTP/2,
 /// as some libraries make it with every request, is none that has to be taken.
@@ -33,13 +33,7 @@ pub(super) fn offer_upgrade(headers: &mut HeaderMap, protocols: HeaderValue) {
 
 /// Removes what belongs to the connection that a message came on, but for the `own` headers.
 pub(super) fn strip(headers: &mut HeaderMap, own: &[HeaderName]) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
+    let named = named_in_connection(headers);
     remove_those(headers, |name| {
         HOP_BY_HOP.contains(&name.as_str()) || named.contains(name) && !own.contains(name)
     });
