@@ -89,6 +89,11 @@
 //! # let _ = declined;
 //! ```
 //!
+//! # Settings
+//!
+//! [`Guard`] has the methods, the times and the limits. A program builds it in code or reads it from TOML, and
+//! [`IdempotencyLayer::with_guard`] checks it.
+//!
 //! # What a person looks at
 //!
 //! [`IdempotencyLayer::records`] gives the [`Records`]: look at one, list those that are unknown, and settle them.

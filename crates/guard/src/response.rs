@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::poll_fn;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{Code, Guard, Problem, RetentionPolicy};
 use keylatch_core::idempotency::{
@@ -346,9 +346,9 @@ fn is_stream(headers: &HeaderMap) -> bool {
 
 /// A body of what was read and what is still to come, which a task of the service relays.
 fn relayed_body(read: Vec<Bytes>, rest: Body, service: &IdempotencyService) -> Body {
-    let (sender, receiver) = mpsc::channel(8);
+    let (sender, mut receiver) = mpsc::channel(8);
     service.spawn(relay(read, rest, sender));
-    Body::new(StreamBody::new(ReceiverStream::new(receiver)))
+    Body::new(StreamBody::new(poll_fn(move |cx| receiver.poll_recv(cx))))
 }
 
 async fn relay(
