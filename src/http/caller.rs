@@ -89,7 +89,8 @@ impl Caller {
             LockAct::Read => "read",
             LockAct::Break => "break",
         };
-        Err(forbidden(format!("You may not {verb} this lock.")).with_name(name.as_str()))
+        Err(forbidden(format!("You may not {verb} this lock."))
+            .with(|problem| problem.name = Some(name.as_str().to_owned())))
     }
 
     /// Refuses what may not be done with one of these locks, and names the first.

@@ -33,7 +33,8 @@ pub(super) fn held(contention: &Contention, waited: Option<Duration>) -> Problem
         Some(_) => "Another client holds the lock.",
         None => "The lock is about to be given to another client.",
     };
-    of_contention(detail, contention).with_waited(waited)
+    of_contention(detail, contention)
+        .with(|problem| problem.waited_ms = waited.map(keylatch_wire::millis))
 }
 
 /// The client holds the lock already, and is not alone. Without `waited_ms`, also where it asked to wait: by
@@ -53,24 +54,30 @@ fn of_contention(detail: &'static str, contention: &Contention) -> Problem {
 
 /// Says who holds the lock: the one holder, or those that share it.
 fn with_holding(problem: Problem, holding: Option<&Holding>, ahead: u64) -> Problem {
-    match holding {
-        Some(holding) if holding.first.limit.is_shared() => {
-            problem.with_holders(public_holders(holding), holding.count as u64, ahead)
+    problem.with(|problem| {
+        problem.ahead = Some(ahead);
+        match holding {
+            Some(holding) if holding.first.limit.is_shared() => {
+                problem.holders = public_holders(holding);
+                problem.holding = Some(holding.count as u64);
+            }
+            _ => problem.holder = holding.map(|holding| holder_body(&holding.first)),
         }
-        _ => problem.with_holder(holding.map(|holding| holder_body(&holding.first)), ahead),
-    }
+    })
 }
 
 /// One of several locks is not to be had.
 pub(super) fn set_held(held: &SetContention, waited: Option<Duration>) -> Problem {
-    self::held(&held.contention, waited).with_name(held.name.as_str())
+    self::held(&held.contention, waited)
+        .with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
 /// The client holds one of several locks already, and would hold it while it waits for another.
 pub(super) fn set_not_alone(held: &SetContention) -> Problem {
     let detail = "You hold one of the locks already, and another is not to be had. Release what you hold, and \
                   ask for all of them together.";
-    of_contention(detail, &held.contention).with_name(held.name.as_str())
+    of_contention(detail, &held.contention)
+        .with(|problem| problem.name = Some(held.name.as_str().to_owned()))
 }
 
 /// Some of several locks are lost; the problem is that of the first. `done` says what became of the others.
@@ -87,11 +94,12 @@ pub(super) fn set_lost(lost: &[LostLock], done: &str) -> Problem {
         name: name.as_str().to_owned(),
         code: code_of(loss).slug().to_owned(),
     });
-    let problem = Problem::new(code_of(first), detail).with_locks(locks.collect());
-    match first {
-        LockLoss::Broken(why) => problem.with_break(break_note(why)),
-        _ => problem,
-    }
+    Problem::new(code_of(first), detail).with(|problem| {
+        problem.locks = locks.collect();
+        if let LockLoss::Broken(why) = first {
+            problem.broken = Some(break_note(why));
+        }
+    })
 }
 
 /// As many hold the lock as may.
@@ -106,7 +114,7 @@ pub(super) fn too_many_holders() -> Problem {
 /// The lease of the client was broken.
 pub(super) fn lock_broken(why: &Break) -> Problem {
     let detail = format!("Your lease was broken: {}.", why.reason.as_str().trim_end_matches('.'));
-    Problem::new(Code::LockBroken, detail).with_break(break_note(why))
+    Problem::new(Code::LockBroken, detail).with(|problem| problem.broken = Some(break_note(why)))
 }
 
 /// The grant that was to be broken is over, and another holds the lock.
@@ -164,7 +172,7 @@ pub(super) fn quota_exceeded(refusal: QuotaRefusal) -> Problem {
     let what = what.replace("{}", &limit.to_string());
     let detail = format!("Your identity may {what}, and no more. Nothing was done.");
     Problem::new(Code::QuotaExceeded, detail)
-        .with_quota(kind.as_str())
+        .with(|problem| problem.quota = Some(kind.as_str().into()))
         .with_outcome(Effect::NotExecuted)
         .with_retry_after(retry_after)
 }

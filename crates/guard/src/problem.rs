@@ -14,9 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use keylatch_core::idempotency::IdempotencyError;
 use keylatch_core::store::{Effect, StoreError};
-use keylatch_wire::{
-    self as wire, BreakNote, Code, Holder, LostLock, ProblemDocument, PublicHolder, millis,
-};
+use keylatch_wire::{self as wire, Code, ProblemDocument, millis};
 
 /// How a client may say who it is (RFC 7617, RFC 6750).
 const BASIC_CHALLENGE: &str = "Basic realm=\"keylatch\", charset=\"UTF-8\"";
@@ -66,55 +64,10 @@ impl Problem {
         self
     }
 
-    /// Says which of several locks was not to be had.
+    /// Sets other members of the document.
     #[must_use]
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
-        self.0.document.name = Some(name.into());
-        self
-    }
-
-    /// Says which of several locks the client does not hold.
-    #[must_use]
-    pub fn with_locks(mut self, locks: Vec<LostLock>) -> Self {
-        self.0.document.locks = locks;
-        self
-    }
-
-    /// Says who holds the lock, and how many waiters are before the client.
-    #[must_use]
-    pub fn with_holder(mut self, holder: Option<Holder>, ahead: u64) -> Self {
-        self.0.document.holder = holder;
-        self.0.document.ahead = Some(ahead);
-        self
-    }
-
-    /// Says which holders share the lock, how many they are, and how many waiters are before the client.
-    #[must_use]
-    pub fn with_holders(mut self, holders: Vec<PublicHolder>, holding: u64, ahead: u64) -> Self {
-        self.0.document.holders = holders;
-        self.0.document.holding = Some(holding);
-        self.0.document.ahead = Some(ahead);
-        self
-    }
-
-    /// Says why the lease was broken.
-    #[must_use]
-    pub fn with_break(mut self, broken: BreakNote) -> Self {
-        self.0.document.broken = Some(broken);
-        self
-    }
-
-    /// Says which quota of the identity the request is above.
-    #[must_use]
-    pub fn with_quota(mut self, quota: &'static str) -> Self {
-        self.0.document.quota = Some(quota.into());
-        self
-    }
-
-    /// Says how long the request waited for the lock, if it asked to wait.
-    #[must_use]
-    pub fn with_waited(mut self, waited: Option<Duration>) -> Self {
-        self.0.document.waited_ms = waited.map(millis);
+    pub fn with(mut self, set: impl FnOnce(&mut ProblemDocument)) -> Self {
+        set(&mut self.0.document);
         self
     }
 
@@ -132,13 +85,6 @@ impl Problem {
             Effect::NotExecuted => wire::Effect::NotExecuted,
             Effect::Unknown => wire::Effect::Unknown,
         });
-        self
-    }
-
-    /// Says where an operator settles the unknown outcome.
-    #[must_use]
-    pub fn with_resolve(mut self, resolve: Option<String>) -> Self {
-        self.0.document.resolve = resolve;
         self
     }
 

@@ -364,7 +364,7 @@ fn not_yours(view: &RecordView, key: &RecordKey, scope: &RecordScope) -> Problem
         RecordStatus::Unknown { .. } => {
             let detail = "The lease ended before, so the outcome is unknown.";
             let problem = Problem::new(Code::OutcomeUnknown, detail).with_retry();
-            problem.with_resolve(resolve_url_of(key, scope))
+            problem.with(|problem| problem.resolve = resolve_url_of(key, scope))
         }
         RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
             let detail = "The run is no longer yours: it has ended, or its lease has.";

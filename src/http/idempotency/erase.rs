@@ -52,7 +52,7 @@ pub(crate) async fn erase_answer(
                 RecordStatus::Unknown { .. } => {
                     let detail = "There is no answer: the outcome is unknown.";
                     let problem = Problem::new(Code::OutcomeUnknown, detail);
-                    problem.with_resolve(resolve_url_of(&key, &scope))
+                    problem.with(|problem| problem.resolve = resolve_url_of(&key, &scope))
                 }
                 RecordStatus::InFlight { .. } | RecordStatus::Done { .. } => {
                     Problem::new(Code::RequestInProgress, "There is no answer yet.")
