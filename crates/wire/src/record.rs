@@ -132,7 +132,7 @@ pub struct ResolveRecordRequest {
 }
 
 /// The record of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IdempotencyRecord {
     /// `in-flight`, `done` or `unknown`.

@@ -26,7 +26,9 @@ use crate::http::api::Api;
 use crate::http::audit::{Act, Auditor};
 use crate::http::body::{Json, at_millis, invalid};
 use crate::http::caller::Caller;
-use crate::http::extract::{LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, pairs};
+use crate::http::extract::{
+    LOCK_TOKEN, OptionalJson, OptionalToken, RequiredToken, invalid_query, pairs,
+};
 use crate::http::problem::{
     AbandonProblems, BeginProblems, Code, CompleteProblems, ExtendProblems, FindProblems, Problem,
     ResolveProblems, TOKEN_EXAMPLE,
@@ -331,20 +333,16 @@ impl FromRequestParts<Arc<Api>> for RecordKeyPath {
                 "method" => &mut method,
                 "path" => &mut path,
                 "principal" => &mut principal,
-                _ => return Err(unknown_parameter(&parameter, "is not a parameter")),
+                _ => return Err(invalid_query(&parameter, "is not a parameter")),
             };
             if slot.replace(value.into_owned()).is_some() {
-                return Err(unknown_parameter(&parameter, "is there twice"));
+                return Err(invalid_query(&parameter, "is there twice"));
             }
         }
         let method = method.unwrap_or_default().to_ascii_uppercase();
         let path = normalize_path(&path.unwrap_or_default()).into_owned();
         Ok(Self { key, method, path, principal })
     }
-}
-
-fn unknown_parameter(parameter: &str, what: &str) -> Problem {
-    Problem::new(Code::InvalidQuery, format!("`{parameter}` {what}.")).with_field(parameter)
 }
 
 /// The answer to a begin that finds an earlier run.
@@ -522,9 +520,13 @@ fn resolve_command(
 /// The record of a run that was begun, with the token that completes it.
 fn begun_record(run: Run, begin: &BeginCommand, token: &Token) -> IdempotencyRecord {
     IdempotencyRecord {
-        token: Some(SecretToken::new(token.expose().to_owned())),
+        state: "in-flight".into(),
+        fencing_token: run.fencing_token.get(),
+        attempts: run.attempts,
         lease_expires_in_ms: Some(millis(run.lease)),
-        ..bare_record("in-flight", run.fencing_token, run.attempts, begin.lease + begin.retention)
+        expires_in_ms: millis(begin.lease + begin.retention),
+        token: Some(SecretToken::new(token.expose().to_owned())),
+        ..IdempotencyRecord::default()
     }
 }
 
@@ -536,9 +538,13 @@ pub(crate) fn record(view: &RecordView) -> IdempotencyRecord {
         RecordStatus::Unknown { since_millis, .. } => ("unknown", Some(since_millis)),
     };
     let mut record = IdempotencyRecord {
+        state: state.into(),
+        fencing_token: view.fencing_token.get(),
+        attempts: view.attempts,
         begun_at: Some(at_millis(view.begun_at_millis)),
         ended_at: ended_at_millis.map(at_millis),
-        ..bare_record(state, view.fencing_token, view.attempts, view.expires_in)
+        expires_in_ms: millis(view.expires_in),
+        ..IdempotencyRecord::default()
     };
     match &view.phase {
         RecordStatus::InFlight { lease } => record.lease_expires_in_ms = Some(millis(*lease)),
@@ -566,29 +572,6 @@ fn record_with_answer(view: &RecordView) -> IdempotencyRecord {
     };
     // How an operator settled it is for those who look.
     IdempotencyRecord { answer, settled: None, ..record(view) }
-}
-
-fn bare_record(
-    state: &'static str,
-    fencing_token: FencingToken,
-    attempts: u32,
-    expires: Duration,
-) -> IdempotencyRecord {
-    IdempotencyRecord {
-        state: state.into(),
-        fencing_token: fencing_token.get(),
-        attempts,
-        begun_at: None,
-        ended_at: None,
-        lease_expires_in_ms: None,
-        expires_in_ms: millis(expires),
-        reason: None,
-        status: None,
-        answer_kept: None,
-        settled: None,
-        answer: None,
-        token: None,
-    }
 }
 
 /// The headers of an answer as text, each with its values.
