@@ -57,7 +57,7 @@ impl FingerprintInput {
             Some(pairs) => hasher.add("pairs").add_pairs(&pairs),
             None => hasher.add("bytes").add(&self.query),
         };
-        hasher.add(self.media_type.canonical());
+        hasher.add(&self.media_type.canonical);
         if !self.coding.is_empty() {
             hasher.add("coding").add(&self.coding);
         }
@@ -72,7 +72,7 @@ impl FingerprintInput {
     /// What all spellings of the body have in common; `None` where only its bytes can be compared.
     async fn canonical(&self) -> Option<Vec<u8>> {
         let (body, ignore) = (&self.body, &*self.ignore);
-        match self.media_type.essence() {
+        match self.media_type.essence.as_str() {
             _ if !self.coding.is_empty() => None,
             // curl calls JSON a form unless the command names a type.
             "application/x-www-form-urlencoded" if begins_as_json(body) => {
@@ -125,7 +125,7 @@ pub(crate) async fn form_field(
     }
     let (media_type, body) = (media_type.clone(), body.clone());
     off_worker(body.len(), async move {
-        if media_type.essence() == "multipart/form-data" {
+        if media_type.essence == "multipart/form-data" {
             return Box::pin(parts_named(&media_type, &body, field)).await;
         }
         let fields = parse(&body).filter(|(name, _)| name == field);
@@ -184,7 +184,7 @@ fn form_pairs(body: &[u8], ignore: &[String]) -> Option<Vec<(String, String)>> {
 
 /// A body in parts, and the boundary between them.
 fn multipart(media_type: &MediaType, body: &Bytes) -> Option<(multer::Multipart<'static>, String)> {
-    let boundary = multer::parse_boundary(media_type.written()).ok()?;
+    let boundary = multer::parse_boundary(&media_type.written).ok()?;
     let body = body.clone();
     let whole = futures_util::stream::once(async { Ok::<_, std::convert::Infallible>(body) });
     Some((multer::Multipart::new(whole, boundary.clone()), boundary))

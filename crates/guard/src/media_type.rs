@@ -9,11 +9,11 @@ use axum::http::{HeaderMap, HeaderValue, header};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MediaType {
     /// Type and subtype in lower case. Empty where there is none, or more than one header.
-    essence: String,
+    pub(crate) essence: String,
     /// What counts of the header, in one spelling.
-    canonical: String,
+    pub(crate) canonical: String,
     /// The header, as it is.
-    written: String,
+    pub(crate) written: String,
 }
 
 impl MediaType {
@@ -60,21 +60,6 @@ impl MediaType {
         let parameters: String =
             parameters.iter().map(|(name, value)| format!(";{name}={value}")).collect();
         Self { canonical: format!("{essence}{parameters}"), essence, written }
-    }
-
-    /// Type and subtype in lower case.
-    pub(crate) fn essence(&self) -> &str {
-        &self.essence
-    }
-
-    /// What counts of the header, in one spelling.
-    pub(crate) fn canonical(&self) -> &str {
-        &self.canonical
-    }
-
-    /// The header, as it is.
-    pub(crate) fn written(&self) -> &str {
-        &self.written
     }
 
     pub(crate) fn is_form(&self) -> bool {

@@ -47,15 +47,27 @@ pub(super) fn remove_claims(request: &mut Request) {
     });
 }
 
-/// Writes down where a request comes from, for the upstream.
+/// Writes down where a request comes from, for the upstream. Each guarded request says it, so what is one line of a
+/// header is not copied.
 pub(super) fn write_source(request: &mut Request, connection: ClientConnection) {
-    let source = RequestSource::of(request, connection);
-    let forwarded = HeaderValue::try_from(source.forwarded());
+    let headers = request.headers();
+    let mut clients = text(headers, &X_FORWARDED_FOR).unwrap_or_default().into_owned();
+    if !clients.is_empty() {
+        clients.push_str(", ");
+    }
+    match connection.peer {
+        Some(peer) => clients.push_str(&peer.to_string()),
+        None => clients.push_str("unknown"),
+    }
+    let target = || request.uri().authority().map(|host| host.as_str().into());
+    let host = text(headers, &X_FORWARDED_HOST).or_else(target);
+    let host = host.or_else(|| text(headers, &header::HOST)).unwrap_or_default();
+    let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or(connection.scheme.into());
     let values = [
-        (X_FORWARDED_FOR, HeaderValue::try_from(source.clients)),
-        (X_FORWARDED_HOST, HeaderValue::from_str(&source.host)),
-        (X_FORWARDED_PROTO, HeaderValue::from_str(&source.proto)),
-        (FORWARDED, forwarded),
+        (FORWARDED, HeaderValue::try_from(forwarded(&clients, first(&host), first(&proto)))),
+        (X_FORWARDED_FOR, HeaderValue::try_from(clients)),
+        (X_FORWARDED_HOST, HeaderValue::from_str(&host)),
+        (X_FORWARDED_PROTO, HeaderValue::from_str(&proto)),
     ];
     let headers = request.headers_mut();
     for (name, value) in values {
@@ -66,53 +78,23 @@ pub(super) fn write_source(request: &mut Request, connection: ClientConnection) 
     }
 }
 
-/// Where a request comes from. Each guarded request says it, so what is one line of a header is not copied.
-struct RequestSource<'a> {
-    /// Each proxy's client, and last the service's own.
-    clients: String,
-    /// What the first of them asked for.
-    host: Cow<'a, str>,
-    proto: Cow<'a, str>,
-}
-
-impl<'a> RequestSource<'a> {
-    fn of(request: &'a Request, connection: ClientConnection) -> Self {
-        let headers = request.headers();
-        let mut clients = text(headers, &X_FORWARDED_FOR).unwrap_or_default().into_owned();
-        if !clients.is_empty() {
-            clients.push_str(", ");
+/// The value of `Forwarded`: an element for each client; the first has the origin that it asked for.
+fn forwarded(clients: &str, host: &str, proto: &str) -> String {
+    let is_token = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._+".contains(&b))
+    };
+    let mut list = String::with_capacity(80);
+    for (index, client) in clients.split(',').enumerate() {
+        list.push_str(if index == 0 { "for=" } else { ", for=" });
+        push_node(&mut list, client.trim());
+        if index == 0 && !host.is_empty() && !host.contains(['"', '\\']) {
+            list.extend([";host=\"", host, "\""]);
         }
-        match connection.peer {
-            Some(peer) => clients.push_str(&peer.to_string()),
-            None => clients.push_str("unknown"),
+        if index == 0 && is_token(proto) {
+            list.extend([";proto=", proto]);
         }
-        let target = || request.uri().authority().map(|host| host.as_str().into());
-        let host = text(headers, &X_FORWARDED_HOST).or_else(target);
-        let host = host.or_else(|| text(headers, &header::HOST)).unwrap_or_default();
-        let proto = text(headers, &X_FORWARDED_PROTO).unwrap_or(connection.scheme.into());
-        Self { clients, host, proto }
     }
-
-    /// The value of `Forwarded`: an element for each client; the first has the origin that it asked for.
-    fn forwarded(&self) -> String {
-        let (host, proto) = (first(&self.host), first(&self.proto));
-        let is_token = |text: &str| {
-            !text.is_empty()
-                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._+".contains(&b))
-        };
-        let mut list = String::with_capacity(80);
-        for (index, client) in self.clients.split(',').enumerate() {
-            list.push_str(if index == 0 { "for=" } else { ", for=" });
-            push_node(&mut list, client.trim());
-            if index == 0 && !host.is_empty() && !host.contains(['"', '\\']) {
-                list.extend([";host=\"", host, "\""]);
-            }
-            if index == 0 && is_token(proto) {
-                list.extend([";proto=", proto]);
-            }
-        }
-        list
-    }
+    list
 }
 
 /// The first element of a list.
