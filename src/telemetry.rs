@@ -26,10 +26,6 @@ pub struct Settings {
     pub slow_ms: u64,
     /// The file of the audit log, or `-` for standard output; none where it is empty.
     pub audit: String,
-    /// How large the file becomes before it is rotated; 0 for as large as it likes.
-    pub audit_max_bytes: u64,
-    /// How many earlier files are kept.
-    pub audit_files: usize,
 }
 
 /// How log lines look.

@@ -64,9 +64,7 @@ impl AuditLog {
         let sink = if settings.audit == STANDARD_OUTPUT {
             Sink::StandardOutput
         } else {
-            let path = Path::new(&settings.audit);
-            let kept = settings.audit_files;
-            Sink::File(AuditFile::open(path, settings.audit_max_bytes, kept)?)
+            Sink::File(AuditFile::open(Path::new(&settings.audit))?)
         };
         let writer = LineWriter { sink, counters: counters.clone(), has_failed: false };
         let (lines, worker) = NonBlockingBuilder::default().lossy(true).finish(writer);

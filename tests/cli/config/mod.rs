@@ -322,8 +322,6 @@ fn zero_is_refused_where_nothing_would_be_served() {
             "server.drain_timeout_ms",
             "wait.max_wait_ms",
             "log.slow_ms",
-            "log.audit_max_bytes",
-            "log.audit_files",
             "redis.min_replicas",
             "redlock.quorum",
         ];
