@@ -25,6 +25,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use strum::EnumCount as _;
 
 pub use self::labels::{StoreOperation, StoreOutcome, StreamKind};
 
@@ -363,7 +364,7 @@ fn registry_of_quotas(identities: &Identities, shows: impl Fn(&Identity) -> bool
     for identity in identities.iter().filter(|identity| shows(identity)) {
         let Identity { name, meter, .. } = identity;
         let labels =
-            |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.as_str() };
+            |kind: QuotaKind| QuotaLabels { identity: name.to_string(), quota: kind.into() };
         for (kind, count) in meter.usage() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             used.get_or_create(&labels(kind)).set(count);

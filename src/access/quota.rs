@@ -16,6 +16,7 @@ use governor::{DefaultDirectRateLimiter, RateLimiter};
 use keylatch_core::idempotency::RecordKey;
 use keylatch_core::lock::{LockName, Token, TokenHash};
 use serde::Deserialize;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::ledger::{Claim, Ledger};
 
@@ -50,8 +51,9 @@ impl Quota {
     }
 }
 
-/// What a quota limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a quota limits. As a text it is the member of `quota` that sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum QuotaKind {
     /// Locks held and asked for.
     Locks,
@@ -64,25 +66,8 @@ pub enum QuotaKind {
     /// Bytes of the answers that are kept under them.
     Bytes,
     /// Requests a second.
+    #[strum(serialize = "requests_per_second")]
     Requests,
-}
-
-impl QuotaKind {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Locks, Self::Waiters, Self::Streams, Self::Records, Self::Bytes, Self::Requests];
-
-    /// The member of `quota` that sets it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Locks => "locks",
-            Self::Waiters => "waiters",
-            Self::Streams => "streams",
-            Self::Records => "records",
-            Self::Bytes => "bytes",
-            Self::Requests => "requests_per_second",
-        }
-    }
 }
 
 /// A request that is above the quota of its identity.
@@ -114,7 +99,7 @@ struct Usage {
     waiters: Arc<AtomicU64>,
     streams: Arc<AtomicU64>,
     pauses: Arc<AtomicU64>,
-    refusals: [AtomicU64; QuotaKind::ALL.len()],
+    refusals: [AtomicU64; QuotaKind::VARIANTS.len()],
 }
 
 impl Meter {
@@ -273,7 +258,7 @@ impl Meter {
     /// How many requests each quota refused.
     pub fn refusals(&self) -> impl Iterator<Item = (QuotaKind, u64)> {
         let counts = self.usage.refusals.iter().map(|count| count.load(Ordering::Relaxed));
-        QuotaKind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0)
+        QuotaKind::VARIANTS.iter().copied().zip(counts).filter(|(_, count)| *count > 0)
     }
 
     fn counts_records(&self) -> bool {

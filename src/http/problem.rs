@@ -172,7 +172,7 @@ pub(super) fn quota_exceeded(refusal: QuotaRefusal) -> Problem {
     let what = what.replace("{}", &limit.to_string());
     let detail = format!("Your identity may {what}, and no more. Nothing was done.");
     Problem::new(Code::QuotaExceeded, detail)
-        .with(|problem| problem.quota = Some(kind.as_str().into()))
+        .with(|problem| problem.quota = Some(<&str>::from(kind).into()))
         .with_outcome(Effect::NotExecuted)
         .with_retry_after(retry_after)
 }

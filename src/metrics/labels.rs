@@ -2,17 +2,19 @@
 //!
 //! The steps of the store and what they find are those of the port, and are in `docs/operating.md`.
 //!
-//! Invariant: a label has a bounded set of values, and a value stays as it is when its variant is renamed. Tested below,
-//! and over HTTP in `tests/api/metrics_page.rs`.
+//! Invariant: a label has a bounded set of values. Each is the name of its variant in snake case, so a variant that is
+//! renamed breaks boards. Tested below, and over HTTP in `tests/api/metrics_page.rs`.
 
 use std::fmt;
 
 use axum::http::StatusCode;
 use keylatch_core::lock::Limit;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 /// What a stream of events is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum StreamKind {
     /// A lock is held for as long as the client reads the stream.
     Hold,
@@ -22,18 +24,9 @@ pub enum StreamKind {
     Console,
 }
 
-impl StreamKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Watch => "watch",
-            Self::Console => "console",
-        }
-    }
-}
-
 /// How many may hold a lock, as the label `mode` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum GrantMode {
     Exclusive,
     Counted,
@@ -48,18 +41,11 @@ impl GrantMode {
             Limit::Shared => Self::Shared,
         }
     }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Counted => "counted",
-            Self::Shared => "shared",
-        }
-    }
 }
 
 /// A step of the store, as the label `operation` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 #[expect(missing_docs, reason = "named as the commands of the port are")]
 pub enum StoreOperation {
     Acquire,
@@ -85,39 +71,9 @@ pub enum StoreOperation {
     LookAtRecord,
 }
 
-impl StoreOperation {
-    pub(super) const COUNT: usize = Self::LookAtRecord as usize + 1;
-
-    /// The label, which stays as it is when the variant is renamed.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Withdraw => "withdraw",
-            Self::Renew => "renew",
-            Self::Release => "release",
-            Self::Break => "break",
-            Self::AcquireSet => "acquire_set",
-            Self::WithdrawSet => "withdraw_set",
-            Self::RenewSet => "renew_set",
-            Self::ReleaseSet => "release_set",
-            Self::Look => "look",
-            Self::LookAtQueue => "look_at_queue",
-            Self::Recall => "recall",
-            Self::List => "list",
-            Self::Health => "health",
-            Self::BeginRecord => "begin_record",
-            Self::RenewRecord => "renew_record",
-            Self::CompleteRecord => "complete_record",
-            Self::AbandonRecord => "abandon_record",
-            Self::ResolveRecord => "resolve_record",
-            Self::EraseRecord => "erase_record",
-            Self::LookAtRecord => "look_at_record",
-        }
-    }
-}
-
 /// What a step of the store found, as the label `outcome` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum StoreOutcome {
     /// The step did what it was asked for.
     Done,
@@ -141,32 +97,12 @@ pub enum StoreOutcome {
     Error,
 }
 
-impl StoreOutcome {
-    pub(super) const COUNT: usize = Self::Error as usize + 1;
-
-    /// The label, which stays as it is when the variant is renamed.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Repeated => "repeated",
-            Self::Held => "held",
-            Self::NotHeld => "not_held",
-            Self::Found => "found",
-            Self::Reused => "reused",
-            Self::NoRoom => "no_room",
-            Self::Mismatch => "mismatch",
-            Self::Broken => "broken",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// Writes an enum as its stable label.
+/// Writes an enum as its label.
 macro_rules! label {
     ($($kind:ident),+) => {$(
         impl EncodeLabelValue for $kind {
             fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-                EncodeLabelValue::encode(&self.as_str(), encoder)
+                EncodeLabelValue::encode(&<&str>::from(self), encoder)
             }
         }
     )+};
@@ -255,41 +191,16 @@ pub(super) struct QuotaLabels {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::{StoreOperation, StoreOutcome};
 
     #[test]
     fn every_label_of_a_store_step_is_documented() {
-        use StoreOperation::{
-            AbandonRecord, Acquire, AcquireSet, BeginRecord, Break, CompleteRecord, EraseRecord,
-            Health, List, Look, LookAtQueue, LookAtRecord, Recall, Release, ReleaseSet, Renew,
-            RenewRecord, RenewSet, ResolveRecord, Withdraw, WithdrawSet,
-        };
-        use StoreOutcome::{
-            Broken, Done, Error, Found, Held, Mismatch, NoRoom, NotHeld, Repeated, Reused,
-        };
-        let locks =
-            [Acquire, Withdraw, Renew, Release, Break, Look, LookAtQueue, Recall, List, Health];
-        let sets = [AcquireSet, WithdrawSet, RenewSet, ReleaseSet];
-        let records = [
-            BeginRecord,
-            RenewRecord,
-            CompleteRecord,
-            AbandonRecord,
-            ResolveRecord,
-            EraseRecord,
-            LookAtRecord,
-        ];
-        let outcomes =
-            [Done, Repeated, Held, NotHeld, Found, Reused, NoRoom, Mismatch, Broken, Error];
-        let operations: Vec<_> = locks.into_iter().chain(sets).chain(records).collect();
-        assert_eq!(
-            (operations.len(), outcomes.len()),
-            (StoreOperation::COUNT, StoreOutcome::COUNT),
-            "a variant is missing above"
-        );
-        let operations = operations.into_iter().map(StoreOperation::as_str);
+        let operations = StoreOperation::VARIANTS.iter().map(<&str>::from);
+        let outcomes = StoreOutcome::VARIANTS.iter().map(<&str>::from);
         let document = include_str!("../../docs/operating.md");
-        for label in operations.chain(outcomes.map(StoreOutcome::as_str)) {
+        for label in operations.chain(outcomes) {
             assert!(document.contains(&format!("`{label}`")), "{label}");
         }
     }

@@ -68,7 +68,7 @@ impl Tracer {
             if !context.span().span_context().is_sampled() {
                 return None;
             }
-            let operation = operation.as_str();
+            let operation = <&str>::from(operation);
             let attributes = [
                 KeyValue::new("keylatch.store.kind", store),
                 KeyValue::new("keylatch.store.operation", operation),
@@ -174,7 +174,7 @@ pub(crate) struct StepSpan(Box<Span>);
 impl StepSpan {
     /// Ends it with what the step found.
     pub(crate) fn end(mut self, outcome: StoreOutcome, error: Option<&StoreError>) {
-        self.0.set_attribute(KeyValue::new("keylatch.store.outcome", outcome.as_str()));
+        self.0.set_attribute(KeyValue::new("keylatch.store.outcome", <&str>::from(outcome)));
         if let Some(error) = error {
             let effect = match error.effect() {
                 Effect::NotExecuted => "not-executed",
