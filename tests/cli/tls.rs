@@ -2,7 +2,7 @@
 //!
 //! Method: the command as a process, its files replaced and its signals sent.
 
-use keylatch_testkit::{Authority, Process, connect_tls, eventually, handshake};
+use keylatch_testkit::{Api, Authority, Process, connect_tls, eventually, handshake};
 
 use crate::KEYLATCH;
 
@@ -156,4 +156,21 @@ async fn run_shows_the_certificate_of_its_environment() {
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(code), ""), "{refused:?}");
         assert!(refused.stderr.contains(why), "{refused:?}");
     }
+}
+
+/// `/dev/null` has no certificate, and that is an error for whoever reads it.
+#[tokio::test]
+async fn certificates_of_the_system_are_read_only_for_an_upstream_over_tls() {
+    let none = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
+    let process = KEYLATCH.serve(&[], &none).await;
+    assert_eq!(Api::at(process.address).get("/v1/locks").await.status, 200);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keylatch.toml");
+    let settings = "[[guard]]\npath = \"/orders\"\nupstream = \"https://127.0.0.1:9\"\n";
+    std::fs::write(&file, settings).expect("a file");
+    let file = file.to_str().expect("a path");
+    let arguments = ["--listen", "127.0.0.1:0", "--store", "memory:", "--config", file];
+    let ended = KEYLATCH.run_with(&arguments, &none).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("certificates"), "{ended:?}");
 }

@@ -106,6 +106,11 @@ impl Guard {
         Ok(layer.with_resolve_url(server.resolve_url))
     }
 
+    /// Whether the service behind is called over TLS.
+    pub fn calls_over_tls(&self) -> bool {
+        self.origin().is_ok_and(|origin| origin.scheme_str() == Some("https"))
+    }
+
     /// The scheme and authority of the service behind.
     fn origin(&self) -> Result<Uri, InvalidSetting> {
         let uri = self.upstream.parse().ok().filter(|uri: &Uri| {
