@@ -4,6 +4,9 @@
 //! library; `main` starts the runtime, calls it, prints an error with its causes, and maps it to the exit code.
 //! Tested in `tests/cli`.
 
+#[cfg(feature = "manual")]
+mod manual;
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -11,7 +14,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use clap_complete::Shell;
 use tokio::signal::unix::{SignalKind, signal};
 
 use keylatch::access::{ApiKey, IdentityName};
@@ -58,13 +60,9 @@ enum Command {
     Demo(Demo),
     /// Print the OpenAPI document.
     Openapi,
-    /// Print what lets a shell complete the arguments of keylatch.
-    Completions {
-        /// The shell
-        shell: Shell,
-    },
-    /// Print the manual, for `man`.
-    Man,
+    #[cfg(feature = "manual")]
+    #[command(flatten)]
+    Manual(manual::ManualCommand),
     /// The configuration: what is in force, and whether the service would start with it.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -257,8 +255,8 @@ fn main() -> ExitCode {
         Command::Healthcheck(flags) => check_health(flags),
         Command::Demo(flags) => demo(flags),
         Command::Openapi => print_openapi(),
-        Command::Completions { shell } => print_completions(shell),
-        Command::Man => print_manual(),
+        #[cfg(feature = "manual")]
+        Command::Manual(command) => command.print(program()),
         Command::Key(KeyCommand::Create { name }) => create_key(&name),
         Command::Key(KeyCommand::Record(command)) => return ask_service(command.run()),
         Command::Config(ConfigCommand::Check(flags)) => check_config(flags),
@@ -432,35 +430,6 @@ fn create_key(name: &IdentityName) -> Result<(), Error> {
         key = key.expose(),
         hash = key.hash(),
     )?)
-}
-
-fn print_completions(shell: Shell) -> Result<(), Error> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut program(), env!("CARGO_BIN_NAME"), &mut text);
-    Ok(std::io::stdout().write_all(&text)?)
-}
-
-/// The manual of the command and, one after the other, of its subcommands.
-fn print_manual() -> Result<(), Error> {
-    let mut command = program();
-    command.build();
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut text)?;
-    render_subcommands(&command, &mut text)?;
-    Ok(std::io::stdout().write_all(&text)?)
-}
-
-fn render_subcommands(command: &clap::Command, text: &mut Vec<u8>) -> Result<(), Error> {
-    for subcommand in command.get_subcommands().filter(|one| one.get_name() != "help") {
-        let manual = clap_mangen::Man::new(subcommand.clone());
-        manual.render_name_section(text)?;
-        manual.render_synopsis_section(text)?;
-        manual.render_description_section(text)?;
-        manual.render_options_section(text)?;
-        manual.render_extra_section(text)?;
-        render_subcommands(subcommand, text)?;
-    }
-    Ok(())
 }
 
 fn print_openapi() -> Result<(), Error> {

@@ -293,6 +293,7 @@ fn own((host, port): (&str, &str)) -> (String, String) {
     (host.to_owned(), port.to_owned())
 }
 
+#[cfg(feature = "manual")]
 #[tokio::test]
 async fn shells_and_man_learn_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
